@@ -1,0 +1,108 @@
+// What a backend does: holds the weights and the KV pages, and runs one token batch at a time.
+//
+// KV pages belong to context nodes. A node is a stretch of positions whose keys and values are
+// stored together: a shared prefix, or one request's own tokens. A node may continue another (its
+// parent): a request's own tokens continue its group's prefix, which may continue a common head. A
+// node's tokens start on a page of their own, so a prefix may end anywhere and nothing is copied.
+//
+// A batch token attends to all positions of its node's ancestors, and to those of its own node up
+// to itself; both limited to the layer's sliding window. The keys and values of all of a batch's
+// tokens are written before any of them attends, so a node's last tokens and its children's first
+// ones may share a batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "model/model.h"
+#include "sample/sampling.h"
+
+namespace batchllm {
+
+struct ContextNode {
+    int32_t parent;      // index into TokenBatch::nodes, less than this node's own; or -1
+    int32_t start;       // position of the node's first token: parent's start + length, or 0
+    int32_t length;      // its tokens whose keys and values are stored once this batch has run
+    int32_t token_begin; // the last token_count of them are computed in this batch and stand at
+    int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
+    int32_t page_begin;  // token i of the node is in page pages[page_begin + i / page_tokens],
+    int32_t page_count;  // slot i % page_tokens
+    bool shared;         // a prefix, as opposed to one request's own tokens
+};
+
+// A position whose logits are wanted, to sample a token or to score given ones.
+struct LogitsRow {
+    int32_t token;                    // index into TokenBatch::tokens
+    SampleInput sample;               // used when targets is empty
+    std::span<const int32_t> targets; // score these token ids instead
+};
+
+struct TokenBatch {
+    std::vector<int32_t> tokens;    // [tokens] ids
+    std::vector<int32_t> positions; // [tokens]
+    std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
+    std::vector<int32_t> pages;     // page numbers, node by node
+    std::vector<LogitsRow> logits;
+
+    void clear() {
+        tokens.clear();
+        positions.clear();
+        nodes.clear();
+        pages.clear();
+        logits.clear();
+    }
+};
+
+struct BatchOutput {
+    std::vector<SampleOutput> samples;  // [TokenBatch::logits]; token -1 for scored rows
+    std::vector<float> target_logprobs; // scored rows' targets, one row after the other
+};
+
+struct BackendOptions {
+    std::string devices;
+    std::string compute_type = "auto";
+    std::vector<std::pair<std::string, std::string>>
+        extra; // batchllm_engine_options.backend_options
+    int32_t threads = 0;
+    int64_t kv_memory_bytes = 0; // 0: by fraction
+    double kv_memory_fraction = 0;
+    int64_t step_tokens = 0; // 0: the backend's choice
+    uint64_t seed = 0;
+};
+
+struct BackendInfo {
+    std::string name;         // "cpu", "cuda", "sim"
+    std::string compute_type; // "bf16", "f32", ...
+    std::string device;       // for people: processor or GPU, and what is used of it
+    int32_t vocabulary = 0;
+    int32_t page_tokens = 0;
+    int64_t page_bytes = 0; // all layers, keys and values
+    int64_t pages = 0;
+    int64_t step_tokens = 0; // most tokens that one batch may hold
+};
+
+class Backend {
+  public:
+    virtual ~Backend() = default;
+    virtual const BackendInfo &info() const = 0;
+
+    // Computes the batch and fills the output. An error is final: the backend is not used again.
+    virtual Status run(const TokenBatch &batch, BatchOutput *output) = 0;
+
+    // Seconds of the last run, on the backend's own clock: modelled time for sim.
+    virtual double last_run_seconds() const = 0;
+};
+
+// Each takes its KV memory at once. model is borrowed and must outlive the backend.
+Result<std::unique_ptr<Backend>> make_cpu_backend(const Model &model,
+                                                  const BackendOptions &options);
+// model may be null: the shape of Llama-3-8B then.
+Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
+                                                  const BackendOptions &options);
+
+} // namespace batchllm

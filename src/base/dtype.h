@@ -1,0 +1,16 @@
+// Element types of weights, keys and values.
+#pragma once
+
+#include <cstdint>
+
+namespace batchllm {
+
+enum class DType : uint8_t { f32, bf16, f16 };
+
+constexpr int64_t dtype_bytes(DType type) { return type == DType::f32 ? 4 : 2; }
+
+constexpr const char *dtype_name(DType type) {
+    return type == DType::f32 ? "f32" : type == DType::bf16 ? "bf16" : "f16";
+}
+
+} // namespace batchllm

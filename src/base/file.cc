@@ -1,0 +1,138 @@
+#include "base/file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace batchllm {
+namespace {
+
+class Descriptor {
+  public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(const Descriptor &) = delete;
+    Descriptor &operator=(const Descriptor &) = delete;
+    ~Descriptor() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    int get() const { return fd_; }
+    int release() { return std::exchange(fd_, -1); }
+
+  private:
+    int fd_;
+};
+
+Status io_error(const std::string &path, const char *what) {
+    const int code = errno;
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
+
+// Opens a regular file and tells its size. Anything else (a directory, a fifo) is an error.
+Result<int> open_regular(const std::string &path, size_t *size) {
+    Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (fd.get() < 0) return io_error(path, "cannot open");
+    struct stat info;
+    if (::fstat(fd.get(), &info) != 0) return io_error(path, "cannot stat");
+    if (!S_ISREG(info.st_mode)) {
+        return error(BATCHLLM_ERROR_IO, "%s: not a regular file", path.c_str());
+    }
+    *size = static_cast<size_t>(info.st_size);
+    return fd.release();
+}
+
+Status write_all(int fd, const std::string &path, std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+        if (written < 0) {
+            if (errno == EINTR) continue;
+            return io_error(path, "cannot write");
+        }
+        bytes.remove_prefix(static_cast<size_t>(written));
+    }
+    if (::fsync(fd) != 0) return io_error(path, "cannot sync");
+    return {};
+}
+
+} // namespace
+
+Result<MappedFile> MappedFile::open(const std::string &path) {
+    MappedFile file;
+    file.path_ = path;
+    ASSIGN_OR_RETURN(const int raw, open_regular(path, &file.size_));
+    Descriptor fd(raw);
+    if (file.size_ == 0) return file;
+    void *data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (data == MAP_FAILED) {
+        file.size_ = 0;
+        return io_error(path, "cannot map");
+    }
+    file.data_ = static_cast<const std::byte *>(data);
+    return file;
+}
+
+MappedFile::MappedFile(MappedFile &&other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile &MappedFile::operator=(MappedFile &&other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+MappedFile::~MappedFile() {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte *>(data_), size_);
+}
+
+Result<std::string> read_file(const std::string &path, size_t limit) {
+    size_t size = 0;
+    ASSIGN_OR_RETURN(const int raw, open_regular(path, &size));
+    Descriptor fd(raw);
+    if (size > limit) {
+        return error(BATCHLLM_ERROR_IO, "%s: %zu bytes, more than the %zu allowed", path.c_str(),
+                     size, limit);
+    }
+    std::string text(size, '\0');
+    size_t done = 0;
+    while (done < size) {
+        const ssize_t got = ::read(fd.get(), text.data() + done, size - done);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            return io_error(path, "cannot read");
+        }
+        if (got == 0) break;
+        done += static_cast<size_t>(got);
+    }
+    text.resize(done);
+    return text;
+}
+
+Status write_file(const std::string &path, std::string_view bytes) {
+    const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+    {
+        Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+        if (fd.get() < 0) return io_error(temporary, "cannot create");
+        Status status = write_all(fd.get(), temporary, bytes);
+        if (!status.ok()) {
+            ::unlink(temporary.c_str());
+            return status;
+        }
+    }
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+        Status status = io_error(path, "cannot rename over");
+        ::unlink(temporary.c_str());
+        return status;
+    }
+    return {};
+}
+
+bool file_exists(const std::string &path) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0;
+}
+
+} // namespace batchllm

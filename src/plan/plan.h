@@ -1,0 +1,72 @@
+// Prompts -> groups of rows that share a prefix, in the order in which they are to be scheduled.
+// A plan knows tokens and groups; it knows nothing of models or memory.
+//
+// Always: every row is in exactly one group; a group's prefix is a prefix of each of its rows and
+// at most as long as each row's shareable part; a prefix's parent is a proper prefix of it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+// One prompt, borrowed. Its first `shareable` tokens may be computed for several rows at once; the
+// rest (at least the last token, whose logits the row needs for itself) never is.
+struct TokenRow {
+    const int32_t *tokens; // [length]
+    int32_t length;
+    int32_t shareable; // in [0, length)
+};
+
+struct PlanOptions {
+    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    int32_t levels = 1;
+    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    bool self_contained = false;
+    uint64_t tokenizer_fingerprint = 0;
+};
+
+// The first `length` tokens of row `row`, computed once for all groups and prefixes that name it.
+struct PlanPrefix {
+    int64_t row;
+    int32_t length;
+    int32_t parent; // index of the prefix whose tokens it continues, or -1; only with levels 2
+};
+
+struct PlanGroup {
+    int32_t prefix;    // index into prefixes, or -1: a single row that shares nothing
+    int64_t row_begin; // its rows are Plan::rows[row_begin, row_end)
+    int64_t row_end;
+};
+
+struct Plan {
+    PlanOptions options;
+    std::vector<PlanPrefix> prefixes;
+    std::vector<PlanGroup> groups;      // in scheduling order
+    std::vector<int64_t> rows;          // a permutation of the row numbers
+    std::vector<uint64_t> fingerprints; // [rows] of each row's tokens, never 0
+    std::vector<int32_t> lengths;       // [rows] prompt lengths
+    std::vector<int32_t> tokens; // self-contained: all rows' tokens, in row order; else empty
+    int64_t reused_rows = 0;     // kept from the previous plan
+    double seconds = 0;          // planning took
+
+    int64_t row_count() const { return static_cast<int64_t>(rows.size()); }
+    int64_t logical_tokens() const;   // sum of prompt lengths
+    int64_t processed_tokens() const; // each prefix beyond its parent once, plus rows' own tokens
+    double saving_ratio() const;      // 1 - processed / logical; BatchLLM, Eq. 2
+};
+
+// Plans the rows. decode_lengths: [rows] expected tokens to generate, or empty: all equal.
+// previous: rows of equal tokens keep their groups; the rest is planned afresh.
+Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                       const PlanOptions &options, const Plan *previous);
+
+// docs/plan-file.md. Both name the path in their errors.
+Status save_plan(const Plan &plan, const std::string &path);
+Result<Plan> load_plan(const std::string &path);
+
+} // namespace batchllm

@@ -1,0 +1,112 @@
+// Planned groups -> one token batch a step, on a bounded pool of KV pages (Orca's iteration-level
+// scheduling, PagedAttention's pages, BatchLLM's order and memory-centric token batching).
+//
+// Three queues, taken in this order: decode tokens, own prompt tokens, shared prefix tokens (a
+// prefix before its rows). A step is filled up to the token budget while the predicted use of pages
+// stays within the pool; the number of requests has no cap. A prefix's pages go back with the last
+// request that needs them. When decoding outgrows the pool, the requests admitted last are
+// preempted and recomputed.
+//
+// Always: a page is in the free list or belongs to one node; progress is made by every step; any
+// request that fits the pool alone finishes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+#include "sample/sampling.h"
+
+namespace batchllm {
+
+enum class RequestState : uint8_t { waiting, prefilling, decoding, finished };
+
+// One sequence to compute: a row, one of a row's samples, or one continuation to score. Owned by
+// the runtime, which keeps its address; the scheduler changes only the fields named as its own.
+struct Request {
+    // Set by the runtime before Scheduler::add.
+    TokenRow prompt{};                      // borrowed until the request has finished
+    const SamplingParams *params = nullptr; // borrowed likewise
+    uint64_t random_key = 0;
+    int32_t max_tokens = 0; // most tokens to generate, clipped to the longest request;
+                            // 0: a request that is scored
+    // Scored requests: the logits of the last score_positions prompt positions are wanted;
+    // position i of them scores targets[target_offsets[i], target_offsets[i + 1]).
+    int32_t score_positions = 0;
+    std::vector<int32_t> targets;
+    std::vector<int32_t> target_offsets;
+    int64_t row = 0; // the runtime's own
+    int32_t sample = 0;
+
+    // Appended to by the runtime after each step in which the request sampled.
+    std::vector<int32_t> output;
+    // Set by the runtime once nothing more is to be computed: stop, length, cancelled, error.
+    bool done = false;
+
+    // The scheduler's own.
+    RequestState state = RequestState::waiting;
+    int32_t group = -1;
+    int32_t computed = 0; // own positions whose keys and values are stored
+    int32_t scored = 0;   // score positions delivered
+    int32_t preemptions = 0;
+    std::vector<int32_t> pages; // of its own tokens
+};
+
+struct SchedulerOptions {
+    int64_t pages = 0;
+    int32_t page_tokens = 0;
+    int64_t step_tokens = 0;
+    int64_t max_requests = 0; // 0: no cap
+    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+};
+
+struct StepCounts {
+    int64_t decode_tokens = 0;
+    int64_t own_tokens = 0;        // prompt tokens of single requests
+    int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
+    int64_t recomputed_tokens = 0; // of those three, computed before and lost to preemption
+    int64_t requests = 0;          // in the batch
+    int64_t pages_used = 0;
+    int64_t preemptions = 0; // decided in this step
+};
+
+class Scheduler {
+  public:
+    explicit Scheduler(const SchedulerOptions &options);
+    ~Scheduler();
+
+    // Whether a request of so many tokens (prompt and output) fits the pool alone.
+    bool fits(int64_t tokens) const;
+
+    // Takes a plan's groups behind those already held. requests[i] is the plan's row i; a null
+    // entry is a row that is not to be computed (its prefix is not either, when nobody else needs
+    // it).
+    void add(const Plan &plan, std::span<Request *const> requests);
+
+    // Builds the next step's batch, valid until the next call; empty when nothing is left to do.
+    // sampled()[i] is the request of batch.logits[i].
+    const TokenBatch &next_step();
+    std::span<Request *const> sampled() const;
+    const StepCounts &counts() const;
+
+    // After the batch has run and the runtime has appended the outputs and set `done`: moves the
+    // requests on and gives back the pages of those that are done.
+    void finish_step();
+
+    // A request that the runtime has set `done` outside a step (cancelled) gives up its place.
+    void drop(Request *request);
+
+    int64_t waiting() const;
+    int64_t running() const;
+    int64_t pages_peak() const;
+    int64_t prompt_tokens_left() const; // still to be computed, shared ones once
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace batchllm

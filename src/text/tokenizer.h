@@ -1,0 +1,66 @@
+// tokenizer.json -> text to tokens and back, bit for bit as Hugging Face's `tokenizers` does it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+struct EncodeOptions {
+    bool add_special = true;   // what the post-processor adds (BOS, EOS)
+    bool parse_special = true; // special tokens written in the text are taken as such
+};
+
+// Immutable once loaded: any number of threads may use it.
+class Tokenizer {
+  public:
+    // A tokenizer.json, or a directory with one. An error names the file and the key; anything not
+    // supported is refused here, by name.
+    static Result<std::unique_ptr<Tokenizer>> load(const std::string &path);
+    ~Tokenizer();
+
+    // Appends the tokens of text to *tokens. Fails with ROW_INVALID_UTF8, appending nothing.
+    Status encode(std::string_view text, const EncodeOptions &options,
+                  std::vector<int32_t> *tokens) const;
+
+    // Decodes as a whole. Ids outside the vocabulary fail with ROW_UNKNOWN_TOKEN.
+    Result<std::string> decode(std::span<const int32_t> tokens, bool skip_special) const;
+
+    int32_t vocabulary() const; // largest id + 1, added tokens included
+    bool is_special(int32_t token) const;
+    int32_t token_id(std::string_view token) const; // by its exact spelling; -1: none
+    uint64_t fingerprint() const; // of all that changes how text becomes tokens; not 0
+
+  private:
+    friend class StreamDecoder;
+    Tokenizer();
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+// Decodes one sequence token by token. What push() returns, joined, and finish() after it, equals
+// decode() of all tokens; no piece ends inside a UTF-8 character.
+class StreamDecoder {
+  public:
+    StreamDecoder(const Tokenizer &tokenizer, bool skip_special);
+    StreamDecoder(StreamDecoder &&) noexcept;
+    StreamDecoder &operator=(StreamDecoder &&) noexcept;
+    ~StreamDecoder();
+
+    // Text that the token completes; may be empty. Ids outside the vocabulary decode to nothing.
+    std::string push(int32_t token);
+    // What was held back (a character cut short becomes U+FFFD).
+    std::string finish();
+
+  private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+} // namespace batchllm
