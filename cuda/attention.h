@@ -35,6 +35,8 @@ struct AttentionItem {
     int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
     int32_t min_position; // of the query tokens
     int32_t max_position;
+    int32_t partial;      // nonzero: some of its rows have slots
+    int32_t reserved;
     KeyStretch stretch[2]; // keys 0: none
 };
 
