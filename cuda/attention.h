@@ -35,7 +35,7 @@ struct AttentionItem {
     int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
     int32_t min_position; // of the query tokens
     int32_t max_position;
-    int32_t partial;      // nonzero: some of its rows have slots
+    int32_t partial; // nonzero: some of its rows have slots
     int32_t reserved;
     KeyStretch stretch[2]; // keys 0: none
 };
@@ -63,17 +63,17 @@ struct AttentionArguments {
     int64_t q_stride;                  // elements
     void *out;                         // [tokens, out_stride]
     int64_t out_stride;
-    const void *kv;                    // the layer's pages
-    const int32_t *positions;          // [tokens]
-    const int32_t *pages;              // page numbers, as the stretches index them
-    const AttentionItem *items;        // [matrix_items + stream_items], each queue longest first
+    const void *kv;             // the layer's pages
+    const int32_t *positions;   // [tokens]
+    const int32_t *pages;       // page numbers, as the stretches index them
+    const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
     int32_t matrix_items, stream_items;
     const AttentionRow *rows;
-    const PartialRange *partials;      // [tokens]
-    float *partial_out;                // [slots, heads, head_dim] f32, each normalised
-    float *partial_lse;                // [slots, heads] base 2
-    int32_t *arrivals;                 // [tokens, kv_heads] zero; left zero
-    int32_t *queues;                   // [4] zero; left zero
+    const PartialRange *partials; // [tokens]
+    float *partial_out;           // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse;           // [slots, heads] base 2
+    int32_t *arrivals;            // [tokens, kv_heads] zero; left zero
+    int32_t *queues;              // [4] zero; left zero
 };
 
 // Enqueues the launch. Pointers are to device memory. Takes sms CTAs.

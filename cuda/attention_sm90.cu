@@ -1,11 +1,14 @@
 // Fused attention for Hopper: O = softmax(scale Q K^T) V over paged keys and values.
 //
-// One CTA an SM, persistent: a producer warp takes jobs and streams K and V blocks into a ring of
-// shared-memory slots with bulk copies; two consumer warpgroups compute. The slots' order is the
-// contract between them:
+// One CTA an SM, persistent, with five roles that overlap from job to job:
+//   warps 0-7   consumers: two warpgroups that compute
+//   warp 8      streams K and V blocks into a ring of shared-memory slots with bulk copies
+//   warp 9      fetches jobs ahead: item, rows, first page numbers, and a stream job's queries
+//   warps 10-11 write a stream job's result and merge partials while the next job computes
+// The order of the slots is the contract between producer and consumers:
 //   matrix job  a slot is kKeys keys of K or of V: K0 K1 V0 K2 V1 ... V(n-1). Each warpgroup has 64 of
-//               the 128 query rows; S = Q K^T of tile j + 1 runs while the softmax of tile j waits for
-//               nothing, O += P V of tile j while the softmax of tile j + 1 does.
+//               the 128 query rows; S = Q K^T of tile j + 1 and O += P V of tile j are in flight
+//               together, the softmax of tile j + 1 under the latter.
 //   stream job  a slot is kStreamKeys keys, K then V. Each warp has 16 keys of every kGroups-th slot, all
 //               (up to 16) query rows, and its own running maximum; the warps merge at the end.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
@@ -21,29 +24,52 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr float kLog2e = 1.4426950408889634f;
 
+constexpr int kJobs = 2; // jobs fetched ahead
+
 template <int HeadDim> struct Shape {
     static constexpr int kHalves = HeadDim / 64;
     static constexpr int kKeys = HeadDim <= 128 ? 128 : 64;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
-    static constexpr int kSlots = HeadDim == 64 ? 8 : 5;
+    static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
     static constexpr int kStreamKeys = kSlotBytes / (4 * HeadDim);
     static constexpr int kWarpsPerSlot = kStreamKeys / 16;
     static constexpr int kGroups = 8 / kWarpsPerSlot;
     static constexpr int kQueryBytes = kMatrixRows * HeadDim * 2;
-    // Dynamic shared memory, from a 1024-byte boundary: queries (or the stream merge), slots, the rest.
-    static constexpr int kRest = kQueryBytes + kSlots * kSlotBytes;
-    static constexpr int kBytes = kRest + 3072 + 1024;
+    static constexpr int kStreamQueryStride = HeadDim * 2 + 16; // bytes; no bank conflicts
+    static constexpr int kStreamQueryBytes = kStreamRows * kStreamQueryStride;
+    static constexpr int kResultBytes = kStreamRows * HeadDim * 4;
+    // Dynamic shared memory, from a 1024-byte boundary: matrix queries (or the stream merge), slots,
+    // stream queries of each job fetched, stream results of the last two jobs, the rest.
+    static constexpr int kStreamQueries = kQueryBytes + kSlots * kSlotBytes;
+    static constexpr int kResults = kStreamQueries + kJobs * kStreamQueryBytes;
+    static constexpr int kRest = kResults + 2 * kResultBytes;
+    static constexpr int kBytes = kRest + 4096;
+};
+static_assert(Shape<64>::kBytes <= 232448 && Shape<128>::kBytes <= 232448 &&
+              Shape<256>::kBytes <= 232448);
+
+struct Job {
+    int number; // -1: no more
+    int kv_head;
+    AttentionItem item;
+    int pages[2][32]; // first page numbers of each stretch
+    int token[kStreamRows], slot[kStreamRows],
+        position[kStreamRows]; // stream jobs: per query token
 };
 
 struct Rest {
-    float max_sum[8][16][2]; // stream merge: [warp][row] running maximum and sum
+    float max_sum[8][8][2]; // stream merge: [warp][row] running maximum and sum
+    float lse[2][kStreamRows];
     int merge_list[kMatrixRows];
     int merge_count;
-    int jobs[2];
-    alignas(8) uint64_t job_full[2], job_empty[2];
+    int stream_merge_list[kStreamRows];
+    int stream_merge_count;
+    Job jobs[kJobs];
+    alignas(8) uint64_t job_full[kJobs], job_empty[kJobs];
+    uint64_t result_full[2], result_empty[2];
     uint64_t full[8], empty[8];
 };
-static_assert(sizeof(Rest) <= 3072);
+static_assert(sizeof(Rest) <= 4096);
 
 // Place in the ring; producer and consumers step through the same sequence.
 template <int Slots> struct Ring {
@@ -70,10 +96,89 @@ __device__ int take_job(const AttentionArguments &a, int &first_queue, int &exha
         const int queue = first_queue ^ attempt;
         if (exhausted >> queue & 1) continue;
         const int job = atomicAdd(&a.queues[queue], 1);
-        if (job < (queue == 0 ? matrix_jobs : stream_jobs)) return queue == 0 ? job : matrix_jobs + job;
+        if (job < (queue == 0 ? matrix_jobs : stream_jobs))
+            return queue == 0 ? job : matrix_jobs + job;
         exhausted |= 1 << queue;
     }
     return -1;
+}
+
+template <int HeadDim, typename T>
+__device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
+    using S = Shape<HeadDim>;
+    const int lane = threadIdx.x % 32;
+    const int ratio = a.heads / a.kv_heads;
+    int first_queue = blockIdx.x & 1;
+    int exhausted = 0;
+    Ring<kJobs> ring;
+    while (true) {
+        int number = 0;
+        if (lane == 0) number = take_job(a, first_queue, exhausted);
+        number = __shfl_sync(~0u, number, 0);
+        barrier_wait(shared_address(&rest->job_empty[ring.slot]), ring.phase ^ 1);
+        Job &job = rest->jobs[ring.slot];
+        const uint32_t full = shared_address(&rest->job_full[ring.slot]);
+        if (number < 0) {
+            if (lane == 0) {
+                job.number = -1;
+                barrier_arrive(full);
+            }
+            break;
+        }
+        const AttentionItem &item = a.items[number / a.kv_heads];
+        const int kv_head = number % a.kv_heads;
+        constexpr int kWords = sizeof(AttentionItem) / 4;
+        if (lane < kWords) {
+            reinterpret_cast<int *>(&job.item)[lane] = reinterpret_cast<const int *>(&item)[lane];
+        }
+        for (int s = 0; s < 2; ++s) {
+            const KeyStretch stretch = item.stretch[s];
+            if (lane < tiles(stretch.keys, kPageKeys)) {
+                job.pages[s][lane] = __ldg(a.pages + stretch.page_begin + lane);
+            }
+        }
+        uint32_t bytes = 0;
+        if (number >= a.matrix_items * a.kv_heads) {
+            const int tokens = item.row_count;
+            AttentionRow row{};
+            if (lane < tokens) {
+                row = a.rows[item.row_begin + lane];
+                job.token[lane] = row.token;
+                job.slot[lane] = row.slot;
+                job.position[lane] = a.positions[row.token];
+            }
+            bytes = static_cast<uint32_t>(tokens * ratio * HeadDim * 2);
+            __syncwarp();
+            if (lane == 0) {
+                job.number = number;
+                job.kv_head = kv_head;
+                barrier_expect(full, bytes);
+            }
+            __syncwarp();
+            const int token = __shfl_sync(~0u, row.token, min(31, lane / ratio));
+            if (lane < tokens * ratio) {
+                bulk_copy(shared_address(shared) + S::kStreamQueries +
+                              ring.slot * S::kStreamQueryBytes + lane * S::kStreamQueryStride,
+                          static_cast<const T *>(a.q) + token * a.q_stride +
+                              (kv_head * ratio + lane % ratio) * HeadDim,
+                          HeadDim * 2, full);
+            }
+        } else {
+            __syncwarp();
+            if (lane == 0) {
+                job.number = number;
+                job.kv_head = kv_head;
+                barrier_arrive(full);
+            }
+        }
+        ring.advance();
+    }
+    // The last CTA to find the queues empty resets them for the next launch.
+    if (lane == 0 && atomicAdd(&a.queues[2], 1) == static_cast<int>(gridDim.x) - 1) {
+        a.queues[0] = 0;
+        a.queues[1] = 0;
+        a.queues[2] = 0;
+    }
 }
 
 template <int HeadDim>
@@ -83,8 +188,7 @@ __device__ void produce(const AttentionArguments &a, uint32_t slots, Rest *rest)
     constexpr int kBlock = kPageKeys * HeadDim * 2; // bytes of one page's K or V of a head
     constexpr int kHalfBlock = kPageKeys * 128;
     Ring<S::kSlots> ring;
-    int first_queue = blockIdx.x & 1;
-    int exhausted = 0;
+    Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
 
     auto open_slot = [&](uint32_t bytes) -> uint32_t {
@@ -94,36 +198,30 @@ __device__ void produce(const AttentionArguments &a, uint32_t slots, Rest *rest)
         return full;
     };
 
-    for (int turn = 0;; ++turn) {
-        int job = 0;
-        if (lane == 0) job = take_job(a, first_queue, exhausted);
-        job = __shfl_sync(~0u, job, 0);
-        if (lane == 0) {
-            const int b = turn & 1;
-            barrier_wait(shared_address(&rest->job_empty[b]), (turn >> 1 & 1) ^ 1);
-            rest->jobs[b] = job;
-            barrier_arrive(shared_address(&rest->job_full[b]));
-        }
-        if (job < 0) break;
-        const AttentionItem &item = a.items[job / a.kv_heads];
-        const int kv_head = job % a.kv_heads;
-        const KeyStretch s0 = item.stretch[0], s1 = item.stretch[1];
+    while (true) {
+        barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
+        const Job &job = rest->jobs[job_ring.slot];
+        if (job.number < 0) break;
+        const int kv_head = job.kv_head;
         auto block = [&](int page, int which) {
             return kv + ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * kBlock;
         };
-        if (job < a.matrix_items * a.kv_heads) {
+        if (job.number < a.matrix_items * a.kv_heads) {
             if (lane == 0) {
+                const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
                 const int n0 = tiles(s0.keys, S::kKeys);
                 const int n = n0 + tiles(s1.keys, S::kKeys);
                 auto emit = [&](int tile, int which) {
-                    const KeyStretch &s = tile < n0 ? s0 : s1;
-                    const int index = tile < n0 ? tile : tile - n0;
-                    const int pages = min(S::kKeys / kPageKeys,
-                                          tiles(s.keys - index * S::kKeys, kPageKeys));
+                    const bool first = tile < n0;
+                    const int keys = first ? s0.keys : s1.keys;
+                    const int page_begin = first ? s0.page_begin : s1.page_begin;
+                    const int index = first ? tile : tile - n0;
+                    const int pages =
+                        min(S::kKeys / kPageKeys, tiles(keys - index * S::kKeys, kPageKeys));
                     const uint32_t full = open_slot(pages * kBlock);
                     for (int p = 0; p < pages; ++p) {
                         const int page =
-                            __ldg(a.pages + s.page_begin + index * (S::kKeys / kPageKeys) + p);
+                            __ldg(a.pages + page_begin + index * (S::kKeys / kPageKeys) + p);
                         for (int h = 0; h < S::kHalves; ++h) {
                             bulk_copy(slots + ring.slot * S::kSlotBytes + h * S::kKeys * 128 +
                                           p * kHalfBlock,
@@ -142,10 +240,10 @@ __device__ void produce(const AttentionArguments &a, uint32_t slots, Rest *rest)
             ring.phase = __shfl_sync(~0u, ring.phase, 0);
         } else {
             for (int which = 0; which < 2; ++which) {
-                const KeyStretch &s = which == 0 ? s0 : s1;
+                const KeyStretch s = job.item.stretch[which];
                 const int pages = tiles(s.keys, kPageKeys);
                 // Page numbers are read 32 at once, one batch early.
-                int next = lane < pages ? __ldg(a.pages + s.page_begin + lane) : 0;
+                int next = lane < pages ? job.pages[which][lane] : 0;
                 for (int base = 0; base < pages; base += 32) {
                     const int current = next;
                     const int ahead = base + 32 + lane;
@@ -173,12 +271,9 @@ __device__ void produce(const AttentionArguments &a, uint32_t slots, Rest *rest)
                 }
             }
         }
-    }
-    // The last CTA to find the queues empty resets them for the next launch.
-    if (lane == 0 && atomicAdd(&a.queues[2], 1) == static_cast<int>(gridDim.x) - 1) {
-        a.queues[0] = 0;
-        a.queues[1] = 0;
-        a.queues[2] = 0;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        job_ring.advance();
     }
 }
 
@@ -206,9 +301,8 @@ __device__ __forceinline__ Row read_row(const AttentionArguments &a, const Atten
 }
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
-template <int Count>
-__device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2],
-                                        float (&factor)[2], float c) {
+template <int Count> __device__ __forceinline__ void
+softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)[2], float c) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float top = maximum[i];
@@ -233,9 +327,8 @@ __device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], 
 }
 
 // Scores of keys that the row must not see become -inf. key: index in the stretch of s[0]'s column.
-template <int Count>
-__device__ __forceinline__ void mask(float (&s)[Count], const Row (&row)[2], const KeyStretch &stretch,
-                                     int key, int window) {
+template <int Count> __device__ __forceinline__ void
+mask(float (&s)[Count], const Row (&row)[2], const KeyStretch &stretch, int key, int window) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         // Visible keys of the stretch: [low, high).
@@ -252,11 +345,12 @@ __device__ __forceinline__ void mask(float (&s)[Count], const Row (&row)[2], con
     }
 }
 
-template <typename T>
-__device__ __forceinline__ void write_pair(const AttentionArguments &a, const Row &row, int head_dim,
-                                           int column, float x, float y) {
+template <typename T> __device__ __forceinline__ void write_pair(const AttentionArguments &a,
+                                                                 const Row &row, int head_dim,
+                                                                 int column, float x, float y) {
     if (row.slot < 0) {
-        auto *out = static_cast<T *>(a.out) + row.token * a.out_stride + row.head * head_dim + column;
+        auto *out =
+            static_cast<T *>(a.out) + row.token * a.out_stride + row.head * head_dim + column;
         *reinterpret_cast<uint32_t *>(out) = pack(x, y, T());
     } else {
         float *out = a.partial_out +
@@ -265,7 +359,61 @@ __device__ __forceinline__ void write_pair(const AttentionArguments &a, const Ro
     }
 }
 
-// After all rows of the job are written: tokens whose last partial this was are merged.
+// A warp merges the partials of one token's head, in slot order.
+template <int HeadDim, typename T>
+__device__ void merge_row(const AttentionArguments &a, int token, int head, int lane) {
+    constexpr int kEach = HeadDim / 32;
+    const PartialRange range = a.partials[token];
+    const int64_t first = static_cast<int64_t>(range.begin) * a.heads + head;
+    float top = -INFINITY, total = 0, o[kEach] = {};
+    for (int base = 0; base < range.count; base += 4) {
+        // Loads of four partials are in flight at once.
+        float lse[4], part[4][kEach];
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            const int64_t index =
+                first + static_cast<int64_t>(min(base + p, range.count - 1)) * a.heads;
+            lse[p] = base + p < range.count ? __ldcg(a.partial_lse + index) : -INFINITY;
+            const float *from = a.partial_out + index * HeadDim + lane * kEach;
+#pragma unroll
+            for (int e = 0; e < kEach; e += 2) {
+                const float2 pair = __ldcg(reinterpret_cast<const float2 *>(from + e));
+                part[p][e] = pair.x;
+                part[p][e + 1] = pair.y;
+            }
+        }
+        const float higher = fmaxf(fmaxf(fmaxf(lse[0], lse[1]), fmaxf(lse[2], lse[3])), top);
+        if (higher == -INFINITY) continue;
+        const float old = exp2_approximate(top - higher);
+        top = higher;
+        total *= old;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) o[e] *= old;
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            const float weight = exp2_approximate(lse[p] - top);
+            total += weight;
+#pragma unroll
+            for (int e = 0; e < kEach; ++e) o[e] += weight * part[p][e];
+        }
+    }
+    const float scale = total > 0 ? 1.f / total : 0.f;
+    auto *out = static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + lane * kEach;
+#pragma unroll
+    for (int e = 0; e < kEach; e += 2) {
+        *reinterpret_cast<uint32_t *>(out + e) = pack(o[e] * scale, o[e + 1] * scale, T());
+    }
+}
+
+// True when this was the token's last partial; the count is left zero for the next launch.
+__device__ __forceinline__ bool last_partial(const AttentionArguments &a, int token, int kv_head) {
+    int *arrivals = a.arrivals + static_cast<int64_t>(token) * a.kv_heads + kv_head;
+    if (atomicAdd(arrivals, 1) != a.partials[token].count - 1) return false;
+    *arrivals = 0;
+    return true;
+}
+
+// After all rows of a matrix job are written: the consumers merge what this job completed.
 template <int HeadDim, typename T>
 __device__ void merge_partials(const AttentionArguments &a, const AttentionItem &item, int kv_head,
                                int ratio, Rest *rest, int thread) {
@@ -274,48 +422,81 @@ __device__ void merge_partials(const AttentionArguments &a, const AttentionItem 
     named_barrier(1, kConsumers);
     for (int i = thread; i < item.row_count; i += kConsumers) {
         const AttentionRow row = a.rows[item.row_begin + i];
-        if (row.slot < 0) continue;
-        int *arrivals = a.arrivals + static_cast<int64_t>(row.token) * a.kv_heads + kv_head;
-        if (atomicAdd(arrivals, 1) == a.partials[row.token].count - 1) {
-            *arrivals = 0;
+        if (row.slot >= 0 && last_partial(a, row.token, kv_head)) {
             rest->merge_list[atomicAdd(&rest->merge_count, 1)] = row.token;
         }
     }
     __threadfence();
     named_barrier(1, kConsumers);
-    const int warp = thread / 32, lane = thread % 32;
-    const int count = rest->merge_count * ratio;
-    constexpr int kEach = HeadDim / 32;
-    for (int i = warp; i < count; i += kConsumers / 32) {
-        const int token = rest->merge_list[i / ratio];
-        const int head = kv_head * ratio + i % ratio;
-        const PartialRange range = a.partials[token];
-        float top = -INFINITY;
-        for (int p = 0; p < range.count; ++p) {
-            top = fmaxf(top, __ldcg(a.partial_lse + static_cast<int64_t>(range.begin + p) * a.heads + head));
-        }
-        float total = 0, o[kEach] = {};
-        for (int p = 0; p < range.count; ++p) {
-            const int64_t index = static_cast<int64_t>(range.begin + p) * a.heads + head;
-            const float lse = __ldcg(a.partial_lse + index);
-            const float weight = lse == -INFINITY ? 0.f : exp2_approximate(lse - top);
-            total += weight;
-            const float *part = a.partial_out + index * HeadDim + lane * kEach;
-#pragma unroll
-            for (int e = 0; e < kEach; e += 2) {
-                const float2 pair = __ldcg(reinterpret_cast<const float2 *>(part + e));
-                o[e] += weight * pair.x;
-                o[e + 1] += weight * pair.y;
-            }
-        }
-        const float scale = total > 0 ? 1.f / total : 0.f;
-        auto *out = static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + lane * kEach;
-#pragma unroll
-        for (int e = 0; e < kEach; e += 2) {
-            *reinterpret_cast<uint32_t *>(out + e) = pack(o[e] * scale, o[e + 1] * scale, T());
-        }
+    for (int i = thread / 32; i < rest->merge_count * ratio; i += kConsumers / 32) {
+        merge_row<HeadDim, T>(a, rest->merge_list[i / ratio], kv_head * ratio + i % ratio,
+                              thread % 32);
     }
     named_barrier(1, kConsumers);
+}
+
+// Warps 10 and 11: writes the results of stream jobs and merges what they complete.
+template <int HeadDim, typename T>
+__device__ void finish_streams(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
+    using S = Shape<HeadDim>;
+    const int thread = threadIdx.x % 64, warp = thread / 32, lane = thread % 32;
+    const int ratio = a.heads / a.kv_heads;
+    Ring<kJobs> job_ring;
+    Ring<2> ring;
+    while (true) {
+        barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
+        const Job &job = rest->jobs[job_ring.slot];
+        if (job.number < 0) break;
+        if (job.number >= a.matrix_items * a.kv_heads) {
+            barrier_wait(shared_address(&rest->result_full[ring.slot]), ring.phase);
+            const float *result =
+                reinterpret_cast<const float *>(shared + S::kResults + ring.slot * S::kResultBytes);
+            const int rows = job.item.row_count * ratio, kv_head = job.kv_head;
+            for (int i = thread; i < rows * HeadDim / 4; i += 64) {
+                const int r = i / (HeadDim / 4), column = i % (HeadDim / 4) * 4;
+                const float4 value =
+                    *reinterpret_cast<const float4 *>(result + r * HeadDim + column);
+                const int token = job.token[r / ratio], slot = job.slot[r / ratio];
+                const int head = kv_head * ratio + r % ratio;
+                if (slot < 0) {
+                    auto *out =
+                        static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + column;
+                    *reinterpret_cast<uint2 *>(out) =
+                        make_uint2(pack(value.x, value.y, T()), pack(value.z, value.w, T()));
+                } else {
+                    float *out = a.partial_out +
+                                 (static_cast<int64_t>(slot) * a.heads + head) * HeadDim + column;
+                    *reinterpret_cast<float4 *>(out) = value;
+                    if (column == 0) {
+                        a.partial_lse[static_cast<int64_t>(slot) * a.heads + head] =
+                            rest->lse[ring.slot][r];
+                    }
+                }
+            }
+            if (job.item.partial) {
+                __threadfence();
+                if (thread == 0) rest->stream_merge_count = 0;
+                named_barrier(4, 64);
+                if (thread < job.item.row_count && job.slot[thread] >= 0 &&
+                    last_partial(a, job.token[thread], kv_head)) {
+                    rest->stream_merge_list[atomicAdd(&rest->stream_merge_count, 1)] =
+                        job.token[thread];
+                }
+                __threadfence();
+                named_barrier(4, 64);
+                for (int i = warp; i < rest->stream_merge_count * ratio; i += 2) {
+                    merge_row<HeadDim, T>(a, rest->stream_merge_list[i / ratio],
+                                          kv_head * ratio + i % ratio, lane);
+                }
+            }
+            named_barrier(4, 64);
+            if (thread == 0) barrier_arrive(shared_address(&rest->result_empty[ring.slot]));
+            ring.advance();
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        job_ring.advance();
+    }
 }
 
 template <int HeadDim, typename T>
@@ -336,8 +517,8 @@ __device__ void matrix_job(const AttentionArguments &a, const AttentionItem &ite
         if (index < item.row_count) {
             const int head = kv_head * ratio + (group * 64 + r) % ratio;
             const int token = a.rows[item.row_begin + index].token;
-            value = *reinterpret_cast<const uint4 *>(static_cast<const T *>(a.q) + token * a.q_stride +
-                                                     head * HeadDim + chunk * 8);
+            value = *reinterpret_cast<const uint4 *>(
+                static_cast<const T *>(a.q) + token * a.q_stride + head * HeadDim + chunk * 8);
         }
         *reinterpret_cast<uint4 *>(queries + group * 64 * HeadDim * 2 + chunk / 8 * 8192 + r * 128 +
                                    ((chunk % 8 ^ r % 8) << 4)) = value;
@@ -406,8 +587,7 @@ __device__ void matrix_job(const AttentionArguments &a, const AttentionItem &ite
         const KeyStretch &stretch = tile < n0 ? s0 : s1;
         const int keys = stretch.keys - (tile < n0 ? tile : tile - n0) * S::kKeys;
         if (keys >= S::kKeys) return;
-        unsigned char *values =
-            queries + S::kQueryBytes + static_cast<int>(r.slot) * S::kSlotBytes;
+        unsigned char *values = queries + S::kQueryBytes + static_cast<int>(r.slot) * S::kSlotBytes;
         for (int i = thread; i < (S::kKeys - keys) * 8 * S::kHalves; i += kConsumers) {
             const int half = i / ((S::kKeys - keys) * 8), rest_of = i % ((S::kKeys - keys) * 8);
             *reinterpret_cast<uint4 *>(values + half * S::kKeys * 128 + keys * 128 + rest_of * 16) =
@@ -480,28 +660,35 @@ __device__ void matrix_job(const AttentionArguments &a, const AttentionItem &ite
 }
 
 template <int HeadDim, typename T>
-__device__ void stream_job(const AttentionArguments &a, const AttentionItem &item, int kv_head,
-                           unsigned char *queries, uint32_t slots, Rest *rest,
-                           Ring<Shape<HeadDim>::kSlots> &ring, int thread) {
+__device__ void stream_job(const AttentionArguments &a, const Job &job, int job_slot,
+                           unsigned char *shared, uint32_t slots, Rest *rest,
+                           Ring<Shape<HeadDim>::kSlots> &ring, Ring<2> &result_ring, int thread) {
     using S = Shape<HeadDim>;
     const int lane = thread % 32, warp = thread / 32;
     const int group = warp / S::kWarpsPerSlot, part = warp % S::kWarpsPerSlot;
     const int ratio = a.heads / a.kv_heads;
+    const AttentionItem &item = job.item;
+    const int rows = item.row_count * ratio;
     const float c = a.scale * kLog2e;
     Row row[2];
-    row[0] = read_row(a, item, kv_head, ratio, lane / 4);
-    row[1] = read_row(a, item, kv_head, ratio, lane / 4 + 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int r = lane / 4 + 8 * i;
+        row[i].valid = r < rows;
+        if (row[i].valid) row[i].position = job.position[r / ratio];
+    }
 
     uint32_t q[HeadDim / 16][4];
+    const unsigned char *queries = shared + S::kStreamQueries + job_slot * S::kStreamQueryBytes;
 #pragma unroll
     for (int k = 0; k < HeadDim / 16; ++k)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const Row &r = row[e % 2];
-            q[k][e] = r.valid ? *reinterpret_cast<const uint32_t *>(
-                                    static_cast<const T *>(a.q) + r.token * a.q_stride +
-                                    r.head * HeadDim + k * 16 + e / 2 * 8 + lane % 4 * 2)
-                              : 0;
+            q[k][e] = row[e % 2].valid
+                          ? *reinterpret_cast<const uint32_t *>(
+                                queries + (lane / 4 + e % 2 * 8) * S::kStreamQueryStride +
+                                (k * 16 + e / 2 * 8 + lane % 4 * 2) * 2)
+                          : 0;
         }
     float o[HeadDim / 8][4];
 #pragma unroll
@@ -522,8 +709,8 @@ __device__ void stream_job(const AttentionArguments &a, const AttentionItem &ite
                 if (key + 16 > stretch.keys) {
                     // Values past the end: see clear_values above. The rows are this warp's alone.
                     const int from = max(0, stretch.keys - key);
-                    unsigned char *values = queries + S::kQueryBytes + ring.slot * S::kSlotBytes +
-                                            S::kSlotBytes / 2;
+                    unsigned char *values =
+                        shared + S::kQueryBytes + ring.slot * S::kSlotBytes + S::kSlotBytes / 2;
                     for (int i = lane; i < (16 - from) * 8 * S::kHalves; i += 32) {
                         const int half = i / ((16 - from) * 8), at = i % ((16 - from) * 8);
                         *reinterpret_cast<uint4 *>(values + half * S::kStreamKeys * 128 +
@@ -544,9 +731,9 @@ __device__ void stream_job(const AttentionArguments &a, const AttentionItem &ite
                     mma_sync(s, q[k], b[0], b[1], T());
                     mma_sync(s + 4, q[k], b[2], b[3], T());
                 }
-                const bool needed = key + 16 > stretch.keys ||
-                                    stretch.start + key + 15 > item.min_position ||
-                                    (a.window > 0 && stretch.start + key <= item.max_position - a.window);
+                const bool needed =
+                    key + 16 > stretch.keys || stretch.start + key + 15 > item.min_position ||
+                    (a.window > 0 && stretch.start + key <= item.max_position - a.window);
                 if (needed) mask(s, row, stretch, key + lane % 4 * 2, a.window);
                 softmax(s, maximum, sum, factor, c);
                 uint32_t p[4];
@@ -574,90 +761,76 @@ __device__ void stream_job(const AttentionArguments &a, const AttentionItem &ite
         }
     }
 
-    // Merge the eight warps pairwise; warp 0 ends with the result.
+    // Merge the eight warps, eight query rows at a time, and hand the result to finish_streams.
+    auto *buffer = reinterpret_cast<float *>(shared); // [warp][8 rows][HeadDim], unnormalised
+    auto *result =
+        reinterpret_cast<float *>(shared + S::kResults + result_ring.slot * S::kResultBytes);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
         sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
-    }
-    auto *buffer = reinterpret_cast<float *>(queries);
-    for (int half = 4; half >= 1; half /= 2) {
-        named_barrier(1, kConsumers);
-        if (warp >= half && warp < 2 * half) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int r = lane / 4 + 8 * i;
-                if (!row[i].valid) continue;
-                float *out = buffer + ((warp - half) * 16 + r) * HeadDim;
-#pragma unroll
-                for (int d = 0; d < HeadDim / 8; ++d) {
-                    *reinterpret_cast<float2 *>(out + d * 8 + lane % 4 * 2) =
-                        make_float2(o[d][2 * i], o[d][2 * i + 1]);
-                }
-                if (lane % 4 == 0) {
-                    rest->max_sum[warp - half][r][0] = maximum[i];
-                    rest->max_sum[warp - half][r][1] = sum[i];
-                }
-            }
-        }
-        named_barrier(1, kConsumers);
-        if (warp < half) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int r = lane / 4 + 8 * i;
-                if (!row[i].valid) continue;
-                const float other = rest->max_sum[warp][r][0];
-                const float top = fmaxf(maximum[i], other);
-                const float base = top == -INFINITY ? 0.f : top * c;
-                const float mine = exp2_approximate(maximum[i] * c - base);
-                const float theirs = exp2_approximate(other * c - base);
-                maximum[i] = top;
-                sum[i] = sum[i] * mine + rest->max_sum[warp][r][1] * theirs;
-                const float *in = buffer + (warp * 16 + r) * HeadDim;
-#pragma unroll
-                for (int d = 0; d < HeadDim / 8; ++d) {
-                    const float2 pair =
-                        *reinterpret_cast<const float2 *>(in + d * 8 + lane % 4 * 2);
-                    o[d][2 * i] = o[d][2 * i] * mine + pair.x * theirs;
-                    o[d][2 * i + 1] = o[d][2 * i + 1] * mine + pair.y * theirs;
-                }
-            }
-        }
-    }
-    if (warp == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if (!row[i].valid) continue;
-            const float inverse = sum[i] > 0 ? 1.f / sum[i] : 0.f;
+        const int here = min(8, rows - 8 * i); // rows of this pass
+        if (here <= 0) break;
+        if (row[i].valid) {
+            float *out = buffer + (warp * 8 + lane / 4) * HeadDim;
 #pragma unroll
             for (int d = 0; d < HeadDim / 8; ++d) {
-                write_pair<T>(a, row[i], HeadDim, d * 8 + lane % 4 * 2, o[d][2 * i] * inverse,
-                              o[d][2 * i + 1] * inverse);
+                *reinterpret_cast<float2 *>(out + d * 8 + lane % 4 * 2) =
+                    make_float2(o[d][2 * i], o[d][2 * i + 1]);
             }
-            if (row[i].slot >= 0 && lane % 4 == 0) {
-                a.partial_lse[static_cast<int64_t>(row[i].slot) * a.heads + row[i].head] =
-                    sum[i] > 0 ? maximum[i] * c + log2f(sum[i]) : -INFINITY;
+            if (lane % 4 == 0) {
+                rest->max_sum[warp][lane / 4][0] = maximum[i] * c;
+                rest->max_sum[warp][lane / 4][1] = sum[i];
             }
         }
+        if (i == 0) {
+            barrier_wait(shared_address(&rest->result_empty[result_ring.slot]),
+                         result_ring.phase ^ 1);
+        }
+        named_barrier(1, kConsumers);
+        for (int e = thread; e < here * HeadDim / 2; e += kConsumers) {
+            const int r = e / (HeadDim / 2), column = e % (HeadDim / 2) * 2;
+            float top = -INFINITY;
+#pragma unroll
+            for (int w = 0; w < 8; ++w) top = fmaxf(top, rest->max_sum[w][r][0]);
+            const float base = top == -INFINITY ? 0.f : top;
+            float total = 0, x = 0, y = 0;
+#pragma unroll
+            for (int w = 0; w < 8; ++w) {
+                const float weight = exp2_approximate(rest->max_sum[w][r][0] - base);
+                const float2 pair =
+                    *reinterpret_cast<const float2 *>(buffer + (w * 8 + r) * HeadDim + column);
+                total += weight * rest->max_sum[w][r][1];
+                x += weight * pair.x;
+                y += weight * pair.y;
+            }
+            const float scale = total > 0 ? 1.f / total : 0.f;
+            *reinterpret_cast<float2 *>(result + (8 * i + r) * HeadDim + column) =
+                make_float2(x * scale, y * scale);
+            if (column == 0) {
+                rest->lse[result_ring.slot][8 * i + r] = total > 0 ? top + log2f(total) : -INFINITY;
+            }
+        }
+        named_barrier(1, kConsumers);
     }
-    if (item.partial) {
-        merge_partials<HeadDim, T>(a, item, kv_head, ratio, rest, thread);
-    } else {
-        named_barrier(1, kConsumers); // the buffer is the next job's queries
-    }
+    if (thread == 0) barrier_arrive(shared_address(&rest->result_full[result_ring.slot]));
+    result_ring.advance();
 }
 
-template <int HeadDim, typename T>
-__global__ void __launch_bounds__(kThreads, 1) attention(const __grid_constant__ AttentionArguments a) {
+template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1)
+    attention(const __grid_constant__ AttentionArguments a) {
     using S = Shape<HeadDim>;
-    extern __shared__ unsigned char raw[];
-    unsigned char *queries = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    const uint32_t slots = shared_address(queries) + S::kQueryBytes;
-    Rest *rest = reinterpret_cast<Rest *>(queries + S::kRest);
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const uint32_t slots = shared_address(shared) + S::kQueryBytes;
+    Rest *rest = reinterpret_cast<Rest *>(shared + S::kRest);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < kJobs; ++i) {
             barrier_init(shared_address(&rest->job_full[i]), 1);
-            barrier_init(shared_address(&rest->job_empty[i]), kConsumers / 32);
+            barrier_init(shared_address(&rest->job_empty[i]), kConsumers / 32 + 3);
+        }
+        for (int i = 0; i < 2; ++i) {
+            barrier_init(shared_address(&rest->result_full[i]), 1);
+            barrier_init(shared_address(&rest->result_empty[i]), 1);
         }
         for (int i = 0; i < S::kSlots; ++i) {
             barrier_init(shared_address(&rest->full[i]), 1);
@@ -669,24 +842,34 @@ __global__ void __launch_bounds__(kThreads, 1) attention(const __grid_constant__
 
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
-        if (threadIdx.x < kConsumers + 32) produce<HeadDim>(a, slots, rest);
+        const int warp = threadIdx.x / 32;
+        if (warp == 8) {
+            produce<HeadDim>(a, slots, rest);
+        } else if (warp == 9) {
+            fetch_jobs<HeadDim, T>(a, shared, rest);
+        } else {
+            finish_streams<HeadDim, T>(a, shared, rest);
+        }
     } else {
         registers_more<232>();
         const int thread = threadIdx.x;
         Ring<S::kSlots> ring;
-        for (int turn = 0;; ++turn) {
-            const int b = turn & 1;
-            barrier_wait(shared_address(&rest->job_full[b]), turn >> 1 & 1);
-            const int job = __shfl_sync(~0u, rest->jobs[b], 0);
-            if (thread % 32 == 0) barrier_arrive(shared_address(&rest->job_empty[b]));
-            if (job < 0) break;
-            const AttentionItem &item = a.items[job / a.kv_heads];
-            const int kv_head = job % a.kv_heads;
-            if (job < a.matrix_items * a.kv_heads) {
-                matrix_job<HeadDim, T>(a, item, kv_head, queries, slots, rest, ring, thread);
+        Ring<kJobs> job_ring;
+        Ring<2> result_ring;
+        while (true) {
+            barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
+            const Job &job = rest->jobs[job_ring.slot];
+            const int number = __shfl_sync(~0u, job.number, 0);
+            if (number < 0) break;
+            if (number < a.matrix_items * a.kv_heads) {
+                matrix_job<HeadDim, T>(a, job.item, job.kv_head, shared, slots, rest, ring, thread);
             } else {
-                stream_job<HeadDim, T>(a, item, kv_head, queries, slots, rest, ring, thread);
+                stream_job<HeadDim, T>(a, job, job_ring.slot, shared, slots, rest, ring,
+                                       result_ring, thread);
             }
+            __syncwarp();
+            if (thread % 32 == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+            job_ring.advance();
         }
     }
 }
@@ -695,7 +878,8 @@ template <int HeadDim, typename T>
 cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
     const auto kernel = attention<HeadDim, T>;
     const int bytes = Shape<HeadDim>::kBytes;
-    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     kernel<<<sms, kThreads, bytes, stream>>>(a);
     return cudaGetLastError();
@@ -704,10 +888,14 @@ cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
 template <typename T>
 cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t stream) {
     switch (a.head_dim) {
-    case 64: return launch<64, T>(a, sms, stream);
-    case 128: return launch<128, T>(a, sms, stream);
-    case 256: return launch<256, T>(a, sms, stream);
-    default: return cudaErrorInvalidValue;
+    case 64:
+        return launch<64, T>(a, sms, stream);
+    case 128:
+        return launch<128, T>(a, sms, stream);
+    case 256:
+        return launch<256, T>(a, sms, stream);
+    default:
+        return cudaErrorInvalidValue;
     }
 }
 

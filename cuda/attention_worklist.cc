@@ -21,8 +21,8 @@ class Builder {
   public:
     Builder(std::span<const AttentionNode> nodes, int32_t tokens, const WorklistOptions &options)
         : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
-          matrix_tokens_(std::max(1, kMatrixRows / ratio_)),
-          stream_tokens_(kStreamRows / ratio_), counts_(static_cast<size_t>(tokens)) {}
+          matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
+          counts_(static_cast<size_t>(tokens)) {}
 
     void build(Worklist *out) {
         share_prefixes();
@@ -65,8 +65,8 @@ class Builder {
             for (const int32_t n : below[i]) tokens += nodes_[static_cast<size_t>(n)].token_count;
             const double apart = stream_time(prefix.keys) * static_cast<double>(below[i].size());
             const double pieces = tokens <= stream_tokens_ ? 1 : ceil_div(tokens, matrix_tokens_);
-            const double read = tokens <= stream_tokens_ ? stream_time(prefix.keys)
-                                                         : matrix_time(prefix.keys);
+            const double read =
+                tokens <= stream_tokens_ ? stream_time(prefix.keys) : matrix_time(prefix.keys);
             const double together =
                 pieces * (read + options_.item_us) + 2 * tokens * ratio_ * options_.merge_us;
             if (together >= apart) continue;
@@ -74,7 +74,8 @@ class Builder {
             std::vector<int32_t> stacked;
             for (const int32_t n : below[i]) {
                 const AttentionNode &node = nodes_[static_cast<size_t>(n)];
-                for (int32_t t = 0; t < node.token_count; ++t) stacked.push_back(node.token_begin + t);
+                for (int32_t t = 0; t < node.token_count; ++t)
+                    stacked.push_back(node.token_begin + t);
             }
             const int32_t each = tokens <= stream_tokens_ ? stream_tokens_ : matrix_tokens_;
             for (int32_t first = 0; first < tokens; first += each) {
@@ -138,7 +139,8 @@ class Builder {
             clip(&drafts_[i]);
             int64_t keys = 0;
             for (const KeyStretch &s : drafts_[i].stretches) keys += s.keys;
-            times[i] = (drafts_[i].matrix ? matrix_time(keys) : stream_time(keys)) + options_.item_us;
+            times[i] =
+                (drafts_[i].matrix ? matrix_time(keys) : stream_time(keys)) + options_.item_us;
             total += times[i];
         }
         const double share = total * options_.kv_heads / options_.sms;

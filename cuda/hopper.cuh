@@ -99,7 +99,7 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
 // wgmma_ss: d[64 x N] (+)= A[64 x 16] B[16 x N], both from shared memory, K-major; accumulate 0
 // overwrites. wgmma_rs: d[64 x 64] += A[64 x 16] B[16 x 64], A in registers, B N-major.
 #define WGMMA(TYPE, CPP)                                                                           \
-    __device__ __forceinline__ void wgmma_ss(float (&d)[32], uint64_t a, uint64_t b,               \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[32], uint64_t a, uint64_t b,                \
                                              int accumulate, CPP) {                                \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                  \
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
@@ -107,7 +107,7 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
                      : R32(d, 0)                                                                   \
                      : "l"(a), "l"(b), "r"(accumulate));                                           \
     }                                                                                              \
-    __device__ __forceinline__ void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b,               \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[64], uint64_t a, uint64_t b,                \
                                              int accumulate, CPP) {                                \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                  \
                      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
@@ -115,7 +115,7 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
                      : R32(d, 0), R32(d, 32)                                                       \
                      : "l"(a), "l"(b), "r"(accumulate));                                           \
     }                                                                                              \
-    __device__ __forceinline__ void wgmma_rs(float (&d)[32], const uint32_t *a, uint64_t b, CPP) { \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[32], const uint32_t *a, uint64_t b, CPP) {  \
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
                      "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
                      : R32(d, 0)                                                                   \
