@@ -187,9 +187,7 @@ struct Setup {
 
 float to_float(uint16_t bits, bool f16) {
     if (f16) {
-        __half h;
-        std::memcpy(&h, &bits, 2);
-        return __half2float(h);
+        return __half2float(__half(__half_raw{bits}));
     }
     const uint32_t wide = uint32_t(bits) << 16;
     float f;
