@@ -142,6 +142,15 @@ struct Setup {
         options.window = s.window;
         options.sms = sm_count();
         options.share = share;
+        auto setting = [](const char *name, double &value) {
+            if (const char *text = std::getenv(name)) value = std::atof(text);
+        };
+        setting("MATRIX_US", options.matrix_us);
+        setting("STREAM_US", options.stream_us);
+        setting("ITEM_US", options.item_us);
+        setting("MERGE_US", options.merge_us);
+        setting("MATRIX_SPLIT", options.matrix_split);
+        setting("STREAM_SPLIT", options.stream_split);
         build_worklist(c.nodes, tokens, options, &worklist);
         pool_elements = int64_t(c.page_total) * s.kv_heads * 2 * kPageKeys * s.head_dim;
         auto *kv = device.make<uint16_t>(pool_elements * copies);

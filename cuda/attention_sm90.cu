@@ -612,12 +612,14 @@ __device__ void matrix_job(const AttentionArguments &a, const AttentionItem &ite
         const auto value_slot = ring;
         ring.advance();
         wait_full(key_slot);
-        wgmma_fence();
-        scores(address(key_slot));
         wait_full(value_slot);
         clear_values(tile - 1, value_slot);
+        // The warpgroups take turns: one issues its products while the other is at its softmax.
+        named_barrier(5 + group, kConsumers);
         wgmma_fence();
+        scores(address(key_slot));
         accumulate(address(value_slot));
+        named_barrier_arrive(5 + (group ^ 1), kConsumers);
         wgmma_wait<1>();
         release(key_slot);
         mask_tile(tile);
@@ -853,6 +855,7 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
     } else {
         registers_more<232>();
         const int thread = threadIdx.x;
+        if (thread >= 128) named_barrier_arrive(5, kConsumers); // the first turn is warpgroup 0's
         Ring<S::kSlots> ring;
         Ring<kJobs> job_ring;
         Ring<2> result_ring;

@@ -156,8 +156,9 @@ class Builder {
             const int32_t row_begin = static_cast<int32_t>(out->rows.size());
             int64_t keys = 0;
             for (const KeyStretch &s : draft.stretches) keys += s.keys;
-            const double limit = draft.matrix ? std::max(share / 2, matrix_time(512))
-                                              : std::max(share / 4, stream_time(256));
+            const double limit = draft.matrix
+                                     ? std::max(share / options_.matrix_split, matrix_time(512))
+                                     : std::max(share / options_.stream_split, stream_time(256));
             const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
             const int64_t per_part = (keys + parts - 1) / parts;
             const int32_t part_keys =

@@ -29,11 +29,13 @@ struct WorklistOptions {
     int32_t window = 0;
     int32_t sms = 132;
     // Modelled costs on one of the sms SMs, measured by bench/attention.
-    double matrix_us = 1.7; // 128 query rows x 128 keys
-    double stream_us = 0.9; // 64 keys
-    double item_us = 1.5;   // start and end of a job
-    double merge_us = 0.02; // writing and merging one partial row of one head
-    bool share = true;      // false: never stack queries on a shared prefix (ablation)
+    double matrix_us = 1.7;  // 128 query rows x 128 keys
+    double stream_us = 0.9;  // 64 keys
+    double item_us = 1.5;    // start and end of a job
+    double merge_us = 0.02;  // writing and merging one partial row of one head
+    double matrix_split = 2; // no job longer than its queue's share of an SM's time over this
+    double stream_split = 4;
+    bool share = true; // false: never stack queries on a shared prefix (ablation)
 };
 
 struct Worklist {
