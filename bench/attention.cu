@@ -176,7 +176,6 @@ struct Setup {
         a.q_stride = a.out_stride = int64_t(s.heads) * s.head_dim;
         a.out = device.make<uint16_t>(tokens * a.out_stride);
         a.kv = kv;
-        a.positions = device.upload(c.positions);
         a.pages = device.upload(c.pages);
         a.items = device.upload(worklist.items);
         a.matrix_items = worklist.matrix_items;

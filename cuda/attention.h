@@ -44,6 +44,8 @@ struct AttentionItem {
 struct AttentionRow {
     int32_t token; // in the batch
     int32_t slot;  // its partial's place in the workspace; -1: the item is alone, writes the output
+    int32_t position; // in its request
+    int32_t reserved;
 };
 
 // Partials of a token: slots [begin, begin + count). count 0: written directly.
@@ -64,7 +66,6 @@ struct AttentionArguments {
     void *out;                         // [tokens, out_stride]
     int64_t out_stride;
     const void *kv;             // the layer's pages
-    const int32_t *positions;   // [tokens]
     const int32_t *pages;       // page numbers, as the stretches index them
     const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
     int32_t matrix_items, stream_items;

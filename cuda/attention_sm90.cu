@@ -24,7 +24,7 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr int kJobs = 2; // jobs fetched ahead
+constexpr int kJobs = 3; // jobs fetched ahead
 
 template <int HeadDim> struct Shape {
     static constexpr int kHalves = HeadDim / 64;
@@ -89,31 +89,38 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 
 // ---- Producer -------------------------------------------------------------------------------------
 
-__device__ int take_job(const AttentionArguments &a, int &first_queue, int &exhausted) {
-    const int matrix_jobs = a.matrix_items * a.kv_heads;
-    const int stream_jobs = a.stream_items * a.kv_heads;
-    for (int attempt = 0; attempt < 2; ++attempt) {
-        const int queue = first_queue ^ attempt;
-        if (exhausted >> queue & 1) continue;
-        const int job = atomicAdd(&a.queues[queue], 1);
-        if (job < (queue == 0 ? matrix_jobs : stream_jobs))
-            return queue == 0 ? job : matrix_jobs + job;
-        exhausted |= 1 << queue;
+// Draws jobs from the queue that this CTA prefers, then from the other. The next draw is under way
+// while the caller works on the last.
+struct JobSource {
+    const AttentionArguments &a;
+    int queue, exhausted, ticket;
+
+    __device__ int take() { // -1: both are empty
+        const int matrix_jobs = a.matrix_items * a.kv_heads;
+        while (ticket >= (queue == 0 ? matrix_jobs : a.stream_items * a.kv_heads)) {
+            exhausted |= 1 << queue;
+            if (exhausted == 3) return -1;
+            queue ^= 1;
+            ticket = atomicAdd(&a.queues[queue], 1);
+        }
+        const int job = queue == 0 ? ticket : matrix_jobs + ticket;
+        ticket = atomicAdd(&a.queues[queue], 1);
+        return job;
     }
-    return -1;
-}
+};
 
 template <int HeadDim, typename T>
 __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
     using S = Shape<HeadDim>;
     const int lane = threadIdx.x % 32;
     const int ratio = a.heads / a.kv_heads;
-    int first_queue = blockIdx.x & 1;
-    int exhausted = 0;
+    const int first_queue = blockIdx.x & 1;
+    // Lane 0 alone draws.
+    JobSource source{a, first_queue, 0, lane == 0 ? atomicAdd(&a.queues[first_queue], 1) : 0};
     Ring<kJobs> ring;
     while (true) {
         int number = 0;
-        if (lane == 0) number = take_job(a, first_queue, exhausted);
+        if (lane == 0) number = source.take();
         number = __shfl_sync(~0u, number, 0);
         barrier_wait(shared_address(&rest->job_empty[ring.slot]), ring.phase ^ 1);
         Job &job = rest->jobs[ring.slot];
@@ -145,7 +152,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
                 row = a.rows[item.row_begin + lane];
                 job.token[lane] = row.token;
                 job.slot[lane] = row.slot;
-                job.position[lane] = a.positions[row.token];
+                job.position[lane] = row.position;
             }
             bytes = static_cast<uint32_t>(tokens * ratio * HeadDim * 2);
             __syncwarp();
@@ -294,7 +301,7 @@ __device__ __forceinline__ Row read_row(const AttentionArguments &a, const Atten
         row.token = entry.token;
         row.slot = entry.slot;
         row.head = kv_head * ratio + r % ratio;
-        row.position = a.positions[entry.token];
+        row.position = entry.position;
         row.valid = true;
     }
     return row;

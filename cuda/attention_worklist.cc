@@ -153,7 +153,6 @@ class Builder {
         out->rows.clear();
         for (size_t i = 0; i < drafts_.size(); ++i) {
             const Draft &draft = drafts_[i];
-            const int32_t row_begin = static_cast<int32_t>(out->rows.size());
             int64_t keys = 0;
             for (const KeyStretch &s : draft.stretches) keys += s.keys;
             const double limit = draft.matrix
@@ -193,13 +192,12 @@ class Builder {
                 item.row_count = static_cast<int32_t>(draft.tokens.size());
                 for (const int32_t token : draft.tokens) {
                     ++counts_[static_cast<size_t>(token)];
-                    out->rows.push_back({token, -1});
+                    out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
                 }
                 queues[draft.matrix ? 0 : 1].push_back(
                     {item, draft.matrix ? matrix_time(filled) : stream_time(filled)});
                 first = false;
             }
-            (void)row_begin;
         }
         // Tokens that several items cover: each gets its slots, in the order of the items.
         out->partials.assign(counts_.size(), {0, 0});
@@ -237,6 +235,7 @@ class Builder {
     int32_t matrix_tokens_;
     int32_t stream_tokens_;
     std::vector<int32_t> counts_; // [tokens] items that cover each
+    std::vector<int32_t> positions_;
     std::vector<bool> shared_;
     std::vector<Draft> drafts_;
 };
