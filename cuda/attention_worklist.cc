@@ -22,7 +22,14 @@ class Builder {
     Builder(std::span<const AttentionNode> nodes, int32_t tokens, const WorklistOptions &options)
         : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
           matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
-          counts_(static_cast<size_t>(tokens)) {}
+          counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)) {
+        for (const AttentionNode &node : nodes) {
+            for (int32_t t = 0; t < node.token_count; ++t) {
+                positions_[static_cast<size_t>(node.token_begin + t)] =
+                    node.start + node.keys - node.token_count + t;
+            }
+        }
+    }
 
     void build(Worklist *out) {
         share_prefixes();
