@@ -24,7 +24,7 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr int kJobs = 3; // jobs fetched ahead
+constexpr int kJobs = 2; // jobs fetched ahead
 
 template <int HeadDim> struct Shape {
     static constexpr int kHalves = HeadDim / 64;
@@ -89,22 +89,27 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 
 // ---- Producer -------------------------------------------------------------------------------------
 
-// Draws jobs from the queue that this CTA prefers, then from the other. The next draw is under way
-// while the caller works on the last.
+// Draws jobs from the queue that this CTA prefers, then from the other. The next stream job is drawn
+// while the caller works on the last; matrix jobs are long, and one drawn early would be missed
+// elsewhere.
 struct JobSource {
     const AttentionArguments &a;
-    int queue, exhausted, ticket;
+    int queue;
+    int exhausted = 0;
+    int ticket = -1; // -1: not drawn yet
 
     __device__ int take() { // -1: both are empty
         const int matrix_jobs = a.matrix_items * a.kv_heads;
-        while (ticket >= (queue == 0 ? matrix_jobs : a.stream_items * a.kv_heads)) {
+        while (true) {
+            if (ticket < 0) ticket = atomicAdd(&a.queues[queue], 1);
+            if (ticket < (queue == 0 ? matrix_jobs : a.stream_items * a.kv_heads)) break;
             exhausted |= 1 << queue;
             if (exhausted == 3) return -1;
             queue ^= 1;
-            ticket = atomicAdd(&a.queues[queue], 1);
+            ticket = -1;
         }
         const int job = queue == 0 ? ticket : matrix_jobs + ticket;
-        ticket = atomicAdd(&a.queues[queue], 1);
+        ticket = queue == 0 ? -1 : atomicAdd(&a.queues[1], 1);
         return job;
     }
 };
@@ -114,9 +119,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     using S = Shape<HeadDim>;
     const int lane = threadIdx.x % 32;
     const int ratio = a.heads / a.kv_heads;
-    const int first_queue = blockIdx.x & 1;
-    // Lane 0 alone draws.
-    JobSource source{a, first_queue, 0, lane == 0 ? atomicAdd(&a.queues[first_queue], 1) : 0};
+    JobSource source{a, static_cast<int>(blockIdx.x & 1)}; // lane 0 alone draws
     Ring<kJobs> ring;
     while (true) {
         int number = 0;
