@@ -78,7 +78,9 @@ void add_number(CLI::App *app, const std::string &name, float *value, float leas
 
 void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
                const std::string &help) {
-    app->add_option(name, *value, help)->check(CLI::Range(least, INT32_MAX))->type_name("N");
+    app->add_option(name, *value, help)
+        ->check(CLI::Range(least, INT32_MAX).description(""))
+        ->type_name("N");
 }
 
 void add_input(CLI::App *app, InputOptions *options) {
@@ -210,7 +212,8 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_option("--timeline", options->timeline, "CSV with a line a step")->type_name("FILE");
     run->add_option("--stats", options->stats, "JSON of what the job did")->type_name("FILE");
     run->add_option("--progress", options->progress, "on stderr (auto)")
-        ->check(CLI::IsMember({"auto", "bar", "lines", "json", "none"}));
+        ->check(CLI::IsMember({"auto", "bar", "lines", "json", "none"}).description(""))
+        ->type_name("auto|bar|lines|json|none");
     add_named(run, "--log", &options->log_level, log_names,
               "least important messages shown (warning)");
     add_sampling(run, &options->in.sampling);
@@ -240,7 +243,7 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
     inspect->add_option("plan", options->path, "plan file")->required()->type_name("FILE");
     inspect->add_flag("--json", options->json, "as JSON");
     inspect->add_option("--groups", options->groups, "how many groups to list (10)")
-        ->check(CLI::Range(int64_t{0}, INT64_MAX))
+        ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
         ->type_name("N");
     return inspect;
 }

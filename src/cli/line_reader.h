@@ -37,6 +37,9 @@ class LineReader {
     // False at the end. An error names the file.
     Result<bool> next(Line *line);
 
+    // Another flag than open()'s.
+    void stop_at(const std::atomic<bool> *stop) { stop_ = stop; }
+
     // Whether next() has a whole line at hand, and need not read.
     bool line_buffered() const;
     int64_t bytes_read() const { return consumed_; } // up to the end of the last line given out

@@ -156,7 +156,7 @@ std::string ProgressDisplay::bar_line(const JobProgress &progress) const {
     const double share = share_done(progress);
     if (mode_ == ProgressMode::bar && share >= 0) {
         const auto filled = static_cast<size_t>(share * bar_cells);
-        line += "[" + std::string(filled, '#') + std::string(bar_cells - filled, '.') + "] ";
+        line.append("[").append(filled, '#').append(bar_cells - filled, '.').append("] ");
     }
     char text[160];
     if (share >= 0) {
@@ -164,10 +164,11 @@ std::string ProgressDisplay::bar_line(const JobProgress &progress) const {
         line += text;
     }
     line += format_count(progress.rows_done);
-    if (progress.input_ended) line += "/" + format_count(progress.rows_known);
+    if (progress.input_ended) line.append("/").append(format_count(progress.rows_known));
     line += " rows";
-    if (progress.rows_failed > 0) line += " (" + format_count(progress.rows_failed) + " errors)";
-    line += "  " + format_count(std::llround(rate())) + " tok/s";
+    if (progress.rows_failed > 0)
+        line.append(" (").append(format_count(progress.rows_failed)).append(" errors)");
+    line.append("  ").append(format_count(std::llround(rate()))).append(" tok/s");
     if (progress.pages_total > 0) {
         std::snprintf(text, sizeof text, "  %s running  KV %.0f%%",
                       format_count(progress.rows_running).c_str(),
@@ -176,8 +177,8 @@ std::string ProgressDisplay::bar_line(const JobProgress &progress) const {
         line += text;
     }
     const double left = seconds_left(progress);
-    line += "  " + format_duration(elapsed());
-    if (left > 0) line += ", " + format_duration(left) + " left";
+    line.append("  ").append(format_duration(elapsed()));
+    if (left > 0) line.append(", ").append(format_duration(left)).append(" left");
     return line;
 }
 

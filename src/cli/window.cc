@@ -301,8 +301,10 @@ Status WindowBuilder::plan(Window *window) {
 WindowSource::WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
                            const batchllm_tokenizer *tokenizer, const LineSet *done)
     : input_(std::move(input)),
-      builder_(&input_, std::move(row_options), std::move(options), tokenizer, done, &stop_),
-      thread_([this] { work(); }) {}
+      builder_(&input_, std::move(row_options), std::move(options), tokenizer, done, &stop_) {
+    input_.stop_at(&stop_);
+    thread_ = std::thread([this] { work(); });
+}
 
 WindowSource::~WindowSource() {
     {
