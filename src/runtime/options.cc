@@ -1,7 +1,8 @@
 #include "runtime/options.h"
 
+#include <algorithm>
 #include <cinttypes>
-#include <cstring>
+#include <limits>
 
 namespace batchllm {
 namespace {
@@ -42,6 +43,16 @@ Status read_extra(const std::string &text,
 
 } // namespace
 
+batchllm_engine_options default_engine_options() {
+    batchllm_engine_options options{};
+    options.struct_size = sizeof options;
+    options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    options.levels = 1;
+    options.order = BATCHLLM_ORDER_DECODE_FIRST;
+    options.log_level = BATCHLLM_LOG_WARNING;
+    return options;
+}
+
 Result<EngineOptions> read_engine_options(const batchllm_engine_options &options) {
     EngineOptions read;
     read.model_dir = text_or(options.model_dir, "");
@@ -66,6 +77,11 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     RETURN_IF_ERROR(check_count("step_tokens", options.step_tokens));
     RETURN_IF_ERROR(check_count("max_request_tokens", options.max_request_tokens));
     RETURN_IF_ERROR(check_count("max_requests", options.max_requests));
+    if (options.max_request_tokens > std::numeric_limits<int32_t>::max()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "max_request_tokens is %" PRId64 ": it must be below 2^31",
+                     options.max_request_tokens);
+    }
     if (!(options.kv_memory_fraction >= 0 && options.kv_memory_fraction <= 1)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "kv_memory_fraction is %g: it must be 0 to 1", options.kv_memory_fraction);

@@ -34,6 +34,9 @@ struct EngineOptions {
     Log log;
 };
 
+// What batchllm_engine_options_init fills in.
+batchllm_engine_options default_engine_options();
+
 // `options` is a whole struct: fields that the caller does not know hold their defaults. Errors name
 // the field and its value (INVALID_ARGUMENT).
 Result<EngineOptions> read_engine_options(const batchllm_engine_options &options);

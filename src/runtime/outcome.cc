@@ -53,8 +53,8 @@ void ResultBatch::append(const Outcome &outcome) {
     if (outcome.has_logprobs) {
         extend(&c.logprobs, outcome.logprobs);
         size_t next = 0;
-        for (const int32_t count : outcome.top_counts) {
-            for (int32_t i = 0; i < count; ++i, ++next) {
+        for (const int32_t likeliest : outcome.top_counts) {
+            for (int32_t i = 0; i < likeliest; ++i, ++next) {
                 c.top_tokens.push_back(outcome.top[next].token);
                 c.top_logprobs.push_back(outcome.top[next].logprob);
             }
