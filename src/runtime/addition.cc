@@ -14,7 +14,7 @@ Addition::~Addition() {
 }
 
 void Addition::add(uint64_t tag, std::span<const int32_t> tokens,
-                   std::shared_ptr<const SamplingParams> params,
+                   std::shared_ptr<const PreparedParams> params,
                    std::unique_ptr<const ScoreSpec> score, int64_t generation) {
     const int64_t id = intake_->rows.add(tag, tokens, std::move(params), std::move(score));
     intake_->unplanned.push_back(id);

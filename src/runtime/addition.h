@@ -37,7 +37,7 @@ class Addition {
     }
 
     void add(uint64_t tag, std::span<const int32_t> tokens,
-             std::shared_ptr<const SamplingParams> params, std::unique_ptr<const ScoreSpec> score,
+             std::shared_ptr<const PreparedParams> params, std::unique_ptr<const ScoreSpec> score,
              int64_t generation);
     // A row that cannot be computed: its result, or results, are made now.
     void add_bad(uint64_t tag, int64_t prompt_tokens, int32_t samples, const Status &why);

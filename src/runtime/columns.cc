@@ -112,7 +112,7 @@ Result<batchllm_params> ParamsColumn::at(int64_t i) const {
     return params;
 }
 
-Result<std::shared_ptr<const SamplingParams>> ParamsReader::read(const batchllm_params &params) {
+Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_params &params) {
     ASSIGN_OR_RETURN(SamplingParams fresh, read_params(params, vocabulary_));
     for (size_t i = recent_.size(); i-- > 0;) {
         if (!same_params(*recent_[i], fresh)) continue;
@@ -120,8 +120,12 @@ Result<std::shared_ptr<const SamplingParams>> ParamsReader::read(const batchllm_
                     recent_.begin() + static_cast<std::ptrdiff_t>(i) + 1, recent_.end());
         return recent_.back();
     }
-    std::shared_ptr<const SamplingParams> shared =
-        std::make_shared<const SamplingParams>(std::move(fresh));
+    auto prepared = std::make_shared<PreparedParams>();
+    static_cast<SamplingParams &>(*prepared) = std::move(fresh);
+    if (!prepared->stop_strings.empty()) {
+        prepared->stops = std::make_unique<const StopStrings>(prepared->stop_strings);
+    }
+    std::shared_ptr<const PreparedParams> shared = std::move(prepared);
     if (recent_.size() == remembered) recent_.erase(recent_.begin());
     recent_.push_back(shared);
     return shared;

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "sample/sampling.h"
+#include "sample/stop.h"
 
 namespace batchllm {
 
@@ -51,17 +52,22 @@ batchllm_params default_params();
 // caller has set beyond the library's own struct is UNSUPPORTED.
 Status copy_known(const char *name, const void *from, void *to, size_t size);
 
-// Parameter structs -> SamplingParams, shared between rows that ask for the same.
+// Sampling parameters with what is derived from them once for all the rows that share them.
+struct PreparedParams : SamplingParams {
+    std::unique_ptr<const StopStrings> stops; // null: no stop strings
+};
+
+// Parameter structs -> parameters, shared between rows that ask for the same.
 class ParamsReader {
   public:
     explicit ParamsReader(int32_t vocabulary) : vocabulary_(vocabulary) {}
     // Fails with ROW_INVALID_PARAMETER.
-    Result<std::shared_ptr<const SamplingParams>> read(const batchllm_params &params);
+    Result<std::shared_ptr<const PreparedParams>> read(const batchllm_params &params);
 
   private:
     static constexpr size_t remembered = 8;
     int32_t vocabulary_;
-    std::vector<std::shared_ptr<const SamplingParams>> recent_; // most recent last
+    std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
 };
 
 // Whether two rows of equal tokens get the same greedy result: everything that changes what is

@@ -60,7 +60,7 @@ Status Engine::load(const EngineOptions &options) {
 
     const BackendInfo &info = backend_->info();
     params_.emplace(info.vocabulary);
-    score_params_ = std::make_shared<const SamplingParams>();
+    score_params_ = std::make_shared<const PreparedParams>();
     if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     SchedulerOptions scheduling;
     scheduling.pages = info.pages;

@@ -134,7 +134,7 @@ class Engine {
 
     Intake intake_; // rows, those to be planned, results
     std::optional<ParamsReader> params_;
-    std::shared_ptr<const SamplingParams> score_params_; // of all rows that are scored
+    std::shared_ptr<const PreparedParams> score_params_; // of all rows that are scored
     std::optional<Plan> next_plan_;  // use_plan's
 
     Plan plan_;

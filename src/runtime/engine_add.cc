@@ -124,19 +124,19 @@ class Engine::RowParams {
     Status move_to(int64_t i) {
         if (column_.same_as_before(i)) return {};
         ASSIGN_OR_RETURN(const batchllm_params params, column_.at(i));
-        Result<std::shared_ptr<const SamplingParams>> read = reader_->read(params);
+        Result<std::shared_ptr<const PreparedParams>> read = reader_->read(params);
         status_ = read.status();
         current_ = read.ok() ? *read : nullptr;
         return {};
     }
     const Status &status() const { return status_; }
-    const std::shared_ptr<const SamplingParams> &get() const { return current_; }
+    const std::shared_ptr<const PreparedParams> &get() const { return current_; }
     int32_t samples() const { return current_ == nullptr ? 1 : current_->samples; }
 
   private:
     const ParamsColumn &column_;
     ParamsReader *reader_;
-    std::shared_ptr<const SamplingParams> current_;
+    std::shared_ptr<const PreparedParams> current_;
     Status status_;
 };
 

@@ -137,7 +137,7 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     if (ends_row(params, sample.token)) {
         sequence->text_tokens = static_cast<int32_t>(sequence->output.size()) - 1;
         finish(sequence, BATCHLLM_FINISH_STOP);
-    } else if (sequence->stop != nullptr && sequence->stop->matcher.push(sequence->stop->decoder.push(sample.token))) {
+    } else if (sequence->stop != nullptr && sequence->stop->push(sample.token)) {
         finish(sequence, BATCHLLM_FINISH_STOP);
     } else if (static_cast<int32_t>(sequence->output.size()) >= sequence->max_tokens) {
         finish(sequence, BATCHLLM_FINISH_LENGTH);

@@ -50,7 +50,7 @@ void make_scored_sequences(const Row &row, Job *job) {
 }
 
 void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
-    const SamplingParams &params = *row.params;
+    const PreparedParams &params = *row.params;
     // Greedy samples are all the same: one is computed.
     const int32_t count = params.greedy() ? 1 : params.samples;
     job->sequences.resize(static_cast<size_t>(count));
@@ -60,9 +60,9 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, i);
-        if (!params.stop_strings.empty() && limits.tokenizer != nullptr) {
+        if (params.stops != nullptr && limits.tokenizer != nullptr) {
             sequence.stop.reset(new StopWatch{StreamDecoder(*limits.tokenizer, true),
-                                              StopMatcher(params.stop_strings)});
+                                              StopScanner(*params.stops), {}});
         }
     }
 }
@@ -76,8 +76,8 @@ std::string decode(const Tokenizer &tokenizer, std::span<const int32_t> tokens) 
 
 std::string text_of(const Sequence &sequence, const Tokenizer *tokenizer) {
     if (tokenizer == nullptr) return {};
-    if (sequence.stop != nullptr && sequence.stop->matcher.found()) {
-        return sequence.stop->matcher.text();
+    if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
+        return sequence.stop->text;
     }
     const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
                                                   : static_cast<size_t>(sequence.text_tokens);

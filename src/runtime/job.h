@@ -18,10 +18,14 @@ namespace batchllm {
 
 struct Job;
 
-// The text of a sequence as it grows, and the first stop string in it.
+// The text of a sequence as it grows, up to the first stop string in it.
 struct StopWatch {
     StreamDecoder decoder;
-    StopMatcher matcher;
+    StopScanner scanner;
+    std::string text;
+
+    // True once a stop string has been found.
+    bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
 };
 
 // What the scheduler computes, with what the runtime remembers of it.
@@ -49,7 +53,7 @@ struct Job {
 
     std::vector<Answer> answers;     // the row, then its equals
     std::vector<Sequence> sequences; // never moved once they have been handed to the scheduler
-    std::shared_ptr<const SamplingParams> params;
+    std::shared_ptr<const PreparedParams> params;
     const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
     int32_t prompt_length = 0;
     int32_t shared_tokens = 0; // of the prompt, not computed for one result alone

@@ -11,7 +11,7 @@ int32_t ScoreSpec::longest() const {
 }
 
 int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
-                      std::shared_ptr<const SamplingParams> params,
+                      std::shared_ptr<const PreparedParams> params,
                       std::unique_ptr<const ScoreSpec> score) {
     const int64_t length = static_cast<int64_t>(tokens.size());
     Segment *segment = segments_.empty() ? nullptr : segments_.back().get();

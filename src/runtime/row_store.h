@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "sample/sampling.h"
+#include "runtime/columns.h"
 
 namespace batchllm {
 
@@ -52,7 +52,7 @@ struct Row {
     RowState state = RowState::waiting;
     bool follower = false;   // an equal row before it is computed in its stead
     int64_t next_equal = -1; // the next row that the same computation answers
-    std::shared_ptr<const SamplingParams> params;
+    std::shared_ptr<const PreparedParams> params;
     std::unique_ptr<const ScoreSpec> score; // null: a row that generates
 };
 
@@ -60,7 +60,7 @@ class RowStore {
   public:
     // Copies the tokens. Strong guarantee: adds nothing when memory runs out.
     int64_t add(uint64_t tag, std::span<const int32_t> tokens,
-                std::shared_ptr<const SamplingParams> params,
+                std::shared_ptr<const PreparedParams> params,
                 std::unique_ptr<const ScoreSpec> score);
 
     // The row, or null when it has been released.
