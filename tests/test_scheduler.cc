@@ -399,6 +399,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.scheduler.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
         options.scheduler.order =
             draw(random, 0, 1) ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
+        options.scheduler.look_ahead = draw(random, 0, 1) == 0;
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
         options.all_at_once = draw(random, 0, 1) == 0;
@@ -504,7 +505,7 @@ constexpr int32_t never = 1 << 30; // mean length: no EOS
 
 void a_shared_prefix_is_computed_once(void **) {
     JobResult result;
-    expect_good(run_one(one_group(40, 8, 10, 5), {1000, 16, 64, 0, 0}, never, &result));
+    expect_good(run_one(one_group(40, 8, 10, 5), {1000, 16, 64, 0, 0, true}, never, &result));
     assert_int_equal(result.prefix_tokens, 40);
     assert_int_equal(result.own_tokens, 80);
     assert_int_equal(result.recomputed, 0);
@@ -513,35 +514,37 @@ void a_shared_prefix_is_computed_once(void **) {
 
 void a_prefix_end_and_its_rows_share_a_batch(void **) {
     JobResult result; // 40 + 2 * 8 prompt tokens fit one step; each row's second token is the last
-    expect_good(run_one(one_group(40, 8, 2, 2), {1000, 16, 64, 0, 0}, never, &result));
+    expect_good(run_one(one_group(40, 8, 2, 2), {1000, 16, 64, 0, 0, true}, never, &result));
     assert_int_equal(result.steps, 2);
 }
 
 void a_request_fits_where_its_prefix_would_waste_the_page_it_needs(void **) {
     // 17 + 15 prompt tokens and no output to store: 2 pages of 16, but 3 with a seam at 17.
     JobResult result;
-    expect_good(run_one(one_group(17, 15, 3, 1), {2, 16, 64, 0, 0}, never, &result));
+    expect_good(run_one(one_group(17, 15, 3, 1), {2, 16, 64, 0, 0, true}, never, &result));
     assert_true(result.steps >= 3);
 }
 
 void requests_have_no_cap_unless_one_is_set(void **) {
     JobResult free_result, capped;
-    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 0, 0}, never, &free_result));
-    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 256, 0}, never, &capped));
+    expect_good(
+        run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 0, 0, true}, never, &free_result));
+    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 256, 0, true}, never, &capped));
     assert_int_equal(free_result.peak_running, 600);
     assert_int_equal(capped.peak_running, 256);
     assert_true(capped.steps > free_result.steps);
 }
 
 void fits_is_exact(void **) {
-    Scheduler scheduler({3, 8, 64, 0, 0});
+    Scheduler scheduler({3, 8, 64, 0, 0, true});
     assert_true(scheduler.fits(25)); // the last token is not stored
     assert_false(scheduler.fits(26));
 }
 
 void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
     JobResult result;
-    const std::string wrong = run_one(one_group(10, 10, 2, 6), {3, 8, 64, 0, 0}, never, &result);
+    const std::string wrong =
+        run_one(one_group(10, 10, 2, 6), {3, 8, 64, 0, 0, true}, never, &result);
     assert_non_null(std::strstr(wrong.c_str(), "row 0 needs keys and values of 25 tokens"));
 }
 
@@ -549,7 +552,7 @@ void prefixes_of_rows_that_are_not_computed_are_not_computed(void **) {
     Window window = one_group(40, 8, 3, 1);
     for (Row &row : window.rows) row.null = true;
     JobResult result;
-    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0}, never, &result));
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
     assert_int_equal(result.steps, 0);
 }
 
@@ -566,7 +569,7 @@ void arrival_order_follows_the_first_rows(void **) {
             request.prompt = {tokens, 4, 3};
             request.max_tokens = 2;
         }
-        Scheduler scheduler({100, 4, 4, 0, order});
+        Scheduler scheduler({100, 4, 4, 0, order, true});
         const bool added = scheduler.add(plan, held).ok();
         const bool one_row = scheduler.next_step().logits.size() == 1;
         const bool first =

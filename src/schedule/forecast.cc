@@ -5,10 +5,13 @@
 
 namespace batchllm {
 
-double LengthEstimate::share() const {
-    constexpr double imagined = 4; // requests of full length, before anything is known
-    return std::min(1.0, (progress_ + imagined) / (ended_ + imagined));
+void LengthEstimate::ended() {
+    constexpr double kept = 1 - 0.6931471805599453 / half_life;
+    progress_ *= kept;
+    ended_ = ended_ * kept + 1;
 }
+
+double LengthEstimate::share() const { return std::min(1.0, progress_ / ended_); }
 
 int64_t LengthEstimate::remaining(int32_t max_tokens, int64_t generated, bool preempted) const {
     const double expected = share() * max_tokens;

@@ -13,11 +13,15 @@ namespace batchllm {
 // Requests that are still decoding count too. Averaging only the finished ones would favour the
 // short, which finish first; instead the share is (all progress made) / (requests that ended), the
 // maximum-likelihood mean of lengths of which some are known only to be longer than so far
-// (right-censored, exponential). It starts from a few imagined requests of full length.
+// (right-censored, exponential). It starts from a few imagined requests of full length, and
+// forgets: a request counts for half once `half_life` others have ended, for groups differ and come
+// one after the other.
 class LengthEstimate {
   public:
+    static constexpr int32_t half_life = 256;
+
     void generated(int32_t max_tokens) { progress_ += 1.0 / max_tokens; }
-    void ended() { ended_ += 1; }
+    void ended();
 
     double share() const; // in (0, 1]
 
@@ -26,8 +30,9 @@ class LengthEstimate {
     int64_t remaining(int32_t max_tokens, int64_t generated, bool preempted) const;
 
   private:
-    double progress_ = 0; // in max_tokens of the request concerned
-    double ended_ = 0;
+    // Both start as if four requests of full length had ended.
+    double progress_ = 4; // in max_tokens of the request concerned
+    double ended_ = 4;
 };
 
 // The most KV slots that a set of requests will hold at any one time to come, each growing by one

@@ -57,6 +57,7 @@ class PrefixForest {
 
     // Drops the idle prefix that is needed last. False when none is idle.
     bool evict_idle();
+    bool has_idle() const { return !idle_.empty(); }
 
     int64_t live_pages() const { return live_pages_; } // of live prefixes, when fully computed
     int64_t pages_to_hold(int32_t node) const; // what live_pages would grow by with hold(node)

@@ -274,13 +274,17 @@ void Scheduler::Impl::admit_waiting() {
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
-            if (!forecast_made) forecast_running();
-            forecast_made = true;
-            if (!forecast_allows(*request)) break;
+            if (pool.free() == 0 && !forest.has_idle()) break;
+            if (options.look_ahead) {
+                if (!forecast_made) forecast_running();
+                forecast_made = true;
+                if (!forecast_allows(*request)) break;
+            }
         }
         pop_waiting();
         admit(request);
-        forecast.add(own_target(*request) + pool.page_tokens() / 2, steps_left(*request));
+        if (forecast_made)
+            forecast.add(own_target(*request) + pool.page_tokens() / 2, steps_left(*request));
         plan_prompt(request);
     }
 }

@@ -69,6 +69,8 @@ struct SchedulerOptions {
     // to max_tokens, so what the job shows later scales all of them alike and changes no order).
     // ARRIVAL: a plan's groups by their first row, whatever order the plan has them in.
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    // false: requests are admitted while any page is free, without looking ahead. For comparison.
+    bool look_ahead = true;
 };
 
 struct StepCounts {
