@@ -186,7 +186,7 @@ class Job {
     std::string add(Window *window);
     std::string step(JobResult *result);
     std::string check_counts(const TokenBatch &batch) const;
-    std::string check_decode_first(const TokenBatch &batch, int64_t decoding) const;
+    std::string check_decode_first() const;
     void take_outputs(const TokenBatch &batch, const BatchOutput &output);
     void finish(Row *row);
     void cancel_some();
@@ -261,14 +261,23 @@ std::string Job::check_counts(const TokenBatch &batch) const {
     return "";
 }
 
-// A decoding request may be left out only when the budget is spent on decoding, or no page is free.
-std::string Job::check_decode_first(const TokenBatch &, int64_t decoding) const {
+// Every decoding request gets its token before any prompt does. One may be left out, the youngest,
+// and only when no page is free.
+std::string Job::check_decode_first() const {
+    int64_t decoding = 0, left_out = 0;
+    for (const Row *row : live_) {
+        if (row->finished || row->request->state != RequestState::decoding) continue;
+        decoding += row->request->chunk;
+        left_out += row->request->chunk == 0;
+    }
     const StepCounts &counts = scheduler_.counts();
-    if (counts.decode_tokens > decoding) return fault("decode tokens of nobody");
-    if (counts.decode_tokens == decoding || counts.preemptions > 0) return "";
-    if (counts.decode_tokens == options_.scheduler.step_tokens) return "";
-    if (counts.pages_used == options_.scheduler.pages) return "";
-    return fault("decoding requests left out", counts.decode_tokens, decoding);
+    if (counts.decode_tokens != decoding) return fault("decode tokens of nobody");
+    if (left_out > 1) return fault("decoding requests left out", left_out, decoding);
+    if (left_out == 1 && counts.pages_used != options_.scheduler.pages)
+        return fault("a decoding request left out while pages are free");
+    if (left_out == 1 && counts.own_tokens + counts.prefix_tokens > 0)
+        return fault("prompt tokens before a decode token");
+    return "";
 }
 
 void Job::take_outputs(const TokenBatch &batch, const BatchOutput &output) {
@@ -289,18 +298,14 @@ void Job::take_outputs(const TokenBatch &batch, const BatchOutput &output) {
 }
 
 std::string Job::step(JobResult *result) {
-    int64_t decoding = 0, unfinished = 0;
-    for (const Row *row : live_) {
-        if (row->finished) continue;
-        ++unfinished;
-        decoding += row->request->state == RequestState::decoding;
-    }
+    int64_t unfinished = 0;
+    for (const Row *row : live_) unfinished += !row->finished;
     if (scheduler_.waiting() + scheduler_.running() != unfinished)
         return fault("waiting and running are not all", scheduler_.waiting(), scheduler_.running());
     const TokenBatch &batch = scheduler_.next_step();
     if (batch.tokens.empty() != (unfinished == 0)) return fault("an empty step", unfinished);
     std::string wrong = check_counts(batch);
-    if (wrong.empty()) wrong = check_decode_first(batch, decoding);
+    if (wrong.empty()) wrong = check_decode_first();
     BatchOutput output;
     if (wrong.empty()) wrong = model_.run(batch, &output);
     if (!wrong.empty()) return wrong;
@@ -461,6 +466,16 @@ void long_outputs_outgrow_the_pool_and_finish(void **) {
     assert_true(total.preemptions > 0);
 }
 
+void prefixes_that_waste_more_pages_than_there_are_are_not_shared(void **) {
+    // Prefixes far shorter than a page: sharing needs more pages than the whole request.
+    Sweep seams;
+    seams.limits = {4, 3, 4, 6, 6, 4};
+    seams.most_extra_pages = 2;
+    JobResult total;
+    expect_good(sweep(seams, &total));
+    assert_true(total.preemptions > 0);
+}
+
 // ---- Small jobs, each for one promise ----
 
 Row plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
@@ -556,6 +571,42 @@ void prefixes_of_rows_that_are_not_computed_are_not_computed(void **) {
     assert_int_equal(result.steps, 0);
 }
 
+void a_row_that_may_share_less_takes_the_parent_prefix(void **) {
+    Window window = one_group(40, 8, 3, 1);
+    window.plan.prefixes = {{0, 30, -1}, {0, 40, 0}};
+    window.plan.groups[0].prefix = 1;
+    window.rows[1].shareable = 39; // the head of 30
+    window.rows[2].shareable = 29; // nothing
+    JobResult result;
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
+    assert_int_equal(result.prefix_tokens, 40);
+    assert_int_equal(result.own_tokens, 8 + 18 + 48);
+}
+
+void scored_positions_are_never_in_the_prefix(void **) {
+    Window window = one_group(40, 8, 2, 0);
+    for (Row &row : window.rows) {
+        row.score_positions = 9; // one more than the rows' own tokens
+        for (int32_t i = 0; i <= 9; ++i) row.target_offsets.push_back(i);
+        row.targets.assign(9, 3);
+    }
+    JobResult result;
+    expect_good(run_one(std::move(window), {100, 16, 7, 0, 0, true}, never, &result));
+    assert_int_equal(result.prefix_tokens, 0);
+}
+
+void looking_ahead_avoids_preemption(void **) {
+    // Prompts of 4 tokens that grow to 100: admitted by the pages free now, they outgrow the pool.
+    JobResult ahead, by_free_pages;
+    expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, true}, never, &ahead));
+    expect_good(
+        run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, false}, never, &by_free_pages));
+    assert_int_equal(ahead.preemptions, 0);
+    assert_true(ahead.peak_running >=
+                7); // 98 pages of at most 13 a request, with their starts spread
+    assert_true(by_free_pages.preemptions > 0);
+}
+
 void arrival_order_follows_the_first_rows(void **) {
     // Two groups; the plan puts that of row 1 first.
     for (const int32_t order : {BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL}) {
@@ -591,9 +642,13 @@ int main() {
         cmocka_unit_test(fits_is_exact),
         cmocka_unit_test(a_request_that_does_not_fit_is_refused_and_nothing_is_taken),
         cmocka_unit_test(prefixes_of_rows_that_are_not_computed_are_not_computed),
+        cmocka_unit_test(a_row_that_may_share_less_takes_the_parent_prefix),
+        cmocka_unit_test(scored_positions_are_never_in_the_prefix),
+        cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(arrival_order_follows_the_first_rows),
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
         cmocka_unit_test(tiny_pools_preempt_and_still_finish),
+        cmocka_unit_test(prefixes_that_waste_more_pages_than_there_are_are_not_shared),
         cmocka_unit_test(cancelling_at_random_disturbs_nobody),
         cmocka_unit_test(long_outputs_outgrow_the_pool_and_finish),
     };

@@ -1,26 +1,24 @@
 // The three queues, admission and preemption.
 //
-// Why every job whose requests fit the pool one by one finishes. Requests are kept in the order of
-// their admission. Three rules:
-//   1. A page is taken from a request only for one that was admitted before it: for a decode token of
-//      any older request, for prompt tokens of the oldest alone. So the oldest is never preempted.
-//   2. The oldest comes first within its queue, and when no page is free for it, all idle prefixes
-//      are dropped and younger requests preempted, youngest first, until there is one. If there is
-//      still none, it is alone, and its pages fit but for the slots that its prefixes' last pages
-//      leave empty: it then starts again without sharing, once, and Scheduler::fits says that this
-//      fits.
+// Requests run in the order of their admission, and one is admitted only when the tokens of all that
+// run already are planned and some of the budget is left. So at most one request, the youngest, has
+// prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
+// in this step still need.
+//
+// Why every job whose requests fit the pool one by one finishes. Three rules:
+//   1. A page is taken from a request only for a decode token of one that was admitted before it,
+//      the youngest first. So the oldest is never preempted.
+//   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
+//      the oldest, now alone, still finds none, then its pages fit but for the slots that its
+//      prefixes' last pages leave empty: it starts again without sharing, once, and Scheduler::fits
+//      says that this fits.
 //   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
 // Order the states of a job by (requests finished, requests started again unshared, output tokens
-// generated, tokens stored for the oldest, tokens stored for the others and their prefixes), the
-// first that differs deciding. Each of the five is bounded, and each step moves up:
-//   - a step with a decode token, or with a request's last prompt token, generates output. Output is
-//     never lost: preemption drops keys and values, and those are computed again, from prompt and
-//     output, as one prefill;
-//   - a step without has spent its budget on prompt tokens. If the oldest got some, it lost none, by
-//     rules 1 and 2. If it got none, the budget ran out before its turn; then nobody was preempted
-//     for it, nor for a decode token (a request that holds no page may have been, and lost nothing),
-//     so that the others have more stored than before. Prefixes that are idle do not count here:
-//     they become idle only with a request that is preempted, finished or cancelled.
+// generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
+// deciding. Each of the four is bounded, and each step moves up:
+//   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
+//     drops keys and values, and they are computed again, from prompt and output, as one prefill;
+//   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
 #include "schedule/scheduler.h"
 
 #include <algorithm>
@@ -69,12 +67,11 @@ struct Scheduler::Impl {
     // next_step
     void plan_decode();
     void plan_prompts();
-    void admit_waiting();
     void plan_prompt(Request *request);
     bool plan_prefix(Request *request);
     void plan_own(Request *request);
-    int64_t grow(PageTable *pages, int64_t stored, int64_t tokens, const Request *request,
-                 bool may_preempt);
+    int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
+    bool grow_by_preemption(Request *request);
 
     // Admission and preemption
     Request *next_waiting();
@@ -111,7 +108,6 @@ struct Scheduler::Impl {
     int64_t budget = 0;
     int64_t preemptions = 0;
     bool short_of_pages = false;
-    std::vector<Request *> prompts;        // admitted before this step, with prompt tokens to go
     std::vector<int32_t> planned_prefixes; // parents before children
     std::vector<int32_t> chain;            // scratch
     StepCounts counts;
@@ -218,11 +214,9 @@ const TokenBatch &Scheduler::next_step() {
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
     impl.short_of_pages = false;
-    impl.prompts.clear();
     impl.planned_prefixes.clear();
     impl.plan_decode();
     impl.plan_prompts();
-    impl.admit_waiting();
     impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest);
     impl.counts = impl.builder.counts();
     impl.counts.preemptions = impl.preemptions;
@@ -230,16 +224,12 @@ const TokenBatch &Scheduler::next_step() {
     return impl.builder.batch();
 }
 
-// First queue. Running requests whose prompt is not computed yet are put aside for the next two.
+// First queue.
 void Scheduler::Impl::plan_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
-        if (request->state != RequestState::decoding) {
-            prompts.push_back(request);
-            continue;
-        }
-        if (budget == 0) continue;
-        if (grow(&request->pages, request->computed, 1, request, true) == 1) {
+        if (request->state != RequestState::decoding || budget == 0) continue;
+        if (grow_by_preemption(request)) {
             request->chunk = 1;
             --budget;
         } else if (running.size() == 1 && request->prefix >= 0) {
@@ -252,19 +242,11 @@ void Scheduler::Impl::plan_decode() {
     }
 }
 
-// Second queue, then the third: own tokens of requests whose prefix is there, then prefixes, and
-// behind each prefix that this batch completes, the own tokens of its requests.
+// Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
+// prefix that this batch completes, the own tokens of its requests.
 void Scheduler::Impl::plan_prompts() {
-    for (Request *request : prompts)
-        if (budget > 0 && request->state == RequestState::prefilling &&
-            (request->prefix < 0 || forest.at(request->prefix).ready()))
-            plan_own(request);
-    for (Request *request : prompts)
-        if (budget > 0 && request->state == RequestState::prefilling && request->chunk == 0)
-            plan_prompt(request);
-}
-
-void Scheduler::Impl::admit_waiting() {
+    if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
+        plan_prompt(running.back());
     bool forecast_made = false;
     while (budget > 0) {
         Request *request = next_waiting();
@@ -304,8 +286,7 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
         const int64_t stored = int64_t{node.computed} + node.chunk;
         const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
         if (wanted == 0) return false;
-        const bool oldest = running.front() == request;
-        const int64_t got = grow(&node.pages, stored, wanted, request, oldest);
+        const int64_t got = grow(&node.pages, stored, wanted);
         if (got > 0) {
             if (node.chunk == 0) planned_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
@@ -325,28 +306,28 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
 void Scheduler::Impl::plan_own(Request *request) {
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
-    const bool oldest = running.front() == request;
-    const int64_t got = grow(&request->pages, request->computed, wanted, request, oldest);
+    const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
     if (got < wanted) short_of_pages = true;
     if (got == 0 && running.size() == 1) start_unshared(request);
 }
 
-// Pages for more tokens of a node, on behalf of a request. Returns how many of them it has room
-// for: as many as there are pages for, and at least one if that can be had from idle prefixes or,
-// where allowed, from younger requests.
-int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens,
-                              const Request *request, bool may_preempt) {
-    const auto room = [&] {
-        return static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored;
-    };
-    while (room() < tokens) {
-        if (pool.take(pages) || forest.evict_idle()) continue;
-        if (room() > 0 || !may_preempt || running.back() == request) break;
+// Takes pages for more tokens of a node. Returns how many of them there is room for.
+int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
+    const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
+    while (static_cast<int64_t>(pages->size()) < wanted)
+        if (!pool.take(pages) && !forest.evict_idle()) break;
+    return std::min(tokens, static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored);
+}
+
+// Room for a decode token, if need be on a page of a younger request.
+bool Scheduler::Impl::grow_by_preemption(Request *request) {
+    while (grow(&request->pages, request->computed, 1) == 0) {
+        if (running.back() == request) return false;
         preempt_youngest();
     }
-    return std::min(tokens, room());
+    return true;
 }
 
 // ---- Admission and preemption ----
@@ -398,7 +379,8 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages and chunk; it waits before all others.
+// Takes the youngest request's pages, before any of its tokens is planned; it waits before all
+// others.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();
     running.pop_back();
@@ -458,8 +440,6 @@ void Scheduler::finish_step() {
 
 // Gives up what an admitted request holds.
 void Scheduler::Impl::leave(Request *request) {
-    budget += request->chunk;
-    request->chunk = 0;
     request->computed = 0;
     pool.give(&request->pages);
     if (request->prefix >= 0) budget += forest.release(request->prefix);
