@@ -19,8 +19,8 @@ Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t lay
     for (Scratch &scratch : scratch_) {
         RETURN_IF_ERROR(scratch.queries.reserve(static_cast<int64_t>(rows) * padded_ * element,
                                                 "attention queries"));
-        RETURN_IF_ERROR(scratch.output.reserve(static_cast<int64_t>(rows) * padded_ * 4,
-                                               "attention outputs"));
+        RETURN_IF_ERROR(
+            scratch.output.reserve(static_cast<int64_t>(rows) * padded_ * 4, "attention outputs"));
         RETURN_IF_ERROR(scratch.scores.reserve(attention_scratch_floats() * 4, "attention scores"));
         if (scratch.maximum.size() < rows) {
             scratch.maximum.resize(rows);

@@ -15,7 +15,8 @@ Result<Buffer> Buffer::create(int64_t bytes, const char *what) {
     }
 #ifdef MADV_HUGEPAGE
     // Fewer misses of the address cache; only advice, so its failure does not matter.
-    if (bytes >= (int64_t{4} << 20)) (void)::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    if (bytes >= (int64_t{4} << 20))
+        (void)::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 #endif
     buffer.data_ = static_cast<std::byte *>(data);
     buffer.bytes_ = bytes;

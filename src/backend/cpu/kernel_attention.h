@@ -13,9 +13,8 @@ using Vector = Simd::Vector;
 constexpr int32_t kPack = Element::kPack;
 
 // scores[r * kPassKeys + 16 g + lane] for R rows and G groups.
-template <int R, int G>
-KERNEL_TARGET inline void score_tile(const Type *queries, int64_t head_dim,
-                                     const void *const *key_groups, float *scores) {
+template <int R, int G> KERNEL_TARGET inline void
+score_tile(const Type *queries, int64_t head_dim, const void *const *key_groups, float *scores) {
     Vector sums[R][G];
     const Type *keys[G];
     for (int r = 0; r < R; ++r) {
@@ -37,9 +36,9 @@ KERNEL_TARGET inline void score_tile(const Type *queries, int64_t head_dim,
     }
 }
 
-template <int R>
-KERNEL_TARGET void score_rows(const Type *queries, int64_t head_dim, const void *const *key_groups,
-                              int32_t groups, float *scores) {
+template <int R> KERNEL_TARGET void score_rows(const Type *queries, int64_t head_dim,
+                                               const void *const *key_groups, int32_t groups,
+                                               float *scores) {
     constexpr int kWide = R <= Simd::kFewRows ? Simd::kWideGroups : Simd::kGroups;
     int32_t g = 0;
     for (; g + kWide <= groups; g += kWide) {
@@ -59,8 +58,8 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
     for (int r = 0; r < R; ++r) {
         const Vector factor = Simd::set(rescale[r]);
         for (int c = 0; c < C; ++c) {
-            sums[r][c] = Simd::multiply(
-                Simd::load(output + r * head_dim + column + c * kLanes), factor);
+            sums[r][c] =
+                Simd::multiply(Simd::load(output + r * head_dim + column + c * kLanes), factor);
         }
     }
     for (int32_t g = 0; g < groups; ++g) {
@@ -86,9 +85,9 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
     }
 }
 
-template <int R>
-KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups, int32_t groups,
-                              int64_t head_dim, const float *rescale, float *output) {
+template <int R> KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups,
+                                               int32_t groups, int64_t head_dim,
+                                               const float *rescale, float *output) {
     int64_t column = 0;
     for (; column + Simd::kColumns * kLanes <= head_dim; column += Simd::kColumns * kLanes) {
         weigh_tile<R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale, column,

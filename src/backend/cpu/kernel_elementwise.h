@@ -172,6 +172,6 @@ KERNEL_TARGET void silu_product(const float *gate, const float *up, const float 
 }
 
 constexpr Kernels kKernels = {
-    KERNEL_NAME,    Element::kType, attention, merge,       rms_norm,  rms_norm_head, rope,
+    KERNEL_NAME,    Element::kType, attention,   merge,     rms_norm, rms_norm_head, rope,
     store_elements, store_key,      store_value, copy_bias, add_bias, silu_product,
 };

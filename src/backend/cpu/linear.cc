@@ -85,9 +85,9 @@ struct Linear::Impl {
     DType compute;
     ThreadPool *pool;
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-    std::vector<dnnl::stream> streams;   // [threads]
-    std::vector<Buffer> tiles;           // [threads] of kBlockRows * the widest slice floats
-    std::vector<Buffer> scratchpads;     // [threads]
+    std::vector<dnnl::stream> streams; // [threads]
+    std::vector<Buffer> tiles;         // [threads] of kBlockRows * the widest slice floats
+    std::vector<Buffer> scratchpads;   // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
 
     // Not thread-safe: called before the tasks start.
@@ -117,8 +117,8 @@ struct Linear::Impl {
 
     Status reserve(const Primitive &made) {
         for (size_t t = 0; t < scratchpads.size(); ++t) {
-            RETURN_IF_ERROR(scratchpads[t].reserve(
-                static_cast<int64_t>(made.scratchpad.get_size()), "a matrix product's scratchpad"));
+            RETURN_IF_ERROR(scratchpads[t].reserve(static_cast<int64_t>(made.scratchpad.get_size()),
+                                                   "a matrix product's scratchpad"));
             RETURN_IF_ERROR(tiles[t].reserve(static_cast<int64_t>(made.output.get_size()),
                                              "a tile of a matrix product"));
         }
@@ -139,8 +139,7 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) 
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
         return std::unique_ptr<Linear>(new Linear(std::move(impl)));
     } catch (const dnnl::error &failure) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: oneDNN: %s",
-                     failure.what());
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: oneDNN: %s", failure.what());
     }
 }
 
@@ -168,10 +167,9 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
     try {
         const Primitive &full = impl.primitive(64, matrix.width(0), matrix.columns);
         const Primitive &last = impl.primitive(64, matrix.width(matrix.slices - 1), matrix.columns);
-        matrix.slice_bytes =
-            static_cast<int64_t>((full.weights.get_size() + 63) / 64 * 64);
-        ASSIGN_OR_RETURN(matrix.data, Buffer::create(matrix.slices * matrix.slice_bytes,
-                                                     "the packed weights"));
+        matrix.slice_bytes = static_cast<int64_t>((full.weights.get_size() + 63) / 64 * 64);
+        ASSIGN_OR_RETURN(matrix.data,
+                         Buffer::create(matrix.slices * matrix.slice_bytes, "the packed weights"));
         std::vector<Buffer> rows(static_cast<size_t>(impl.pool->size()));
         for (Buffer &buffer : rows) {
             ASSIGN_OR_RETURN(buffer, Buffer::create(matrix.slice_width * matrix.columns *
@@ -220,8 +218,9 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
         };
         impl.pool->parallel_for(matrix.slices, pack_slice);
         if (failed.load()) {
-            return error(BATCHLLM_ERROR_DEVICE, "cpu backend: oneDNN could not pack a matrix of "
-                                                "%lld x %lld",
+            return error(BATCHLLM_ERROR_DEVICE,
+                         "cpu backend: oneDNN could not pack a matrix of "
+                         "%lld x %lld",
                          static_cast<long long>(matrix.rows),
                          static_cast<long long>(matrix.columns));
         }
@@ -245,8 +244,7 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
             if (last == 0 && blocks == 1) continue;
             const int64_t m = last == 1 ? last_rows : kBlockRows;
             made[last][0] = &impl.primitive(m, matrix.width(0), matrix.columns);
-            made[last][1] =
-                &impl.primitive(m, matrix.width(matrix.slices - 1), matrix.columns);
+            made[last][1] = &impl.primitive(m, matrix.width(matrix.slices - 1), matrix.columns);
             RETURN_IF_ERROR(impl.reserve(*made[last][0]));
             RETURN_IF_ERROR(impl.reserve(*made[last][1]));
         }

@@ -31,9 +31,10 @@ namespace batchllm::cpu {
 // W packed. Rows of several tensors may stand together: one after the other (Q, K, V), or
 // interleaved slice by slice (gate and up), so that each slice holds the same columns of both.
 struct PackedMatrix {
-    int64_t rows = 0;        // N, of all tensors together
-    int64_t columns = 0;     // K
-    int64_t slice_width = 0; // columns of the output in each slice but the last, which may have less
+    int64_t rows = 0;    // N, of all tensors together
+    int64_t columns = 0; // K
+    int64_t slice_width =
+        0; // columns of the output in each slice but the last, which may have less
     int64_t slices = 0;
     int64_t slice_bytes = 0;
     bool interleaved = false; // two tensors, halves of each slice

@@ -28,10 +28,14 @@ bool isa_runs_here(Isa isa) {
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512dq");
     switch (isa) {
-    case Isa::portable: return true;
-    case Isa::avx2: return avx2;
-    case Isa::avx512: return avx512;
-    case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::portable:
+        return true;
+    case Isa::avx2:
+        return avx2;
+    case Isa::avx512:
+        return avx512;
+    case Isa::avx512_bf16:
+        return avx512 && __builtin_cpu_supports("avx512bf16");
     }
 #endif
     return false;
@@ -39,10 +43,14 @@ bool isa_runs_here(Isa isa) {
 
 const char *isa_name(Isa isa) {
     switch (isa) {
-    case Isa::portable: return "portable";
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::portable:
+        return "portable";
+    case Isa::avx2:
+        return "avx2";
+    case Isa::avx512:
+        return "avx512";
+    case Isa::avx512_bf16:
+        return "avx512_bf16";
     }
     return "";
 }
@@ -57,10 +65,14 @@ Result<Isa> isa_from_name(const char *name) {
 
 const Kernels *kernels_for(Isa isa, DType element) {
     switch (isa) {
-    case Isa::portable: return portable_kernels(element);
-    case Isa::avx2: return element == DType::f32 ? avx2_kernels() : nullptr;
-    case Isa::avx512: return element == DType::f32 ? avx512_kernels() : nullptr;
-    case Isa::avx512_bf16: return element == DType::bf16 ? avx512_bf16_kernels() : nullptr;
+    case Isa::portable:
+        return portable_kernels(element);
+    case Isa::avx2:
+        return element == DType::f32 ? avx2_kernels() : nullptr;
+    case Isa::avx512:
+        return element == DType::f32 ? avx512_kernels() : nullptr;
+    case Isa::avx512_bf16:
+        return element == DType::bf16 ? avx512_bf16_kernels() : nullptr;
     }
     return nullptr;
 }
