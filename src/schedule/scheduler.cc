@@ -107,7 +107,6 @@ struct Scheduler::Impl {
     // Of the step that is being planned.
     int64_t budget = 0;
     int64_t preemptions = 0;
-    bool short_of_pages = false;
     std::vector<int32_t> planned_prefixes; // parents before children
     std::vector<int32_t> chain;            // scratch
     StepCounts counts;
@@ -213,7 +212,6 @@ const TokenBatch &Scheduler::next_step() {
     Impl &impl = *impl_;
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
-    impl.short_of_pages = false;
     impl.planned_prefixes.clear();
     impl.plan_decode();
     impl.plan_prompts();
@@ -232,13 +230,9 @@ void Scheduler::Impl::plan_decode() {
         if (grow_by_preemption(request)) {
             request->chunk = 1;
             --budget;
-        } else if (running.size() == 1 && request->prefix >= 0) {
+        } else if (running.size() == 1) {
             start_unshared(request);
-        } else {
-            // Younger than all that hold pages: it waits, and keeps its pages until an older one
-            // needs them.
-            short_of_pages = true;
-        }
+        } // else it is the youngest: it waits, and keeps its pages until an older one needs them
     }
 }
 
@@ -252,11 +246,10 @@ void Scheduler::Impl::plan_prompts() {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (short_of_pages || preemptions > 0) break;
+            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
-            if (pool.free() == 0 && !forest.has_idle()) break;
             if (options.look_ahead) {
                 if (!forecast_made) forecast_running();
                 forecast_made = true;
@@ -293,9 +286,8 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
             node.source = request->prompt.tokens;
             budget -= got;
         }
-        if (got < wanted) {
-            short_of_pages = true;
-            if (got == 0 && running.size() == 1) start_unshared(request);
+        if (got == 0 && running.size() == 1) {
+            start_unshared(request);
             return false;
         }
         if (!node.ready()) return false;
@@ -309,7 +301,6 @@ void Scheduler::Impl::plan_own(Request *request) {
     const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
-    if (got < wanted) short_of_pages = true;
     if (got == 0 && running.size() == 1) start_unshared(request);
 }
 
