@@ -10,11 +10,11 @@
 #include <random>
 #include <stdexcept>
 
+#include "checked_job.h" // before cmocka, whose fail() is a macro
+
 extern "C" {
 #include <cmocka.h>
 }
-
-#include "checked_job.h"
 
 using namespace batchllm;
 
