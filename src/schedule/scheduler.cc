@@ -19,193 +19,12 @@
 //   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
 //     drops keys and values, and they are computed again, from prompt and output, as one prefill;
 //   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
-#include "schedule/scheduler.h"
-
 #include <algorithm>
-#include <deque>
-#include <numeric>
 #include <stdexcept>
 
-#include "kv/page_pool.h"
-#include "schedule/batch_builder.h"
-#include "schedule/forecast.h"
-#include "schedule/prefix_forest.h"
+#include "schedule/scheduler_impl.h"
 
 namespace batchllm {
-
-namespace {
-
-int64_t stored_at_most(const Request &request) {
-    return request.prompt.length + std::max<int64_t>(0, int64_t{request.max_tokens} - 1);
-}
-
-// Own tokens that are known: all of them are stored once the next token has been sampled.
-int64_t own_target(const Request &request) {
-    return request.prompt.length - request.own_begin + static_cast<int64_t>(request.output.size());
-}
-
-int32_t own_prompt(const Request &request) { return request.prompt.length - request.own_begin; }
-
-// Own prompt tokens never computed yet.
-int64_t own_prompt_left(const Request &request) {
-    return std::max(0, own_prompt(request) - request.highest);
-}
-
-} // namespace
-
-struct Scheduler::Impl {
-    explicit Impl(const SchedulerOptions &given)
-        : options(given), pool(given.pages, given.page_tokens), forest(&pool),
-          builder(given.page_tokens) {
-        options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
-    }
-
-    // add
-    Status check(const Plan &plan, std::span<Request *const> requests) const;
-    void enqueue(Request *request, int32_t prefix);
-
-    // next_step
-    void plan_decode();
-    void plan_prompts();
-    void plan_prompt(Request *request);
-    bool plan_prefix(Request *request);
-    void plan_own(Request *request);
-    int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
-    bool grow_by_preemption(Request *request);
-
-    // Admission and preemption
-    Request *next_waiting();
-    void pop_waiting();
-    void forecast_running();
-    bool forecast_allows(const Request &request) const;
-    int64_t steps_left(const Request &request) const;
-    void admit(Request *request);
-    void preempt_youngest();
-    void start_unshared(Request *request);
-
-    // End of a request
-    void leave(Request *request);
-    void forget(Request *request);
-
-    SchedulerOptions options;
-    PagePool pool;
-    PrefixForest forest;
-    BatchBuilder builder;
-    LengthEstimate lengths;
-    MemoryForecast forecast;
-    int64_t longest = 0; // max_tokens of all requests held so far
-
-    // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
-    // + i. Preempted ones go before all of them, the last of `preempted` first.
-    std::deque<Request *> queue;
-    int64_t first_place = 0;
-    int64_t waiting = 0;
-    std::vector<Request *> preempted;
-    std::vector<Request *> running; // in the order of admission: the oldest first
-    int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
-
-    // Of the step that is being planned.
-    int64_t budget = 0;
-    int64_t preemptions = 0;
-    bool short_of_pages = false;
-    std::vector<int32_t> planned_prefixes; // parents before children
-    std::vector<int32_t> chain;            // scratch
-    StepCounts counts;
-};
-
-// ---- Rows in ----
-
-Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
-    if (static_cast<int64_t>(requests.size()) != plan.row_count())
-        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
-                     static_cast<long long>(plan.row_count()), requests.size());
-    const int64_t slots = pool.total() * pool.page_tokens();
-    for (size_t i = 0; i < requests.size(); ++i) {
-        const Request *request = requests[i];
-        if (!request) continue;
-        if (request->prompt.length < 1 || request->score_positions > request->prompt.length ||
-            (request->max_tokens < 1 && request->score_positions < 1))
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
-        if (stored_at_most(*request) > slots)
-            return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
-                         "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
-                         static_cast<long long>(stored_at_most(*request)),
-                         static_cast<long long>(slots));
-    }
-    const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
-    for (int64_t i = 0; i < prefixes; ++i) {
-        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(i)];
-        const int32_t parent = prefix.parent;
-        if (parent >= prefixes || prefix.length < 1 ||
-            (parent >= 0 && plan.prefixes[static_cast<size_t>(parent)].length >= prefix.length))
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: prefix %lld continues none",
-                         static_cast<long long>(i));
-    }
-    for (const PlanGroup &group : plan.groups)
-        if (group.prefix >= prefixes || group.row_begin < 0 || group.row_begin > group.row_end ||
-            group.row_end > plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a group outside its plan");
-    for (const int64_t row : plan.rows)
-        if (row < 0 || row >= plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a row outside its plan");
-    return {};
-}
-
-void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
-    request->state = RequestState::waiting;
-    request->prefix = prefix;
-    request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
-    request->computed = request->chunk = request->highest = request->scored = 0;
-    request->preemptions = 0;
-    request->pages.clear();
-    request->place = first_place + static_cast<int64_t>(queue.size());
-    if (prefix >= 0) forest.add_pending(prefix);
-    queue.push_back(request);
-    ++waiting;
-    own_tokens_left += own_prompt(*request);
-    longest = std::max<int64_t>(longest, request->max_tokens);
-}
-
-Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
-    Impl &impl = *impl_;
-    RETURN_IF_ERROR(impl.check(plan, requests));
-    std::vector<size_t> order(plan.groups.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    if (impl.options.order == BATCHLLM_ORDER_ARRIVAL) {
-        std::vector<int64_t> first(plan.groups.size(), INT64_MAX);
-        for (size_t i = 0; i < first.size(); ++i)
-            for (int64_t j = plan.groups[i].row_begin; j < plan.groups[i].row_end; ++j)
-                first[i] = std::min(first[i], plan.rows[static_cast<size_t>(j)]);
-        std::stable_sort(order.begin(), order.end(),
-                         [&](size_t a, size_t b) { return first[a] < first[b]; });
-    }
-    std::vector<int32_t> nodes(plan.prefixes.size(), -1); // plan's prefix -> node, once needed
-    for (const size_t i : order) {
-        const PlanGroup &group = plan.groups[i];
-        for (int64_t j = group.row_begin; j < group.row_end; ++j) {
-            Request *request = requests[static_cast<size_t>(plan.rows[static_cast<size_t>(j)])];
-            if (!request) continue;
-            const int32_t limit =
-                std::min(request->prompt.shareable,
-                         request->prompt.length - std::max(1, request->score_positions));
-            int32_t prefix = group.prefix;
-            while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
-                prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
-            impl.chain.clear();
-            int32_t above = prefix;
-            for (; above >= 0 && nodes[static_cast<size_t>(above)] < 0;
-                 above = plan.prefixes[static_cast<size_t>(above)].parent)
-                impl.chain.push_back(above);
-            int32_t node = above < 0 ? -1 : nodes[static_cast<size_t>(above)];
-            for (auto k = impl.chain.rbegin(); k != impl.chain.rend(); ++k) {
-                node = impl.forest.add(node, plan.prefixes[static_cast<size_t>(*k)].length);
-                nodes[static_cast<size_t>(*k)] = node;
-            }
-            impl.enqueue(request, node);
-        }
-    }
-    return {};
-}
 
 // ---- A step ----
 
@@ -213,7 +32,6 @@ const TokenBatch &Scheduler::next_step() {
     Impl &impl = *impl_;
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
-    impl.short_of_pages = false;
     impl.planned_prefixes.clear();
     impl.plan_decode();
     impl.plan_prompts();
@@ -232,13 +50,9 @@ void Scheduler::Impl::plan_decode() {
         if (grow_by_preemption(request)) {
             request->chunk = 1;
             --budget;
-        } else if (running.size() == 1 && request->prefix >= 0) {
+        } else if (running.size() == 1) {
             start_unshared(request);
-        } else {
-            // Younger than all that hold pages: it waits, and keeps its pages until an older one
-            // needs them.
-            short_of_pages = true;
-        }
+        } // else it is the youngest: it waits, and keeps its pages until an older one needs them
     }
 }
 
@@ -252,11 +66,10 @@ void Scheduler::Impl::plan_prompts() {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (short_of_pages || preemptions > 0) break;
+            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
-            if (pool.free() == 0 && !forest.has_idle()) break;
             if (options.look_ahead) {
                 if (!forecast_made) forecast_running();
                 forecast_made = true;
@@ -293,9 +106,8 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
             node.source = request->prompt.tokens;
             budget -= got;
         }
-        if (got < wanted) {
-            short_of_pages = true;
-            if (got == 0 && running.size() == 1) start_unshared(request);
+        if (got == 0 && running.size() == 1) {
+            start_unshared(request);
             return false;
         }
         if (!node.ready()) return false;
@@ -309,7 +121,6 @@ void Scheduler::Impl::plan_own(Request *request) {
     const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
-    if (got < wanted) short_of_pages = true;
     if (got == 0 && running.size() == 1) start_unshared(request);
 }
 
