@@ -161,7 +161,7 @@ void flipped_cut_and_extended_files_are_refused(void **) {
                 std::string bad = good;
                 bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
                 const auto plan = read_plan(bytes_of(bad));
-                if (plan.ok()) { // zstd has a few bits that mean nothing
+                if (plan.ok()) { // the same content, compressed another way
                     assert_true(same(*plan, original));
                     ++harmless;
                     continue;
@@ -176,7 +176,7 @@ void flipped_cut_and_extended_files_are_refused(void **) {
         assert_false(extended.ok());
         assert_non_null(strstr(extended.status().message().c_str(), "followed"));
         assert_false(read_plan(bytes_of(good + good.substr(16))).ok());
-        assert_true(harmless < 32);
+        assert_true(harmless < static_cast<int>(good.size()) * 8 / 20);
     }
 }
 
