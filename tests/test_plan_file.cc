@@ -148,18 +148,24 @@ void version_1_files_are_readable(void **) {
     }
 }
 
+// Each bit of the file in turn; each length; something behind it.
 void flipped_cut_and_extended_files_are_refused(void **) {
     std::mt19937_64 random = seeded();
     for (int i = 0; i < 6; ++i) {
-        const std::string good = write_plan(some_plan(random, i % 2 == 0)).value();
+        const Plan original = some_plan(random, i % 2 == 0);
+        const std::string good = write_plan(original).value();
+        int harmless = 0;
         assert_true(read_plan(bytes_of(good)).ok());
         for (size_t at = 0; at < good.size(); ++at) {
             for (int bit = 0; bit < 8; ++bit) {
                 std::string bad = good;
                 bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
                 const auto plan = read_plan(bytes_of(bad));
-                if (plan.ok()) print_error("byte %zu, bit %d\n", at, bit);
-                assert_false(plan.ok());
+                if (plan.ok()) { // the same content, compressed another way
+                    assert_true(same(*plan, original));
+                    ++harmless;
+                    continue;
+                }
                 assert_int_equal(plan.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
             }
             const auto cut = read_plan(bytes_of(good).first(at));
@@ -170,6 +176,7 @@ void flipped_cut_and_extended_files_are_refused(void **) {
         assert_false(extended.ok());
         assert_non_null(strstr(extended.status().message().c_str(), "followed"));
         assert_false(read_plan(bytes_of(good + good.substr(16))).ok());
+        assert_true(harmless < static_cast<int>(good.size()) * 8 / 20);
     }
 }
 
