@@ -19,12 +19,12 @@ Status out_of_range(const char *field, double value, const char *range) {
     return error(code, "%s is %g: must be %s", field, value, range);
 }
 
-Status check_list(const char *field, const void *items, int64_t count) {
+Status check_list(const char *field, const char *count_field, const void *items, int64_t count) {
     if (count < 0 || count > list_limit) {
-        return error(code, "%s_count is %lld: must be from 0 to %lld", field,
+        return error(code, "%s is %lld: must be from 0 to %lld", count_field,
                      static_cast<long long>(count), static_cast<long long>(list_limit));
     }
-    if (count > 0 && items == nullptr) return error(code, "%ss is NULL", field);
+    if (count > 0 && items == nullptr) return error(code, "%s is NULL", field);
     return {};
 }
 
@@ -67,7 +67,8 @@ Status check_ranges(const SamplingParams &out) {
 }
 
 Status read_stop_strings(const batchllm_params &params, SamplingParams *out) {
-    RETURN_IF_ERROR(check_list("stop_string", params.stop_strings, params.stop_string_count));
+    RETURN_IF_ERROR(check_list("stop_strings", "stop_string_count", params.stop_strings,
+                               params.stop_string_count));
     int64_t bytes = 0;
     for (int64_t i = 0; i < params.stop_string_count; ++i) {
         const auto index = static_cast<long long>(i);
@@ -89,7 +90,7 @@ Status read_stop_strings(const batchllm_params &params, SamplingParams *out) {
 }
 
 Status read_bias(const batchllm_params &params, int32_t vocabulary, SamplingParams *out) {
-    RETURN_IF_ERROR(check_list("bias", params.bias_tokens, params.bias_count));
+    RETURN_IF_ERROR(check_list("bias_tokens", "bias_count", params.bias_tokens, params.bias_count));
     if (params.bias_count > 0 && params.bias_values == nullptr) {
         return error(code, "bias_values is NULL");
     }
@@ -135,7 +136,8 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
 
     // A list whose count lies beyond the struct is absent.
     if (BATCHLLM_HAS_FIELD(stop_token_count)) {
-        RETURN_IF_ERROR(check_list("stop_token", params.stop_tokens, params.stop_token_count));
+        RETURN_IF_ERROR(check_list("stop_tokens", "stop_token_count", params.stop_tokens,
+                                   params.stop_token_count));
         for (int64_t i = 0; i < params.stop_token_count; ++i) {
             RETURN_IF_ERROR(check_token("stop_tokens", i, params.stop_tokens[i], vocabulary));
             out.stop_tokens.push_back(params.stop_tokens[i]);
