@@ -263,19 +263,33 @@ static void sharing_switched_off_computes_every_row_for_itself(void **state) {
 
 static void a_pool_of_few_pages_preempts_and_changes_no_token(void **state) {
     (void)state;
-    token_rows rows = make_rows(60, 32, 10);
-    batchllm_engine *wide = sim_engine(small);
-    batchllm_engine *narrow = sim_engine("vocabulary=1000,pages=14");
-    add_rows(wide, &rows, 90);
-    add_rows(narrow, &rows, 90);
+    token_rows rows = make_rows(120, 32, 10);
+    /* Short rows first, then rows that run on: more are admitted than the pool can hold to their
+       ends. */
+    batchllm_params params[120];
+    for (int i = 0; i < 120; ++i) {
+        params[i] = params_of(200);
+        params[i].ignore_eos = i % 3 == 2;
+    }
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.order = BATCHLLM_ORDER_ARRIVAL;
+    options.backend_options = "vocabulary=1000,eos_token=3,min_length=2,max_length=4";
+    batchllm_engine *wide = sim_engine_with(&options);
+    options.backend_options = "vocabulary=1000,eos_token=3,min_length=2,max_length=4,pages=60";
+    batchllm_engine *narrow = sim_engine_with(&options);
+    assert_ok(batchllm_add_tokens(wide, 120, rows.tokens, rows.offsets, NULL, params, 120));
+    assert_ok(batchllm_add_tokens(narrow, 120, rows.tokens, rows.offsets, NULL, params, 120));
     batchllm_results *a = run_all(wide);
     batchllm_results *b = run_all(narrow);
-    assert_true(stats_of(narrow).preemptions > 0);
-    assert_true(stats_of(narrow).recomputed_tokens > 0);
-    assert_int_equal(stats_of(narrow).processed_prompt_tokens,
-                     stats_of(wide).processed_prompt_tokens);
-    assert_true(stats_of(narrow).kv_pages_peak <= 14);
-    for (uint64_t tag = 0; tag < 60; ++tag)
+    const batchllm_stats stats = stats_of(narrow);
+    assert_true(stats.preemptions > 0);
+    assert_true(stats.recomputed_tokens > 0);
+    assert_true(stats.kv_pages_peak <= 60);
+    assert_int_equal(stats.processed_prompt_tokens, 32 + 120 * 10);
+    assert_int_equal(stats_of(wide).preemptions, 0);
+    assert_int_equal(stats_of(wide).processed_prompt_tokens, 32 + 120 * 10);
+    for (uint64_t tag = 0; tag < 120; ++tag)
         assert_same_tokens(a, result_of(a, tag, 0), b, result_of(b, tag, 0));
     batchllm_results_free(a);
     batchllm_results_free(b);

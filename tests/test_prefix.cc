@@ -141,19 +141,19 @@ void tree_of_a_long_chain_is_built_in_little_time(void **) {
     for (size_t n = 1; n <= text.size(); ++n) runs.emplace_back(text.data(), n);
     const PrefixTree tree(runs);
     assert_int_equal(tree.nodes().size(), text.size());
-    const NearestChosen nearest = choose_optimal(tree, runs, {1, UINT32_MAX});
-    assert_int_equal(nearest.size(), tree.nodes().size());
+    const ChosenAbove chosen = choose_optimal(tree, runs, {1, UINT32_MAX});
+    assert_int_equal(chosen.size(), tree.nodes().size());
 }
 
-int64_t saved(const PrefixTree &tree, const NearestChosen &nearest) {
+int64_t saved(const PrefixTree &tree, const ChosenAbove &chosen) {
     int64_t sum = 0;
-    std::set<uint32_t> chosen;
+    std::set<uint32_t> prefixes;
     for (const uint32_t node : tree.leaf_parents()) {
-        if (nearest[node] == no_node) continue;
-        sum += tree.nodes()[nearest[node]].depth;
-        chosen.insert(nearest[node]);
+        if (chosen[node] == no_node) continue;
+        sum += tree.nodes()[chosen[node]].depth;
+        prefixes.insert(chosen[node]);
     }
-    for (const uint32_t node : chosen) sum -= tree.nodes()[node].depth;
+    for (const uint32_t node : prefixes) sum -= tree.nodes()[node].depth;
     return sum;
 }
 
@@ -164,15 +164,15 @@ void algorithm_1_moves_a_grandchild_up_when_it_gains_more_than_is_lost(void **) 
                             {1, 1, 1, 3, 3, 3, 10}, {1, 1, 1, 3, 3, 3, 11}, {1, 1, 1, 4}};
     const auto runs = runs_of(rows);
     const PrefixTree tree(runs);
-    const NearestChosen nearest = choose_paper(tree, 1);
+    const ChosenAbove chosen = choose_paper(tree, 1);
     std::vector<int32_t> depths(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-        const uint32_t node = nearest[tree.leaf_parents()[i]];
+        const uint32_t node = chosen[tree.leaf_parents()[i]];
         depths[tree.leaves()[i]] = node == no_node ? 0 : tree.nodes()[node].depth;
     }
     const std::vector<int32_t> expected = {5, 5, 5, 3, 3, 3};
     assert_true(depths == expected);
-    assert_int_equal(saved(tree, nearest), 5 * 2 + 3 * 2);
+    assert_int_equal(saved(tree, chosen), 5 * 2 + 3 * 2);
 }
 
 void algorithm_1_lets_a_child_become_the_last_thing_below_it(void **) {
@@ -230,7 +230,7 @@ void optimum_is_never_below_algorithm_1_on_large_trees(void **) {
         const int64_t optimal = saved(tree, choose_optimal(tree, runs, {1, UINT32_MAX}));
         assert_true(optimal >= saved(tree, choose_paper(tree, 1)));
         // Nor below any one simple choice: all nodes, or the root's children.
-        NearestChosen all(tree.nodes().size(), no_node), top = all;
+        ChosenAbove all(tree.nodes().size(), no_node), top = all;
         for (uint32_t v = 1; v < all.size(); ++v) {
             all[v] = v;
             const uint32_t parent = tree.nodes()[v].parent;
@@ -286,13 +286,13 @@ void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
         for (uint32_t set = 0; set < (uint32_t{1} << nodes.size()); set += 2) {
             best = std::max(best, value(set | free_nodes));
         }
-        const NearestChosen nearest = choose_optimal(tree, runs, {1, counted});
-        uint32_t chosen = 0;
+        const ChosenAbove chosen = choose_optimal(tree, runs, {1, counted});
+        uint32_t set = 0;
         for (uint32_t v = 1; v < nodes.size(); ++v) {
-            if (nearest[v] == v) chosen |= uint32_t{1} << v;
+            if (chosen[v] == v) set |= uint32_t{1} << v;
         }
-        assert_int_equal(chosen & free_nodes, free_nodes);
-        assert_int_equal(value(chosen), best);
+        assert_int_equal(set & free_nodes, free_nodes);
+        assert_int_equal(value(set), best);
         joined += free_nodes != 0;
     }
     assert_true(joined > 200);

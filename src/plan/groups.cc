@@ -32,20 +32,20 @@ void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tok
     const PrefixTree tree(runs);
     const auto first_existing = static_cast<uint32_t>(rest.size());
     const int32_t min_tokens = choice == Choice::existing_only ? INT32_MAX : min_prefix_tokens;
-    const NearestChosen nearest = choice == Choice::paper
-                                      ? choose_paper(tree, min_tokens)
-                                      : choose_optimal(tree, runs, {min_tokens, first_existing});
+    const ChosenAbove chosen = choice == Choice::paper
+                                   ? choose_paper(tree, min_tokens)
+                                   : choose_optimal(tree, runs, {min_tokens, first_existing});
 
     std::vector<uint32_t> group_of_node(tree.nodes().size(), no_group);
     for (size_t leaf = 0; leaf < runs.size() && kept > 0; ++leaf) {
         const uint32_t run = tree.leaves()[leaf], node = tree.leaf_parents()[leaf];
-        if (run < first_existing || nearest[node] != node) continue;
+        if (run < first_existing || chosen[node] != node) continue;
         if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth)) {
             group_of_node[node] = run - first_existing;
         }
     }
     for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
-        const uint32_t run = tree.leaves()[leaf], node = nearest[tree.leaf_parents()[leaf]];
+        const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
         if (run >= first_existing || node == no_node) continue;
         if (group_of_node[node] == no_group) {
             group_of_node[node] = static_cast<uint32_t>(draft.groups.size());
@@ -85,20 +85,20 @@ std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOp
                 first_tokens(rows[static_cast<size_t>(prefixes[i].row)], prefixes[i].length));
         }
         const PrefixTree tree(runs);
-        const NearestChosen nearest =
+        const ChosenAbove chosen =
             choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX});
 
         // A prefix that is as long as the head is the head.
         std::vector<int32_t> heads(tree.nodes().size(), -1);
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
-            const uint32_t run = tree.leaves()[leaf], node = nearest[tree.leaf_parents()[leaf]];
+            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
             if (node == no_node) continue;
             if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth))
                 heads[node] = tops[run];
         }
         bool found = false;
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
-            const uint32_t run = tree.leaves()[leaf], node = nearest[tree.leaf_parents()[leaf]];
+            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
             if (node == no_node) continue;
             const int32_t depth = tree.nodes()[node].depth;
             if (heads[node] < 0) {

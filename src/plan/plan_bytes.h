@@ -59,14 +59,14 @@ class ByteReader {
             value |= part << shift;
             if (byte < 0x80) return value;
         }
-        fail();
+        set_failed();
         return 0;
     }
     // A varint of at most `most`.
     uint64_t varint_up_to(uint64_t most) {
         const uint64_t value = varint();
         if (value <= most) return value;
-        fail();
+        set_failed();
         return 0;
     }
     // `previous` plus a zigzag difference, in [least, most].
@@ -74,19 +74,19 @@ class ByteReader {
         const auto value = static_cast<int64_t>(static_cast<uint64_t>(previous) +
                                                 static_cast<uint64_t>(unzigzag(varint())));
         if (value >= least && value <= most) return value;
-        fail();
+        set_failed();
         return least;
     }
     std::span<const std::byte> take(size_t count) {
         if (count > bytes_.size()) {
-            fail();
+            set_failed();
             return {};
         }
         const auto taken = bytes_.first(count);
         bytes_ = bytes_.subspan(count);
         return taken;
     }
-    void fail() {
+    void set_failed() {
         failed_ = true;
         bytes_ = {};
     }

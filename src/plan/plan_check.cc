@@ -32,7 +32,7 @@ Status check_prefixes(const Plan &plan) {
             return error(bad, "prefix %zu: no row %lld", i, static_cast<long long>(prefix.row));
         }
         const int32_t row_length = plan.lengths[static_cast<size_t>(prefix.row)];
-        if (prefix.length < 1 || prefix.length > row_length) {
+        if (prefix.length < plan.options.min_prefix_tokens || prefix.length > row_length) {
             return error(bad, "prefix %zu: %d tokens of a row of %d", i, prefix.length, row_length);
         }
         if (prefix.parent < -1 || prefix.parent >= static_cast<int64_t>(i)) {

@@ -86,10 +86,11 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
     if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame behind the header");
     if (size == ZSTD_CONTENTSIZE_UNKNOWN)
         return error(bad, "the zstd frame does not declare its size");
-    // Bit 2 of the descriptor behind the frame's magic number (RFC 8878, 3.1.1.1.1).
-    if (frame.size() < 5 || (std::to_integer<int>(frame[4]) & 4) == 0) {
-        return error(bad, "the zstd frame has no checksum");
-    }
+    // The descriptor behind the frame's magic number (RFC 8878, 3.1.1.1.1): bit 2 is the checksum's,
+    // bit 4 is unused and outside the checksum.
+    const int descriptor = frame.size() < 5 ? 0 : std::to_integer<int>(frame[4]);
+    if ((descriptor & 0x4) == 0) return error(bad, "the zstd frame has no checksum");
+    if ((descriptor & 0x10) != 0) return error(bad, "the zstd frame's header is damaged");
     if (size > most_content(frame.size())) {
         return error(bad, "%zu compressed bytes declare %llu: more than any plan", frame.size(),
                      static_cast<unsigned long long>(size));

@@ -290,16 +290,16 @@ Result<Plan> read_plan_sections(std::span<const std::byte> bytes, bool self_cont
     previous = -1;
     for (size_t i = 0; i < groups; ++i) {
         PlanGroup &group = plan.groups[i];
-        group = {-1, place, ++place};
+        group = {-1, place, place + 1};
         const uint64_t step = section.varint();
         if (step != 0) {
             previous = static_cast<int64_t>(static_cast<uint64_t>(previous) +
                                             static_cast<uint64_t>(unzigzag(step - 1)));
-            if (previous < 0 || previous >= static_cast<int64_t>(prefixes)) section.fail();
+            if (previous < 0 || previous >= static_cast<int64_t>(prefixes)) section.set_failed();
             group.prefix = static_cast<int32_t>(previous);
-            group.row_end = group.row_begin + static_cast<int64_t>(section.varint_up_to(rows));
-            place = group.row_end;
+            group.row_end = place + static_cast<int64_t>(section.varint_up_to(rows));
         }
+        place = group.row_end;
         if (section.failed()) return malformed(section_groups, "group", i);
     }
     RETURN_IF_ERROR(close_section(section, section_groups));

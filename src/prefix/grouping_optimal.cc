@@ -86,8 +86,8 @@ class Envelope {
 
 } // namespace
 
-NearestChosen choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
-                             const GroupingOptions &options) {
+ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
+                           const GroupingOptions &options) {
     const auto nodes = tree.nodes();
     const auto leaves = tree.leaves();
     const auto leaf_parents = tree.leaf_parents();
@@ -130,13 +130,13 @@ NearestChosen choose_optimal(const PrefixTree &tree, std::span<const TokenRun> r
         open.back().sum.add(std::move(g), nodes[parent].depth);
     }
 
-    NearestChosen nearest(nodes.size());
+    ChosenAbove chosen(nodes.size());
     for (uint32_t node = 0; node < nodes.size(); ++node) {
-        const uint32_t above = node == 0 ? no_node : nearest[nodes[node].parent];
+        const uint32_t above = node == 0 ? no_node : chosen[nodes[node].parent];
         const int32_t depth_above = above == no_node ? 0 : nodes[above].depth;
-        nearest[node] = depth_above < thresholds[node] ? node : above;
+        chosen[node] = depth_above < thresholds[node] ? node : above;
     }
-    return nearest;
+    return chosen;
 }
 
 } // namespace batchllm

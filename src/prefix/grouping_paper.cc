@@ -8,6 +8,7 @@
 // are the shared prefixes.
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "prefix/grouping.h"
@@ -19,7 +20,7 @@ namespace {
 struct Prefix {
     uint32_t node;
     int32_t depth;
-    int64_t leaves; // runs below it, but for those of prefixes that were moved up
+    int64_t leaves; // runs below it
 };
 
 // What is right below a node.
@@ -30,8 +31,9 @@ struct Level {
 };
 
 // Moves up into `above` what of the level below a child gains by it, and the child, if anything is
-// left of it.
-void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level &above) {
+// left of it. holder[node]: the node that the runs right below `node` are below now.
+void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level &above,
+             std::vector<uint32_t> &holder) {
     const auto remaining = [&](size_t prefixes) {
         return child.runs + static_cast<int64_t>(prefixes);
     };
@@ -55,26 +57,31 @@ void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level
     if (remaining(stay.size()) == 1) {
         if (stay.empty()) {
             ++above.runs;
+            holder[child.node] = above.node;
         } else {
             above.prefixes.push_back(stay.front());
         }
     } else if (remaining(stay.size()) > 1) {
         int64_t leaves = child.runs;
-        for (const Prefix &prefix : stay) leaves += prefix.leaves;
+        for (const Prefix &prefix : stay) {
+            leaves += prefix.leaves;
+            holder[prefix.node] = child.node;
+        }
         above.prefixes.push_back({child.node, child_depth, leaves});
     }
 }
 
 } // namespace
 
-NearestChosen choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens) {
+ChosenAbove choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens) {
     const auto nodes = tree.nodes();
     std::vector<uint32_t> direct(nodes.size());
     for (const uint32_t node : tree.leaf_parents()) ++direct[node];
 
     // Children before parents. `open` holds the levels below nodes some of whose children are done.
     std::vector<Level> open;
-    std::vector<bool> chosen(nodes.size());
+    std::vector<uint32_t> holder(nodes.size());
+    std::iota(holder.begin(), holder.end(), 0u);
     for (auto node = static_cast<uint32_t>(nodes.size()); node-- > 0;) {
         Level level{node, 0, {}};
         if (!open.empty() && open.back().node == node) {
@@ -82,22 +89,21 @@ NearestChosen choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens) {
             open.pop_back();
         }
         level.runs += direct[node];
-        if (node == 0) {
-            for (const Prefix &prefix : level.prefixes) {
-                chosen[prefix.node] = prefix.depth >= min_prefix_tokens;
-            }
-            break;
-        }
+        if (node == 0) break; // its prefixes are those that are shared
         const uint32_t parent = nodes[node].parent;
         if (open.empty() || open.back().node != parent) open.push_back({parent, 0, {}});
-        move_up(level, nodes[node].depth, nodes[parent].depth, open.back());
+        move_up(level, nodes[node].depth, nodes[parent].depth, open.back(), holder);
     }
 
-    NearestChosen nearest(nodes.size(), no_node);
+    ChosenAbove chosen(nodes.size(), no_node);
     for (uint32_t node = 1; node < nodes.size(); ++node) {
-        nearest[node] = chosen[node] ? node : nearest[nodes[node].parent];
+        if (holder[node] != node) { // a node above
+            chosen[node] = chosen[holder[node]];
+        } else if (nodes[node].depth >= min_prefix_tokens) {
+            chosen[node] = node;
+        }
     }
-    return nearest;
+    return chosen;
 }
 
 } // namespace batchllm

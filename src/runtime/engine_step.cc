@@ -51,12 +51,11 @@ Status Engine::run_started_step() {
     apply_cancels();
     const TokenBatch *batch = nullptr;
     RETURN_IF_ERROR(schedule(&batch));
-    if (batch->tokens.empty()) {
-        if (timeline_) warn_once(timeline_->flush());
-        return {};
+    if (!batch->tokens.empty()) {
+        RETURN_IF_ERROR(run_backend(*batch));
+        post_process(*batch);
     }
-    RETURN_IF_ERROR(run_backend(*batch));
-    post_process(*batch);
+    if (timeline_ && rows_done() == intake_.added) warn_once(timeline_->flush());
     return {};
 }
 

@@ -1,215 +1,30 @@
 // The three queues, admission and preemption.
 //
-// Why every job whose requests fit the pool one by one finishes. Requests are kept in the order of
-// their admission. Three rules:
-//   1. A page is taken from a request only for one that was admitted before it: for a decode token of
-//      any older request, for prompt tokens of the oldest alone. So the oldest is never preempted.
-//   2. The oldest comes first within its queue, and when no page is free for it, all idle prefixes
-//      are dropped and younger requests preempted, youngest first, until there is one. If there is
-//      still none, it is alone, and its pages fit but for the slots that its prefixes' last pages
-//      leave empty: it then starts again without sharing, once, and Scheduler::fits says that this
-//      fits.
+// Requests run in the order of their admission, and one is admitted only when the tokens of all that
+// run already are planned and some of the budget is left. So at most one request, the youngest, has
+// prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
+// in this step still need.
+//
+// Why every job whose requests fit the pool one by one finishes. Three rules:
+//   1. A page is taken from a request only for a decode token of one that was admitted before it,
+//      the youngest first. So the oldest is never preempted.
+//   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
+//      the oldest, now alone, still finds none, then its pages fit but for the slots that its
+//      prefixes' last pages leave empty: it starts again without sharing, once, and Scheduler::fits
+//      says that this fits.
 //   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
 // Order the states of a job by (requests finished, requests started again unshared, output tokens
-// generated, tokens stored for the oldest, tokens stored for the others and their prefixes), the
-// first that differs deciding. Each of the five is bounded, and each step moves up:
-//   - a step with a decode token, or with a request's last prompt token, generates output. Output is
-//     never lost: preemption drops keys and values, and those are computed again, from prompt and
-//     output, as one prefill;
-//   - a step without has spent its budget on prompt tokens. If the oldest got some, it lost none, by
-//     rules 1 and 2. If it got none, the budget ran out before its turn; then nobody was preempted
-//     for it, nor for a decode token (a request that holds no page may have been, and lost nothing),
-//     so that the others have more stored than before. Prefixes that are idle do not count here:
-//     they become idle only with a request that is preempted, finished or cancelled.
-#include "schedule/scheduler.h"
-
+// generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
+// deciding. Each of the four is bounded, and each step moves up:
+//   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
+//     drops keys and values, and they are computed again, from prompt and output, as one prefill;
+//   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
 #include <algorithm>
-#include <deque>
-#include <numeric>
 #include <stdexcept>
 
-#include "kv/page_pool.h"
-#include "schedule/batch_builder.h"
-#include "schedule/forecast.h"
-#include "schedule/prefix_forest.h"
+#include "schedule/scheduler_impl.h"
 
 namespace batchllm {
-
-namespace {
-
-int64_t stored_at_most(const Request &request) {
-    return request.prompt.length + std::max<int64_t>(0, int64_t{request.max_tokens} - 1);
-}
-
-// Own tokens that are known: all of them are stored once the next token has been sampled.
-int64_t own_target(const Request &request) {
-    return request.prompt.length - request.own_begin + static_cast<int64_t>(request.output.size());
-}
-
-int32_t own_prompt(const Request &request) { return request.prompt.length - request.own_begin; }
-
-// Own prompt tokens never computed yet.
-int64_t own_prompt_left(const Request &request) {
-    return std::max(0, own_prompt(request) - request.highest);
-}
-
-} // namespace
-
-struct Scheduler::Impl {
-    explicit Impl(const SchedulerOptions &given)
-        : options(given), pool(given.pages, given.page_tokens), forest(&pool),
-          builder(given.page_tokens) {
-        options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
-    }
-
-    // add
-    Status check(const Plan &plan, std::span<Request *const> requests) const;
-    void enqueue(Request *request, int32_t prefix);
-
-    // next_step
-    void plan_decode();
-    void plan_prompts();
-    void admit_waiting();
-    void plan_prompt(Request *request);
-    bool plan_prefix(Request *request);
-    void plan_own(Request *request);
-    int64_t grow(PageTable *pages, int64_t stored, int64_t tokens, const Request *request,
-                 bool may_preempt);
-
-    // Admission and preemption
-    Request *next_waiting();
-    void pop_waiting();
-    void forecast_running();
-    bool forecast_allows(const Request &request) const;
-    int64_t steps_left(const Request &request) const;
-    void admit(Request *request);
-    void preempt_youngest();
-    void start_unshared(Request *request);
-
-    // End of a request
-    void leave(Request *request);
-    void forget(Request *request);
-
-    SchedulerOptions options;
-    PagePool pool;
-    PrefixForest forest;
-    BatchBuilder builder;
-    LengthEstimate lengths;
-    MemoryForecast forecast;
-    int64_t longest = 0; // max_tokens of all requests held so far
-
-    // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
-    // + i. Preempted ones go before all of them, the last of `preempted` first.
-    std::deque<Request *> queue;
-    int64_t first_place = 0;
-    int64_t waiting = 0;
-    std::vector<Request *> preempted;
-    std::vector<Request *> running; // in the order of admission: the oldest first
-    int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
-
-    // Of the step that is being planned.
-    int64_t budget = 0;
-    int64_t preemptions = 0;
-    bool short_of_pages = false;
-    std::vector<Request *> prompts;        // admitted before this step, with prompt tokens to go
-    std::vector<int32_t> planned_prefixes; // parents before children
-    std::vector<int32_t> chain;            // scratch
-    StepCounts counts;
-};
-
-// ---- Rows in ----
-
-Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
-    if (static_cast<int64_t>(requests.size()) != plan.row_count())
-        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
-                     static_cast<long long>(plan.row_count()), requests.size());
-    const int64_t slots = pool.total() * pool.page_tokens();
-    for (size_t i = 0; i < requests.size(); ++i) {
-        const Request *request = requests[i];
-        if (!request) continue;
-        if (request->prompt.length < 1 || request->score_positions > request->prompt.length ||
-            (request->max_tokens < 1 && request->score_positions < 1))
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
-        if (stored_at_most(*request) > slots)
-            return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
-                         "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
-                         static_cast<long long>(stored_at_most(*request)),
-                         static_cast<long long>(slots));
-    }
-    const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
-    for (int64_t i = 0; i < prefixes; ++i) {
-        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(i)];
-        const int32_t parent = prefix.parent;
-        if (parent >= prefixes || prefix.length < 1 ||
-            (parent >= 0 && plan.prefixes[static_cast<size_t>(parent)].length >= prefix.length))
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: prefix %lld continues none",
-                         static_cast<long long>(i));
-    }
-    for (const PlanGroup &group : plan.groups)
-        if (group.prefix >= prefixes || group.row_begin < 0 || group.row_begin > group.row_end ||
-            group.row_end > plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a group outside its plan");
-    for (const int64_t row : plan.rows)
-        if (row < 0 || row >= plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a row outside its plan");
-    return {};
-}
-
-void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
-    request->state = RequestState::waiting;
-    request->prefix = prefix;
-    request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
-    request->computed = request->chunk = request->highest = request->scored = 0;
-    request->preemptions = 0;
-    request->pages.clear();
-    request->place = first_place + static_cast<int64_t>(queue.size());
-    if (prefix >= 0) forest.add_pending(prefix);
-    queue.push_back(request);
-    ++waiting;
-    own_tokens_left += own_prompt(*request);
-    longest = std::max<int64_t>(longest, request->max_tokens);
-}
-
-Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
-    Impl &impl = *impl_;
-    RETURN_IF_ERROR(impl.check(plan, requests));
-    std::vector<size_t> order(plan.groups.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    if (impl.options.order == BATCHLLM_ORDER_ARRIVAL) {
-        std::vector<int64_t> first(plan.groups.size(), INT64_MAX);
-        for (size_t i = 0; i < first.size(); ++i)
-            for (int64_t j = plan.groups[i].row_begin; j < plan.groups[i].row_end; ++j)
-                first[i] = std::min(first[i], plan.rows[static_cast<size_t>(j)]);
-        std::stable_sort(order.begin(), order.end(),
-                         [&](size_t a, size_t b) { return first[a] < first[b]; });
-    }
-    std::vector<int32_t> nodes(plan.prefixes.size(), -1); // plan's prefix -> node, once needed
-    for (const size_t i : order) {
-        const PlanGroup &group = plan.groups[i];
-        for (int64_t j = group.row_begin; j < group.row_end; ++j) {
-            Request *request = requests[static_cast<size_t>(plan.rows[static_cast<size_t>(j)])];
-            if (!request) continue;
-            const int32_t limit =
-                std::min(request->prompt.shareable,
-                         request->prompt.length - std::max(1, request->score_positions));
-            int32_t prefix = group.prefix;
-            while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
-                prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
-            impl.chain.clear();
-            int32_t above = prefix;
-            for (; above >= 0 && nodes[static_cast<size_t>(above)] < 0;
-                 above = plan.prefixes[static_cast<size_t>(above)].parent)
-                impl.chain.push_back(above);
-            int32_t node = above < 0 ? -1 : nodes[static_cast<size_t>(above)];
-            for (auto k = impl.chain.rbegin(); k != impl.chain.rend(); ++k) {
-                node = impl.forest.add(node, plan.prefixes[static_cast<size_t>(*k)].length);
-                nodes[static_cast<size_t>(*k)] = node;
-            }
-            impl.enqueue(request, node);
-        }
-    }
-    return {};
-}
 
 // ---- A step ----
 
@@ -217,12 +32,9 @@ const TokenBatch &Scheduler::next_step() {
     Impl &impl = *impl_;
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
-    impl.short_of_pages = false;
-    impl.prompts.clear();
     impl.planned_prefixes.clear();
     impl.plan_decode();
     impl.plan_prompts();
-    impl.admit_waiting();
     impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest);
     impl.counts = impl.builder.counts();
     impl.counts.preemptions = impl.preemptions;
@@ -230,51 +42,34 @@ const TokenBatch &Scheduler::next_step() {
     return impl.builder.batch();
 }
 
-// First queue. Running requests whose prompt is not computed yet are put aside for the next two.
+// First queue.
 void Scheduler::Impl::plan_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
-        if (request->state != RequestState::decoding) {
-            prompts.push_back(request);
-            continue;
-        }
-        if (budget == 0) continue;
-        if (grow(&request->pages, request->computed, 1, request, true) == 1) {
+        if (request->state != RequestState::decoding || budget == 0) continue;
+        if (grow_by_preemption(request)) {
             request->chunk = 1;
             --budget;
-        } else if (running.size() == 1 && request->prefix >= 0) {
+        } else if (running.size() == 1) {
             start_unshared(request);
-        } else {
-            // Younger than all that hold pages: it waits, and keeps its pages until an older one
-            // needs them.
-            short_of_pages = true;
-        }
+        } // else it is the youngest: it waits, and keeps its pages until an older one needs them
     }
 }
 
-// Second queue, then the third: own tokens of requests whose prefix is there, then prefixes, and
-// behind each prefix that this batch completes, the own tokens of its requests.
+// Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
+// prefix that this batch completes, the own tokens of its requests.
 void Scheduler::Impl::plan_prompts() {
-    for (Request *request : prompts)
-        if (budget > 0 && request->state == RequestState::prefilling &&
-            (request->prefix < 0 || forest.at(request->prefix).ready()))
-            plan_own(request);
-    for (Request *request : prompts)
-        if (budget > 0 && request->state == RequestState::prefilling && request->chunk == 0)
-            plan_prompt(request);
-}
-
-void Scheduler::Impl::admit_waiting() {
+    if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
+        plan_prompt(running.back());
     bool forecast_made = false;
     while (budget > 0) {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (short_of_pages || preemptions > 0) break;
+            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
-            if (pool.free() == 0 && !forest.has_idle()) break;
             if (options.look_ahead) {
                 if (!forecast_made) forecast_running();
                 forecast_made = true;
@@ -304,17 +99,15 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
         const int64_t stored = int64_t{node.computed} + node.chunk;
         const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
         if (wanted == 0) return false;
-        const bool oldest = running.front() == request;
-        const int64_t got = grow(&node.pages, stored, wanted, request, oldest);
+        const int64_t got = grow(&node.pages, stored, wanted);
         if (got > 0) {
             if (node.chunk == 0) planned_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
             node.source = request->prompt.tokens;
             budget -= got;
         }
-        if (got < wanted) {
-            short_of_pages = true;
-            if (got == 0 && running.size() == 1) start_unshared(request);
+        if (got == 0 && running.size() == 1) {
+            start_unshared(request);
             return false;
         }
         if (!node.ready()) return false;
@@ -325,28 +118,27 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
 void Scheduler::Impl::plan_own(Request *request) {
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
-    const bool oldest = running.front() == request;
-    const int64_t got = grow(&request->pages, request->computed, wanted, request, oldest);
+    const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
-    if (got < wanted) short_of_pages = true;
     if (got == 0 && running.size() == 1) start_unshared(request);
 }
 
-// Pages for more tokens of a node, on behalf of a request. Returns how many of them it has room
-// for: as many as there are pages for, and at least one if that can be had from idle prefixes or,
-// where allowed, from younger requests.
-int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens,
-                              const Request *request, bool may_preempt) {
-    const auto room = [&] {
-        return static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored;
-    };
-    while (room() < tokens) {
-        if (pool.take(pages) || forest.evict_idle()) continue;
-        if (room() > 0 || !may_preempt || running.back() == request) break;
+// Takes pages for more tokens of a node. Returns how many of them there is room for.
+int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
+    const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
+    while (static_cast<int64_t>(pages->size()) < wanted)
+        if (!pool.take(pages) && !forest.evict_idle()) break;
+    return std::min(tokens, static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored);
+}
+
+// Room for a decode token, if need be on a page of a younger request.
+bool Scheduler::Impl::grow_by_preemption(Request *request) {
+    while (grow(&request->pages, request->computed, 1) == 0) {
+        if (running.back() == request) return false;
         preempt_youngest();
     }
-    return std::min(tokens, room());
+    return true;
 }
 
 // ---- Admission and preemption ----
@@ -398,7 +190,8 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages and chunk; it waits before all others.
+// Takes the youngest request's pages, before any of its tokens is planned; it waits before all
+// others.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();
     running.pop_back();
@@ -420,78 +213,6 @@ void Scheduler::Impl::start_unshared(Request *request) {
     request->highest += request->own_begin;
     request->own_begin = 0;
     request->prefix = -1;
-}
-
-// ---- End of a step and of a request ----
-
-void Scheduler::finish_step() {
-    Impl &impl = *impl_;
-    for (const int32_t prefix : impl.planned_prefixes) impl.forest.finish_chunk(prefix);
-    impl.planned_prefixes.clear();
-    size_t kept = 0;
-    for (Request *request : impl.running) {
-        if (request->chunk > 0) {
-            const int64_t left = own_prompt_left(*request);
-            request->computed += request->chunk;
-            request->chunk = 0;
-            request->highest = std::max(request->highest, request->computed);
-            impl.own_tokens_left -= left - own_prompt_left(*request);
-            if (request->max_tokens < 1) {
-                const int32_t end = request->own_begin + request->computed;
-                request->scored = std::max(request->scored,
-                                           end - request->prompt.length + request->score_positions);
-            } else if (own_target(*request) == int64_t{request->computed} + 1) {
-                impl.lengths.generated(request->max_tokens);
-                request->state = RequestState::decoding;
-            }
-        }
-        if (request->done) {
-            if (request->max_tokens > 0) impl.lengths.ended();
-            impl.leave(request);
-            impl.forget(request);
-        } else {
-            impl.running[kept++] = request;
-        }
-    }
-    impl.running.resize(kept);
-}
-
-// Gives up what an admitted request holds.
-void Scheduler::Impl::leave(Request *request) {
-    budget += request->chunk;
-    request->chunk = 0;
-    request->computed = 0;
-    pool.give(&request->pages);
-    if (request->prefix >= 0) budget += forest.release(request->prefix);
-}
-
-// A request that is not needed any more, and holds nothing.
-void Scheduler::Impl::forget(Request *request) {
-    request->state = RequestState::finished;
-    own_tokens_left -= own_prompt_left(*request);
-    if (request->prefix >= 0) forest.remove_pending(request->prefix);
-}
-
-void Scheduler::drop(Request *request) {
-    Impl &impl = *impl_;
-    if (request->state == RequestState::finished) return;
-    if (request->state != RequestState::waiting) {
-        const auto at = std::find(impl.running.begin(), impl.running.end(), request);
-        if (at == impl.running.end()) throw std::logic_error("scheduler: drop of a stranger");
-        impl.running.erase(at);
-        impl.leave(request);
-    } else {
-        if (request->place >= 0) {
-            impl.queue[static_cast<size_t>(request->place - impl.first_place)] = nullptr;
-            request->place = -1;
-        } else {
-            const auto at = std::find(impl.preempted.begin(), impl.preempted.end(), request);
-            if (at == impl.preempted.end()) throw std::logic_error("scheduler: drop of a stranger");
-            impl.preempted.erase(at);
-        }
-        --impl.waiting;
-    }
-    impl.forget(request);
 }
 
 // ---- The rest of the interface ----
