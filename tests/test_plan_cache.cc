@@ -38,16 +38,16 @@ void a_block_cache_serves_full_blocks_and_never_the_last_token(void **) {
 
 void a_block_cache_forgets_what_was_used_longest_ago(void **) {
     std::vector<std::vector<int32_t>> texts;
-    for (int i = 0; i < 3; ++i) texts.emplace_back(32, i);
-    const auto row = [&](size_t i) { return TokenRow{texts[i].data(), 32, 31}; };
-    BlockCacheOptions options; // room for two rows and no more, one at a time
-    options.decode_tokens = 16;
+    for (int i = 0; i < 3; ++i) texts.emplace_back(33, i);
+    const auto row = [&](size_t i) { return TokenRow{texts[i].data(), 33, 32}; };
+    BlockCacheOptions options; // six blocks, three of them a row's: two full ones and its last
+    options.decode_tokens = 15;
     options.running = 1;
     options.capacity_tokens = 96;
-    // 0, 1, 0 (found), 2 (takes the place of 1), 0 (found), 1 (gone)
+    // Row 2 takes one block away: the last full one of row 1, as row 0 was used since.
     const BlockCacheResult result =
         BlockCache(options).run({row(0), row(1), row(0), row(2), row(0), row(1)});
-    assert_int_equal(result.processed, 32 + 32 + 16 + 32 + 16 + 32);
+    assert_int_equal(result.processed, 33 + 33 + 1 + 33 + 1 + 17);
 }
 
 void groups_save_more_than_a_cache_of_a_gpus_memory(void **) {
