@@ -24,8 +24,8 @@ struct DecoderStep {
         join,      // a space between tokens: what no decoder at all means
     };
     Kind kind;
-    std::string pattern;
-    std::string content;
+    std::string pattern = {};
+    std::string content = {};
     int64_t start = 0;
     int64_t stop = 0;
     bool drop_first = false;

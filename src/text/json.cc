@@ -5,21 +5,20 @@
 namespace batchllm {
 namespace {
 
-// A key for an error: cut short, and without control characters.
-std::string shown(std::string_view text) {
-    std::string result;
-    for (const char c : text.substr(0, 64)) {
-        result.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
-    }
-    return text.size() > 64 ? result + "..." : result;
-}
-
 // Where the member of an object stands; the file itself is "name: ".
 std::string member_of(const std::string &where, std::string_view key) {
     return where + (where.ends_with(": ") ? "" : ".") + std::string(key);
 }
 
 } // namespace
+
+std::string quote_for_error(std::string_view text) {
+    std::string result = "\"";
+    for (const char c : text.substr(0, 64)) {
+        result.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+    }
+    return result + (text.size() > 64 ? "...\"" : "\"");
+}
 
 Status JsonValue::malformed(const std::string &what) const {
     return Status(BATCHLLM_ERROR_TOKENIZER_FORMAT,
@@ -71,10 +70,11 @@ Result<JsonObject> JsonObject::open(const JsonValue &value,
     JsonObject result(value);
     for (const auto [key, element] : object) {
         if (std::find(known.begin(), known.end(), key) == known.end()) {
-            return value.unsupported("key \"" + shown(key) + "\" is not known");
+            return value.unsupported("key " + quote_for_error(key) + " is not known");
         }
         for (const auto &[earlier, unused] : result.members_) {
-            if (earlier == key) return value.malformed("key \"" + shown(key) + "\" is given twice");
+            if (earlier == key)
+                return value.malformed("key " + quote_for_error(key) + " is given twice");
         }
         result.members_.emplace_back(key, element);
     }

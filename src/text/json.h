@@ -1,6 +1,7 @@
 // Strict reading of JSON values: an error names the file and the key, and a key is given once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -12,6 +13,9 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+// Text from a file as an error shows it: in quotes, cut short, without control characters.
+std::string quote_for_error(std::string_view text);
 
 // A value and where it stands: "tokenizer.json: model.vocab".
 class JsonValue {

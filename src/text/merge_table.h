@@ -1,6 +1,7 @@
 // A pair of neighbouring tokens to the token that they merge into, and the merge's rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -20,7 +20,7 @@ struct PreTokenizerStep {
     enum class Prepend : uint8_t { always, first, never };
     Kind kind;
     SplitPattern pattern = SplitPattern::gpt2;
-    std::string mark; // one character
+    std::string mark = {}; // one character
     Prepend prepend = Prepend::always;
     bool cut = true;
 };

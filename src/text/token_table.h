@@ -2,6 +2,7 @@
 // each spelling one id.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -18,15 +18,6 @@ constexpr size_t kMostTokenBytes = 1 << 16;
 constexpr size_t kMostAddedBytes = 4096;
 constexpr size_t kMostSteps = 16;
 
-// Text from the file as an error shows it.
-std::string quoted(std::string_view text) {
-    std::string result = "\"";
-    for (const char c : text.substr(0, 64)) {
-        result.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
-    }
-    return result + (text.size() > 64 ? "...\"" : "\"");
-}
-
 Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
     simdjson::dom::object object;
     if (value.raw().get(object) != simdjson::SUCCESS) return value.malformed("not an object");
@@ -34,21 +25,21 @@ Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
         int64_t id = 0;
         if (!id_value.is_number() || id_value.get(id) != simdjson::SUCCESS || id < 0 ||
             id > kMostId) {
-            return value.malformed("token " + quoted(token) + ": id is not an integer from 0 to " +
-                                   std::to_string(kMostId));
+            return value.malformed("token " + quote_for_error(token) +
+                                   ": id is not an integer from 0 to " + std::to_string(kMostId));
         }
         if (!simdjson::validate_utf8(token.data(), token.size())) {
             return value.malformed("token of id " + std::to_string(id) + ": not valid Unicode");
         }
         if (token.size() > kMostTokenBytes) {
-            return value.malformed("token " + quoted(token) + ": longer than " +
+            return value.malformed("token " + quote_for_error(token) + ": longer than " +
                                    std::to_string(kMostTokenBytes) + " bytes");
         }
         if (!vocabulary->insert(token, static_cast<int32_t>(id))) {
             return value.malformed(vocabulary->find(token) >= 0
-                                       ? "token " + quoted(token) + " is given twice"
-                                       : "token " + quoted(token) + ": another one has its id, " +
-                                             std::to_string(id));
+                                       ? "token " + quote_for_error(token) + " is given twice"
+                                       : "token " + quote_for_error(token) +
+                                             ": another one has its id, " + std::to_string(id));
         }
     }
     return {};
@@ -105,7 +96,7 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
               std::pair(pair.right, std::string(merge.second)), std::pair(pair.token, joined)}) {
             if (id < 0) {
                 return value.malformed("merge " + std::to_string(index) + ": token " +
-                                       quoted(token) + " is not in the vocabulary");
+                                       quote_for_error(token) + " is not in the vocabulary");
             }
         }
         model->merges.push_back(pair);
@@ -128,7 +119,8 @@ Status read_model(const JsonValue &value, BpeSettings *model) {
     if (raw["type"].get(type) == simdjson::SUCCESS) {
         ASSIGN_OR_RETURN(const std::string name, JsonValue(type, value.where() + ".type").string());
         if (name != "BPE") {
-            return value.unsupported("model " + quoted(name) + " is not supported, only BPE");
+            return value.unsupported("model " + quote_for_error(name) +
+                                     " is not supported, only BPE");
         }
     }
     ASSIGN_OR_RETURN(
@@ -156,7 +148,8 @@ Status read_model(const JsonValue &value, BpeSettings *model) {
         ASSIGN_OR_RETURN(const std::string unknown, object.string("unk_token"));
         model->unknown_token = model->vocabulary.find(unknown);
         if (model->unknown_token < 0) {
-            return object["unk_token"].malformed(quoted(unknown) + " is not in the vocabulary");
+            return object["unk_token"].malformed(quote_for_error(unknown) +
+                                                 " is not in the vocabulary");
         }
         if (unknown.empty()) return object["unk_token"].unsupported("an empty token");
     }
@@ -198,19 +191,19 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     for (const JsonValue &item : items) {
         ASSIGN_OR_RETURN(AddedToken token, read_added_token(item));
         if (!contents.insert(token.content).second) {
-            return item.malformed("token " + quoted(token.content) + " is given twice");
+            return item.malformed("token " + quote_for_error(token.content) + " is given twice");
         }
         int32_t id = vocabulary.find(token.content);
         if (id < 0) {
             id = next_id++;
             if (vocabulary.contains(id)) {
                 return item.unsupported("the vocabulary's ids have gaps: token " +
-                                        quoted(token.content) + " would share id " +
+                                        quote_for_error(token.content) + " would share id " +
                                         std::to_string(id));
             }
         }
         if (id != token.id) {
-            return item.malformed("token " + quoted(token.content) + " has id " +
+            return item.malformed("token " + quote_for_error(token.content) + " has id " +
                                   std::to_string(token.id) + ", but its place gives it " +
                                   std::to_string(id));
         }

@@ -1,6 +1,7 @@
 // UTF-8 to code points and back. Input is valid UTF-8: who takes text from outside checks it first.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 

@@ -1,6 +1,7 @@
 // Words met lately to their tokens. Bounded: one place for each hash, the later word wins.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
