@@ -129,12 +129,15 @@ void Scheduler::finish_step() {
                                            end - request->prompt.length + request->score_positions);
             } else if (!request->output.empty() &&
                        own_target(*request) == int64_t{request->computed} + 1) {
-                impl.lengths.generated(request->max_tokens);
+                impl.lengths.generated(request->max_tokens,
+                                       static_cast<int64_t>(request->output.size()) - 1);
                 request->state = RequestState::decoding;
             }
         }
         if (request->done) {
-            if (request->max_tokens > 0) impl.lengths.ended();
+            if (request->max_tokens > 0)
+                impl.lengths.ended(request->max_tokens,
+                                   static_cast<int64_t>(request->output.size()));
             impl.leave(request);
             impl.forget(request);
         } else {
@@ -142,6 +145,7 @@ void Scheduler::finish_step() {
         }
     }
     impl.running.resize(kept);
+    impl.lengths.forget(impl.longest);
 }
 
 // Gives up what an admitted request holds.
