@@ -104,11 +104,16 @@ int main(int argc, char **argv) {
                     last.groups.size(), 100 * last.saving_ratio());
     }
 
+    double best_again = 1e9;
+    int64_t kept = 0;
+    for (int i = 0; i < repeats; ++i) {
+        const Plan again = make_plan(job.rows, {}, options, &last).value();
+        best_again = std::min(best_again, again.seconds);
+        kept = again.reused_rows;
+    }
+    std::printf("from the same plan: %.2f ms, %lld rows kept\n", best_again * 1e3,
+                static_cast<long long>(kept));
     auto start = std::chrono::steady_clock::now();
-    const Plan again = make_plan(job.rows, {}, options, &last).value();
-    std::printf("reuse: %.2f ms, %lld rows kept\n", again.seconds * 1e3,
-                static_cast<long long>(again.reused_rows));
-    start = std::chrono::steady_clock::now();
     const std::string file = write_plan(last).value();
     const double writing = seconds_since(start);
     start = std::chrono::steady_clock::now();
