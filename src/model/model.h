@@ -33,7 +33,8 @@ std::vector<float> rope_inverse_frequencies(const RopeConfig &rope, int32_t head
 
 struct ModelConfig {
     Architecture architecture = Architecture::llama;
-    DType dtype = DType::bf16; // as stated by the config, for compute_type auto
+    DType dtype = DType::f32; // as the config states it, else (load_model) the embedding's
+    bool dtype_stated = false;
     int32_t vocabulary = 0;
     int32_t hidden = 0;
     int32_t intermediate = 0;
@@ -46,7 +47,7 @@ struct ModelConfig {
     // With a sliding window, the first `full_attention_layers` layers see everything (Qwen2's
     // max_window_layers); 0 for Mistral.
     int32_t full_attention_layers = 0;
-    double norm_epsilon = 1e-5;
+    double norm_epsilon = 1e-6;
     bool tied_embeddings = false;
     bool attention_bias = false;        // on q, k, v
     bool attention_output_bias = false; // on o
@@ -63,10 +64,12 @@ struct ModelConfig {
     int32_t gqa_ratio() const { return heads / kv_heads; }
 };
 
+// config.json and generation_config.json alone.
 Result<ModelConfig> load_config(const std::string &model_dir);
 
 // A matrix [rows, columns], row-major (or a vector: rows = length, columns = 1), in a mapped file.
-// data is null for a tensor that the architecture does not have.
+// data is null for a tensor that the architecture does not have, and else aligned to nothing: the
+// format allows any offset. All of a model's tensors need not be of one type.
 struct Tensor {
     DType dtype = DType::f32;
     const std::byte *data = nullptr;
@@ -97,7 +100,7 @@ struct Model {
     Tensor embedding; // [vocabulary, hidden]
     std::vector<LayerWeights> layers;
     Tensor final_norm; // [hidden]
-    Tensor lm_head;    // [vocabulary, hidden]; the embedding when tied
+    Tensor lm_head;    // [vocabulary, hidden]; the embedding's own bytes when tied
     std::vector<MappedFile> files;
 
     int64_t weight_bytes() const;

@@ -127,7 +127,8 @@ void Scheduler::finish_step() {
                 const int32_t end = request->own_begin + request->computed;
                 request->scored = std::max(request->scored,
                                            end - request->prompt.length + request->score_positions);
-            } else if (own_target(*request) == int64_t{request->computed} + 1) {
+            } else if (!request->output.empty() &&
+                       own_target(*request) == int64_t{request->computed} + 1) {
                 impl.lengths.generated(request->max_tokens,
                                        static_cast<int64_t>(request->output.size()) - 1);
                 request->state = RequestState::decoding;

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""Makes tests/golden: small random models of every family, and what transformers computes with them.
+
+    python3 -m venv .venv && .venv/bin/pip install torch transformers numpy safetensors
+    .venv/bin/python scripts/make_golden.py [--only NAME] [--output tests/golden]
+
+Everything comes from fixed seeds. The weights are rounded to the type of the file before the
+reference sees them, and the reference computes in float32. tests/golden/README.md describes the
+files.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import warnings
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+warnings.filterwarnings("ignore")
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+NEW_TOKENS = 24
+WINDOW = "sliding_window"
+
+# name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
+# size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
+# "rope_type" are the older spellings of the rope keys.
+MODELS = {
+    "llama2_mha_f16": ("llama", "float16", "type", dict(
+        vocab_size=288, hidden_size=128, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
+        rms_norm_eps=1e-5), 2, None),
+    "llama3_gqa_sharded_bf16": ("llama", "bfloat16", "new", dict(
+        vocab_size=300, hidden_size=96, intermediate_size=80, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=512,
+        rms_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=64)),
+        [298, 299], 160),
+    "llama_gqa8_llama3_bf16": ("llama", "bfloat16", "rope_type", dict(
+        vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=1, head_dim=64, max_position_embeddings=512,
+        tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=32.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=128)),
+        "frequent", None),
+    "llama_mqa_linear_bf16": ("llama", "bfloat16", "type", dict(
+        vocab_size=257, hidden_size=96, intermediate_size=112, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=64, max_position_embeddings=1024,
+        rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)), None, None),
+    "llama_bias_f32": ("llama", "float32", "new", dict(
+        vocab_size=290, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=80, max_position_embeddings=512,
+        attention_bias=True, mlp_bias=True), None, None),
+    "mistral_window_bf16": ("mistral", "bfloat16", "type", dict(
+        vocab_size=300, hidden_size=96, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=512,
+        sliding_window=27), 299, None),
+    "mistral_full_f16": ("mistral", "float16", "type", dict(
+        vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=128, max_position_embeddings=512,
+        sliding_window=None), 299, None),
+    "qwen2_tied_bf16": ("qwen2", "bfloat16", "type", dict(
+        vocab_size=304, hidden_size=128, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
+        tie_word_embeddings=True), [302, 303], None),
+    "qwen2_window_bf16": ("qwen2", "bfloat16", "new", dict(
+        vocab_size=300, hidden_size=128, intermediate_size=64, num_hidden_layers=3,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
+        use_sliding_window=True, sliding_window=40, max_window_layers=1), None, None),
+    "qwen3_bf16": ("qwen3", "bfloat16", "type", dict(
+        vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=128, max_position_embeddings=512,
+        rope_parameters=dict(rope_type="default", rope_theta=1000000.0)), [298, 299], None),
+    "qwen3_bias_tied_sharded_f16": ("qwen3", "float16", "new", dict(
+        vocab_size=310, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=96, max_position_embeddings=512,
+        attention_bias=True, tie_word_embeddings=True), None, 120),
+}
+
+
+def fill_weights(model, seed, tied):
+    """Random weights with which greedy output wanders instead of repeating itself."""
+    random = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            shape = tuple(parameter.shape)
+            values = random.standard_normal(shape)
+            if "norm" in name:
+                values = 1 + 0.2 * values
+                if name == "model.norm.weight" and tied:
+                    values *= 3
+            elif name.endswith(".bias"):
+                values *= 0.12
+            elif "embed_tokens" in name:
+                # Small when tied: the residual stream must not be the last token's embedding,
+                # which would make that token the likeliest.
+                values *= 0.08 if tied else 0.5
+            elif "lm_head" in name:
+                values *= 3 / math.sqrt(shape[1])
+            elif "q_proj" in name or "k_proj" in name:
+                values *= 1.5 / math.sqrt(shape[1])
+            else:
+                values *= 1.2 / math.sqrt(shape[1])
+            parameter.copy_(torch.from_numpy(values))
+
+
+def respell(path, spelling):
+    """Rewrites config.json with the keys that models published before transformers 5 have."""
+    if spelling == "new":
+        return
+    with open(path) as file:
+        config = json.load(file)
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
+    config.pop("layer_types", None)
+    if config["model_type"] != "qwen3" and config.get("head_dim") == (
+            config["hidden_size"] // config["num_attention_heads"]):
+        config.pop("head_dim")
+    with open(path, "w") as file:
+        json.dump(config, file, indent=2)
+        file.write("\n")
+
+
+def make_prompts(random, vocabulary):
+    """24 prompts that share prefixes on two levels, from 3 to 200 tokens."""
+    def run(length):
+        return [int(t) for t in random.integers(3, vocabulary - 4, length)]
+
+    head = run(33)
+    prefixes = [head + run(12), head + run(31), head + run(71)]  # 45, 64, 104 tokens
+    prompts = []
+    for prefix, own_lengths in zip(prefixes, ([1, 2, 9, 20], [1, 5, 16], [3, 17, 40])):
+        prompts += [prefix + run(length) for length in own_lengths]
+    long_prefix = run(130)
+    prompts += [long_prefix + run(length) for length in (1, 30, 70)]
+    short_prefix = run(5)
+    prompts += [short_prefix + run(length) for length in (1, 4, 11)]
+    prompts.append(list(prefixes[1]))          # a prompt that is others' prefix
+    prompts.append(list(prompts[2]))           # and two equal ones
+    prompts += [run(length) for length in (3, 16, 17, 64, 65, 200)]
+    order = random.permutation(len(prompts))
+    return [prompts[i] for i in order]
+
+
+def greedy(model, prompt, eos):
+    """Token by token, each from a fresh pass over all that stands before it."""
+    tokens, margins, logprobs = [], [], []
+    for _ in range(NEW_TOKENS):
+        logits = model(torch.tensor([prompt + tokens]), use_cache=False).logits[0, -1].double()
+        top = torch.topk(logits, 2)
+        token = int(top.indices[0])
+        tokens.append(token)
+        margins.append(round(float(top.values[0] - top.values[1]), 6))
+        logprobs.append(round(float(torch.log_softmax(logits, 0)[token]), 6))
+        if token in eos:
+            break
+    return {"tokens": tokens, "margins": margins, "logprobs": logprobs}
+
+
+def score(model, prompt, continuations):
+    out = []
+    for continuation in continuations:
+        logits = model(torch.tensor([prompt + continuation]), use_cache=False).logits[0].double()
+        rows = torch.log_softmax(logits[len(prompt) - 1:-1], 1)
+        out.append([round(float(rows[i, t]), 6) for i, t in enumerate(continuation)])
+    return out
+
+
+def check_against_generate(model, prompts, rows, eos):
+    """transformers' own generate(), with its cache, must agree but where two tokens are close."""
+    for prompt, row in zip(prompts, rows):
+        generated = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0,
+            eos_token_id=sorted(eos) or None)[0, len(prompt):].tolist()
+        for i, (a, b) in enumerate(zip(generated, row["tokens"])):
+            if row["margins"][i] < 1e-3:
+                break
+            assert a == b, (prompt, i, generated, row)
+
+
+def make_model(name, seed, output):
+    model_type, dtype, spelling, settings, eos, shard_kb = MODELS[name]
+    directory = os.path.join(output, name)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    config = AutoConfig.for_model(model_type, bos_token_id=1, eos_token_id=None, pad_token_id=None,
+                                  **settings)
+    random = np.random.default_rng([seed, 1])
+    prompts = make_prompts(random, config.vocab_size)
+
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    fill_weights(model, [seed, 0], config.tie_word_embeddings)
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
+    for file in os.listdir(directory):
+        os.chmod(os.path.join(directory, file), 0o644)
+    respell(os.path.join(directory, "config.json"), spelling)
+
+    # The reference reads the directory as a user would: the same files, the spelling included.
+    reference = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        if eos == "frequent":
+            # Two ids that do come up: rows end at them, at different lengths.
+            rows = [greedy(reference, prompt, set()) for prompt in prompts]
+            ends = {}
+            for row in rows:
+                for token in set(row["tokens"][2:]):
+                    ends[token] = ends.get(token, 0) + 1
+            eos = sorted(sorted(ends, key=lambda t: (-ends[t], t))[:2])
+        ids = set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
+        rows = [greedy(reference, prompt, ids) for prompt in prompts]
+        check_against_generate(reference, prompts, rows, ids)
+        scores = []
+        for i in random.choice(len(prompts), 6, replace=False):
+            lengths = [1, 1, 1, 1] if len(scores) % 2 == 0 else [1, 2, 3, 6]
+            continuations = [[int(t) for t in random.integers(0, config.vocab_size, length)]
+                             for length in lengths]
+            scores.append({"prompt": int(i), "continuations": continuations,
+                           "logprobs": score(reference, prompts[i], continuations)})
+
+    with open(os.path.join(directory, "generation_config.json"), "w") as file:
+        generation = {"bos_token_id": 1, "do_sample": False}
+        if eos is not None:
+            generation["eos_token_id"] = eos
+        json.dump(generation, file, indent=2)
+        file.write("\n")
+
+    variety = [len(set(row["tokens"])) / len(row["tokens"]) for row in rows]
+    flat = [m for row in rows for m in row["margins"]]
+    close = sum(m < 1e-3 for m in flat)
+    assert np.mean(variety) > 0.5, (name, variety)
+    assert len({tuple(row["tokens"]) for row in rows}) >= len(prompts) - 2, name
+    assert close <= 0.01 * len(flat), (name, close, len(flat))
+    golden = {
+        "format": 1,
+        "reference": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU, "
+                     "float32, eager attention",
+        "new_tokens": NEW_TOKENS,
+        "eos_tokens": sorted(ids),
+        "rows": [{"prompt": prompt, **row} for prompt, row in zip(prompts, rows)],
+        "scores": scores,
+    }
+    with open(os.path.join(directory, "golden.json"), "w") as file:
+        json.dump(golden, file, separators=(",", ":"))
+        file.write("\n")
+    size = sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))
+    print(f"{name}: {size / 1000:.0f} kB, variety {np.mean(variety):.2f}, least margin "
+          f"{min(flat):.2g}, {close} of {len(flat)} under 1e-3, eos {sorted(ids)}, mean length "
+          f"{np.mean([len(r['tokens']) for r in rows]):.1f}")
+
+
+def make_rope(output):
+    """Inverse frequencies as transformers computes them, as the bits of their float32."""
+    cases = []
+    shapes = [(16, 10000.0), (64, 10000.0), (80, 10000.0), (96, 250000.0), (128, 10000.0),
+              (128, 500000.0), (128, 1000000.0), (256, 1e7), (2, 10000.0)]
+    kinds = [dict(rope_type="default"),
+             dict(rope_type="linear", factor=4.0), dict(rope_type="linear", factor=2.5),
+             dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=8192),
+             dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=8192),
+             dict(rope_type="llama3", factor=8.0, low_freq_factor=1.5, high_freq_factor=3.7,
+                  original_max_position_embeddings=64)]
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    for head_dim, theta in shapes:
+        for kind in kinds:
+            rope = {"rope_theta": theta, **kind}
+            config = transformers.LlamaConfig(
+                hidden_size=head_dim * 2, num_attention_heads=2, head_dim=head_dim,
+                max_position_embeddings=131072, rope_parameters=dict(rope))
+            frequencies = LlamaRotaryEmbedding(config).inv_freq.float().numpy()
+            cases.append({"head_dim": head_dim, **rope,
+                          "bits": [int(b) for b in frequencies.view(np.uint32)]})
+    with open(os.path.join(output, "rope.json"), "w") as file:
+        json.dump(cases, file, separators=(",", ":"))
+        file.write("\n")
+    print(f"rope.json: {len(cases)} cases")
+
+
+def make_defaults(output):
+    """What each architecture's configuration class makes of a config.json with nothing in it."""
+    keys = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+            "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
+            "max_window_layers", "use_sliding_window", "bos_token_id", "eos_token_id", "hidden_act"]
+    out = {}
+    for model_type in ("llama", "mistral", "qwen2", "qwen3"):
+        config = AutoConfig.for_model(model_type)
+        out[model_type] = {key: getattr(config, key, None) for key in keys}
+        out[model_type]["rope_theta"] = config.rope_parameters["rope_theta"]
+    with open(os.path.join(output, "config_defaults.json"), "w") as file:
+        json.dump(out, file, indent=1)
+        file.write("\n")
+    print("config_defaults.json")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
+    parser.add_argument("--only", help="one model of this name")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    os.makedirs(arguments.output, exist_ok=True)
+    for index, name in enumerate(MODELS):
+        if arguments.only in (None, name):
+            make_model(name, 1000 + index, arguments.output)
+    if arguments.only is None:
+        make_rope(arguments.output)
+        make_defaults(arguments.output)
+
+
+if __name__ == "__main__":
+    main()

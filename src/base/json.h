@@ -1,0 +1,84 @@
+// JSON text -> values with a name. Every value knows its file and the path of keys that leads to
+// it, so that an error can name both. Parsed strictly: UTF-8, one document, no object with two
+// equal keys (a reader that takes the last of them hides what another reader saw).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+// Text that came from a file, for an error: cut short, and with nothing in it that could end a line
+// or drive a terminal.
+std::string printable(std::string_view text, size_t limit = 80);
+
+// A view of one value: valid while the document it came from lives, wherever that is moved.
+class JsonValue {
+  public:
+    bool is_null() const { return element_.is_null(); }
+    bool is_object() const { return element_.is_object(); }
+    bool is_array() const { return element_.is_array(); }
+    bool is_string() const { return element_.is_string(); }
+
+    // Each fails, naming file, key and value, when the value is of another type or out of
+    // [least, most]. A number with a fraction or an exponent is no integer.
+    Result<bool> boolean() const;
+    Result<int64_t> integer(int64_t least, int64_t most) const;
+    Result<double> number(double least, double most) const;
+    Result<std::string> string() const;
+    Result<std::vector<JsonValue>> elements() const;
+    Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
+
+    // A member of an object. find: nothing when it is absent, null included when it is not; at: an
+    // error when it is absent.
+    std::optional<JsonValue> find(std::string_view key) const;
+    Result<JsonValue> at(std::string_view key) const;
+
+    const std::string &file() const { return source_->file; }
+
+    // "file: path is value: problem". The document's error code.
+    Status fail(const std::string &problem) const;
+
+  private:
+    friend class JsonDocument;
+    struct Source {
+        std::string file;
+        int32_t code;
+    };
+    JsonValue(simdjson::dom::element element, const Source *source, std::string path)
+        : element_(element), source_(source), path_(std::move(path)) {}
+    JsonValue child(std::string_view key, simdjson::dom::element element) const;
+
+    simdjson::dom::element element_;
+    const Source *source_;
+    std::string path_; // "rope_scaling.factor"; "" for the whole document
+};
+
+class JsonDocument {
+  public:
+    // file: named in errors. code: of errors, parse errors included (BATCHLLM_ERROR_...).
+    static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
+
+    // Reads the file, of at most `limit` bytes.
+    static Result<JsonDocument> load(const std::string &path, size_t limit, int32_t code);
+
+    JsonValue root() const { return JsonValue(root_, source_.get(), ""); }
+
+  private:
+    JsonDocument() = default;
+    // On the heap, so that values survive a move of the document.
+    std::unique_ptr<simdjson::dom::parser> parser_;
+    std::unique_ptr<JsonValue::Source> source_;
+    simdjson::dom::element root_;
+};
+
+} // namespace batchllm

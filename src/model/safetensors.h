@@ -1,0 +1,34 @@
+// A .safetensors file -> the names, types, shapes and byte ranges of its tensors. Nothing of the
+// file is believed before it is checked; the tensors' own bytes are not read.
+//
+// The file is: 8 bytes, the header's length n, little-endian; n bytes of JSON, padded with spaces;
+// the tensors' bytes, row-major, little-endian. Held to what the format says: n at most 100 MB; the
+// header an object that begins with '{'; no key twice; "__metadata__" a map of strings; each
+// tensor's shape times its element size equal to its byte range; the ranges in order without a hole
+// or an overlap from the first byte to the file's last. The format asks for no alignment, so none
+// may be assumed when the bytes are read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+struct StoredTensor {
+    std::string name;
+    std::string type; // as the file spells it: "BF16", "F32", "I64", ...
+    std::vector<int64_t> shape;
+    int64_t offset; // of its first byte, from the file's first
+    int64_t bytes;
+};
+
+// In the order of their bytes. file: the whole file. path: named in errors.
+Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> file,
+                                                    const std::string &path);
+
+} // namespace batchllm
