@@ -1,0 +1,168 @@
+#include "backend/cpu/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace batchllm::cpu {
+
+Attention::Attention(const ModelConfig &config, const Kernels &kernels, const KvPages &pages,
+                     ThreadPool *pool)
+    : config_(config), kernels_(kernels), pages_(pages), pool_(pool),
+      padded_(padded_head_dim(config.head_dim)), scratch_(static_cast<size_t>(pool->size())) {}
+
+Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t layer,
+                      const void *queries, void *output) {
+    const int64_t ratio = config_.gqa_ratio();
+    const int64_t element = dtype_bytes(kernels_.element);
+    const size_t rows = static_cast<size_t>(list.most_queries * ratio);
+    for (Scratch &scratch : scratch_) {
+        RETURN_IF_ERROR(scratch.queries.reserve(static_cast<int64_t>(rows) * padded_ * element,
+                                                "attention queries"));
+        RETURN_IF_ERROR(
+            scratch.output.reserve(static_cast<int64_t>(rows) * padded_ * 4, "attention outputs"));
+        RETURN_IF_ERROR(scratch.scores.reserve(attention_scratch_floats() * 4, "attention scores"));
+        if (scratch.maximum.size() < rows) {
+            scratch.maximum.resize(rows);
+            scratch.sum.resize(rows);
+            scratch.visible_begin.resize(rows);
+            scratch.visible_end.resize(rows);
+        }
+        if (scratch.keys.size() < static_cast<size_t>(list.most_groups)) {
+            scratch.keys.resize(static_cast<size_t>(list.most_groups));
+            scratch.values.resize(static_cast<size_t>(list.most_groups));
+        }
+    }
+
+    const size_t parts = list.queries.size();
+    bool some_merged = false;
+    alone_.resize(parts);
+    row_.resize(parts);
+    for (int32_t r = 0; r < list.rows; ++r) {
+        const bool alone = list.part_begin[r + 1] - list.part_begin[r] == 1;
+        some_merged = some_merged || !alone;
+        for (int32_t p = list.part_begin[r]; p < list.part_begin[r + 1]; ++p) {
+            alone_[p] = alone;
+            row_[p] = r;
+        }
+    }
+    if (some_merged) {
+        RETURN_IF_ERROR(parts_.reserve(static_cast<int64_t>(parts) * config_.heads * padded_ * 4,
+                                       "parts of attention"));
+    }
+    if (maxima_.size() < parts * static_cast<size_t>(config_.heads)) {
+        maxima_.resize(parts * static_cast<size_t>(config_.heads));
+        sums_.resize(parts * static_cast<size_t>(config_.heads));
+    }
+
+    std::byte *out = static_cast<std::byte *>(output);
+    const std::byte *in = static_cast<const std::byte *>(queries);
+    pool_->parallel_for(static_cast<int64_t>(list.tasks.size()), [&](int64_t t, int32_t thread) {
+        const AttentionTask &task = list.tasks[t];
+        for (int32_t i = task.item_begin; i < task.item_end; ++i) {
+            run_item(batch, list, list.items[i], layer, task.kv_head, in, out, &scratch_[thread]);
+        }
+    });
+    if (!some_merged) return {};
+
+    constexpr int64_t kRowsOfTask = 8;
+    const int64_t merge_tasks = (list.rows + kRowsOfTask - 1) / kRowsOfTask;
+    pool_->parallel_for(merge_tasks, [&](int64_t task, int32_t) {
+        const int64_t last = std::min<int64_t>(list.rows, (task + 1) * kRowsOfTask);
+        std::vector<const float *> outputs;
+        std::vector<float> maxima, sums;
+        for (int64_t r = task * kRowsOfTask; r < last; ++r) {
+            const int32_t first = list.part_begin[r];
+            const int32_t count = list.part_begin[r + 1] - first;
+            if (count == 1) continue;
+            outputs.resize(count);
+            maxima.resize(count);
+            sums.resize(count);
+            for (int64_t head = 0; head < config_.heads; ++head) {
+                for (int32_t p = 0; p < count; ++p) {
+                    const int64_t at = int64_t{first + p} * config_.heads + head;
+                    outputs[p] = parts_.floats() + at * padded_;
+                    maxima[p] = maxima_[at];
+                    sums[p] = sums_[at];
+                }
+                kernels_.merge(count, outputs.data(), maxima.data(), sums.data(), config_.head_dim,
+                               out + (r * config_.heads + head) * config_.head_dim * element);
+            }
+        }
+    });
+    return {};
+}
+
+void Attention::run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
+                         int32_t layer, int32_t kv_head, const std::byte *queries,
+                         std::byte *output, Scratch *scratch) {
+    const int32_t ratio = config_.gqa_ratio();
+    const int64_t element = dtype_bytes(kernels_.element);
+    const int64_t token_bytes = int64_t{ratio} * padded_ * element;
+    const std::byte *head_queries =
+        queries + int64_t{kv_head} * static_cast<int64_t>(batch.tokens.size()) * token_bytes;
+    const AttentionQuery *query = list.queries.data() + item.query_begin;
+
+    const ContextNode &node = batch.nodes[item.node];
+    const int32_t page_groups = pages_.page_tokens() / kGroupTokens;
+    for (int32_t g = item.key_begin / kGroupTokens; g * kGroupTokens < item.key_end; ++g) {
+        const int32_t page = batch.pages[node.page_begin + g / page_groups];
+        scratch->keys[g] = pages_.keys(layer, page, kv_head, g % page_groups);
+        scratch->values[g] = pages_.values(layer, page, kv_head, g % page_groups);
+    }
+
+    // Tokens of one node that follow each other need no gathering.
+    bool contiguous = true;
+    for (int32_t q = 0; q < item.query_count; ++q) {
+        contiguous = contiguous && query[q].token == query[0].token + q;
+        for (int32_t r = 0; r < ratio; ++r) {
+            scratch->visible_begin[q * ratio + r] = query[q].visible_begin;
+            scratch->visible_end[q * ratio + r] = query[q].visible_end;
+        }
+    }
+    AttentionCall call;
+    call.queries = head_queries + query[0].token * token_bytes;
+    if (!contiguous) {
+        for (int32_t q = 0; q < item.query_count; ++q) {
+            std::memcpy(scratch->queries.data() + q * token_bytes,
+                        head_queries + query[q].token * token_bytes,
+                        static_cast<size_t>(token_bytes));
+        }
+        call.queries = scratch->queries.data();
+    }
+    call.rows = item.query_count * ratio;
+    call.head_dim = padded_;
+    call.key_groups = scratch->keys.data();
+    call.value_groups = scratch->values.data();
+    call.key_begin = item.key_begin;
+    call.key_end = item.key_end;
+    call.visible_begin = scratch->visible_begin.data();
+    call.visible_end = scratch->visible_end.data();
+    call.maximum = scratch->maximum.data();
+    call.sum = scratch->sum.data();
+    call.output = scratch->output.floats();
+    call.scratch = scratch->scores.floats();
+    kernels_.attention(call);
+
+    for (int32_t q = 0; q < item.query_count; ++q) {
+        const int64_t part = query[q].part;
+        const int64_t head = int64_t{kv_head} * ratio;
+        const float *result = call.output + int64_t{q} * ratio * padded_;
+        if (alone_[part] != 0) {
+            for (int32_t r = 0; r < ratio; ++r) {
+                const float *one = result + int64_t{r} * padded_;
+                const int64_t row = int64_t{row_[part]} * config_.heads + head + r;
+                kernels_.merge(1, &one, call.maximum + q * ratio + r, call.sum + q * ratio + r,
+                               config_.head_dim, output + row * config_.head_dim * element);
+            }
+            continue;
+        }
+        const int64_t at = part * config_.heads + head;
+        std::memcpy(parts_.floats() + at * padded_, result,
+                    static_cast<size_t>(int64_t{ratio} * padded_ * 4));
+        std::copy_n(call.maximum + q * ratio, ratio, maxima_.data() + at);
+        std::copy_n(call.sum + q * ratio, ratio, sums_.data() + at);
+    }
+}
+
+} // namespace batchllm::cpu

@@ -1,0 +1,55 @@
+// Runs a worklist over the KV pages with the thread pool: phase one by the kernels' attention, phase
+// two by their merge.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/buffer.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/kv_pages.h"
+#include "backend/cpu/worklist.h"
+#include "base/thread_pool.h"
+
+namespace batchllm::cpu {
+
+class Attention {
+  public:
+    // All borrowed.
+    Attention(const ModelConfig &config, const Kernels &kernels, const KvPages &pages,
+              ThreadPool *pool);
+
+    // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as kernels.h
+    // says. output: [list.rows][heads * head_dim] elements.
+    Status run(const TokenBatch &batch, const Worklist &list, int32_t layer, const void *queries,
+               void *output);
+
+  private:
+    struct Scratch {
+        Buffer queries; // gathered query rows of an item
+        Buffer output;  // of the kernel
+        Buffer scores;
+        std::vector<float> maximum, sum;
+        std::vector<int32_t> visible_begin, visible_end;
+        std::vector<const void *> keys, values;
+    };
+    void run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
+                  int32_t layer, int32_t kv_head, const std::byte *queries, std::byte *output,
+                  Scratch *scratch);
+
+    const ModelConfig &config_;
+    const Kernels &kernels_;
+    const KvPages &pages_;
+    ThreadPool *pool_;
+    int32_t padded_;
+    std::vector<Scratch> scratch_; // [threads]
+    // Parts of rows that have more than one; the rest goes straight to the output.
+    Buffer parts_;               // [part][heads][D]
+    std::vector<float> maxima_;  // [part][heads]
+    std::vector<float> sums_;    // [part][heads]
+    std::vector<uint8_t> alone_; // [part] the only one of its row
+    std::vector<int32_t> row_;   // [part]
+};
+
+} // namespace batchllm::cpu

@@ -1,0 +1,255 @@
+// The attention kernel, written once over a vector type and an element type. Included inside the
+// anonymous namespace of each kernels_*.cc, after that file has defined KERNEL_TARGET (the target
+// attribute of every function), Simd (16 floats) and Element: no code that was compiled for one
+// instruction set can so be linked into another's.
+//
+// Flash attention (online softmax): for each pass of kPassKeys positions, for each tile of rows:
+// scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output *
+// 2^(old maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile
+// sees are skipped.
+
+using Type = Element::Type;
+using Vector = Simd::Vector;
+constexpr int32_t kPack = Element::kPack;
+
+// scores[r * kPassKeys + 16 g + lane] for R rows and G groups.
+template <int R, int G> KERNEL_TARGET inline void
+score_tile(const Type *queries, int64_t head_dim, const void *const *key_groups, float *scores) {
+    Vector sums[R][G];
+    const Type *keys[G];
+    for (int r = 0; r < R; ++r) {
+        for (int g = 0; g < G; ++g) sums[r][g] = Simd::zero();
+    }
+    for (int g = 0; g < G; ++g) keys[g] = static_cast<const Type *>(key_groups[g]);
+    for (int64_t d = 0; d < head_dim; d += kPack) {
+        Element::Operand key[G];
+        for (int g = 0; g < G; ++g) key[g] = Element::load(keys[g] + d * kLanes);
+        for (int r = 0; r < R; ++r) {
+            const Element::Operand query = Element::broadcast(queries + r * head_dim + d);
+            for (int g = 0; g < G; ++g) {
+                sums[r][g] = Element::multiply_add(query, key[g], sums[r][g]);
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int g = 0; g < G; ++g) Simd::store(scores + r * kPassKeys + g * kLanes, sums[r][g]);
+    }
+}
+
+template <int R> KERNEL_TARGET void score_rows(const Type *queries, int64_t head_dim,
+                                               const void *const *key_groups, int32_t groups,
+                                               float *scores) {
+    constexpr int kWide = R <= Simd::kFewRows ? Simd::kWideGroups : Simd::kGroups;
+    int32_t g = 0;
+    for (; g + kWide <= groups; g += kWide) {
+        score_tile<R, kWide>(queries, head_dim, key_groups + g, scores + g * kLanes);
+    }
+    for (; g < groups; ++g) {
+        score_tile<R, 1>(queries, head_dim, key_groups + g, scores + g * kLanes);
+    }
+}
+
+// output[r, 16 c ..] = output * rescale[r] + sum over tokens of weights[r, token] * values.
+template <int R, int C>
+KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *value_groups,
+                                     int32_t groups, int64_t head_dim, const float *rescale,
+                                     int64_t column, float *output) {
+    Vector sums[R][C];
+    for (int r = 0; r < R; ++r) {
+        const Vector factor = Simd::set(rescale[r]);
+        for (int c = 0; c < C; ++c) {
+            sums[r][c] =
+                Simd::multiply(Simd::load(output + r * head_dim + column + c * kLanes), factor);
+        }
+    }
+    for (int32_t g = 0; g < groups; ++g) {
+        const Type *values = static_cast<const Type *>(value_groups[g]) + column * kPack;
+        for (int64_t t = 0; t < kGroupTokens; t += kPack) {
+            Element::Operand value[C];
+            for (int c = 0; c < C; ++c) {
+                value[c] = Element::load(values + t * head_dim + c * kLanes * kPack);
+            }
+            for (int r = 0; r < R; ++r) {
+                const Element::Operand weight =
+                    Element::broadcast(weights + r * kPassKeys + g * kGroupTokens + t);
+                for (int c = 0; c < C; ++c) {
+                    sums[r][c] = Element::multiply_add(weight, value[c], sums[r][c]);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < C; ++c) {
+            Simd::store(output + r * head_dim + column + c * kLanes, sums[r][c]);
+        }
+    }
+}
+
+template <int R> KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups,
+                                               int32_t groups, int64_t head_dim,
+                                               const float *rescale, float *output) {
+    int64_t column = 0;
+    for (; column + Simd::kColumns * kLanes <= head_dim; column += Simd::kColumns * kLanes) {
+        weigh_tile<R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale, column,
+                                      output);
+    }
+    if constexpr (Simd::kColumns > 2) {
+        for (; column + 2 * kLanes <= head_dim; column += 2 * kLanes) {
+            weigh_tile<R, 2>(weights, value_groups, groups, head_dim, rescale, column, output);
+        }
+    }
+    for (; column < head_dim; column += kLanes) {
+        weigh_tile<R, 1>(weights, value_groups, groups, head_dim, rescale, column, output);
+    }
+}
+
+using ScoreFunction = void (*)(const Type *, int64_t, const void *const *, int32_t, float *);
+using WeighFunction = void (*)(const Type *, const void *const *, int32_t, int64_t, const float *,
+                               float *);
+
+// By the number of rows: entry r - 1 takes r rows. Tables end at Simd::kScoreRows, kWeighRows.
+constexpr ScoreFunction kScoreRows[kTileRows] = {
+    score_rows<1>,
+    Simd::kScoreRows >= 2 ? score_rows<Simd::kScoreRows >= 2 ? 2 : 1> : nullptr,
+    Simd::kScoreRows >= 3 ? score_rows<Simd::kScoreRows >= 3 ? 3 : 1> : nullptr,
+    Simd::kScoreRows >= 4 ? score_rows<Simd::kScoreRows >= 4 ? 4 : 1> : nullptr,
+    Simd::kScoreRows >= 5 ? score_rows<Simd::kScoreRows >= 5 ? 5 : 1> : nullptr,
+    Simd::kScoreRows >= 6 ? score_rows<Simd::kScoreRows >= 6 ? 6 : 1> : nullptr,
+    Simd::kScoreRows >= 7 ? score_rows<Simd::kScoreRows >= 7 ? 7 : 1> : nullptr,
+    Simd::kScoreRows >= 8 ? score_rows<Simd::kScoreRows >= 8 ? 8 : 1> : nullptr,
+    Simd::kScoreRows >= 9 ? score_rows<Simd::kScoreRows >= 9 ? 9 : 1> : nullptr,
+    Simd::kScoreRows >= 10 ? score_rows<Simd::kScoreRows >= 10 ? 10 : 1> : nullptr,
+    Simd::kScoreRows >= 11 ? score_rows<Simd::kScoreRows >= 11 ? 11 : 1> : nullptr,
+    Simd::kScoreRows >= 12 ? score_rows<Simd::kScoreRows >= 12 ? 12 : 1> : nullptr,
+};
+constexpr WeighFunction kWeighRows[kTileRows] = {
+    weigh_rows<1>,
+    Simd::kWeighRows >= 2 ? weigh_rows<Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
+    Simd::kWeighRows >= 3 ? weigh_rows<Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
+    Simd::kWeighRows >= 4 ? weigh_rows<Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
+    Simd::kWeighRows >= 5 ? weigh_rows<Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
+    Simd::kWeighRows >= 6 ? weigh_rows<Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
+};
+
+// Hides the positions outside [begin, end) of a row of scores: a hidden score may be anything, NaN
+// included, since its key may never have been written.
+KERNEL_TARGET inline void hide(float *scores, int32_t width, int32_t begin, int32_t end) {
+    for (int32_t i = 0; i < begin; ++i) scores[i] = -Simd::kInfinity;
+    for (int32_t i = end < 0 ? 0 : end; i < width; ++i) scores[i] = -Simd::kInfinity;
+}
+
+// One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
+KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t rows,
+                               int32_t begin, int32_t end) {
+    const int64_t head_dim = call.head_dim;
+    const int32_t *visible_begin = call.visible_begin + first;
+    const int32_t *visible_end = call.visible_end + first;
+    int32_t low = end;
+    int32_t high = begin;
+    int32_t last_begin = begin;
+    int32_t first_end = end;
+    for (int32_t r = 0; r < rows; ++r) {
+        if (visible_begin[r] < low) low = visible_begin[r];
+        if (visible_end[r] > high) high = visible_end[r];
+        if (visible_begin[r] > last_begin) last_begin = visible_begin[r];
+        if (visible_end[r] < first_end) first_end = visible_end[r];
+    }
+    if (low < begin) low = begin;
+    if (high > end) high = end;
+    if (low >= high) return;
+    const int32_t group = low / kGroupTokens;
+    const int32_t groups = (high + kGroupTokens - 1) / kGroupTokens - group;
+    const int32_t origin = group * kGroupTokens;
+    const int32_t width = groups * kGroupTokens;
+
+    const Type *queries = static_cast<const Type *>(call.queries) + first * head_dim;
+    float *scores = call.scratch;
+    Type *weights = reinterpret_cast<Type *>(call.scratch + kTileRows * kPassKeys);
+    kScoreRows[rows - 1](queries, head_dim, call.key_groups + group, groups, scores);
+
+    float rescale[kTileRows];
+    const bool some_hidden = last_begin > origin || first_end < origin + width;
+    for (int32_t r = 0; r < rows; ++r) {
+        float *row = scores + r * kPassKeys;
+        if (some_hidden) hide(row, width, visible_begin[r] - origin, visible_end[r] - origin);
+        Vector most = Simd::load(row);
+        for (int32_t i = kLanes; i < width; i += kLanes) {
+            most = Simd::maximum(most, Simd::load(row + i));
+        }
+        const float old_maximum = call.maximum[first + r];
+        float maximum = Simd::reduce_maximum(most);
+        if (!(maximum > old_maximum)) maximum = old_maximum;
+        // Nothing seen so far: any finite maximum gives weights of zero. NaN scores stay NaN.
+        const float base = maximum == -Simd::kInfinity ? 0.0f : maximum;
+        const Vector offset = Simd::set(base);
+        Vector total = Simd::zero();
+        Type *weight = weights + r * kPassKeys;
+        for (int32_t i = 0; i < width; i += kLanes) {
+            const Vector power = Simd::exp2(Simd::subtract(Simd::load(row + i), offset));
+            total = Simd::add(total, power);
+            Element::store(weight + i, power);
+        }
+        const float factor = Simd::exp2_one(old_maximum - base);
+        rescale[r] = factor;
+        call.maximum[first + r] = maximum;
+        call.sum[first + r] = call.sum[first + r] * factor + Simd::reduce_add(total);
+    }
+    for (int32_t r = 0; r < rows;) {
+        const int32_t left = rows - r;
+        const int32_t take = left < Simd::kWeighRows ? left : Simd::kWeighRows;
+        kWeighRows[take - 1](weights + r * kPassKeys, call.value_groups + group, groups, head_dim,
+                             rescale + r, call.output + (first + r) * head_dim);
+        r += take;
+    }
+}
+
+KERNEL_TARGET void attention(const AttentionCall &call) {
+    for (int32_t r = 0; r < call.rows; ++r) {
+        call.maximum[r] = -Simd::kInfinity;
+        call.sum[r] = 0;
+    }
+    const int64_t values = int64_t{call.rows} * call.head_dim;
+    for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
+    // Tiles of equal size rather than one small last one.
+    const int32_t tiles = (call.rows + Simd::kScoreRows - 1) / Simd::kScoreRows;
+    // Wide heads in shorter passes: the keys and values of a pass take at most 128 KiB.
+    int32_t pass = static_cast<int32_t>(131072 / (2 * sizeof(Type)) / call.head_dim);
+    pass = pass >= kPassKeys ? kPassKeys : pass < 64 ? 64 : pass / kGroupTokens * kGroupTokens;
+    for (int32_t begin = call.key_begin; begin < call.key_end; begin += pass) {
+        const int32_t end = begin + pass < call.key_end ? begin + pass : call.key_end;
+        int32_t first = 0;
+        for (int32_t tile = 0; tile < tiles; ++tile) {
+            const int32_t rows = (call.rows - first + tiles - tile - 1) / (tiles - tile);
+            attend_tile(call, first, rows, begin, end);
+            first += rows;
+        }
+    }
+}
+
+KERNEL_TARGET void merge(int32_t parts, const float *const *outputs, const float *maxima,
+                         const float *sums, int32_t n, void *output) {
+    float maximum = -Simd::kInfinity;
+    for (int32_t p = 0; p < parts; ++p) {
+        if (maxima[p] > maximum) maximum = maxima[p];
+    }
+    const float base = maximum == -Simd::kInfinity ? 0.0f : maximum;
+    float sum = 0;
+    for (int32_t p = 0; p < parts; ++p) sum += sums[p] * Simd::exp2_one(maxima[p] - base);
+    const float scale = 1.0f / sum;
+    Type *out = static_cast<Type *>(output);
+    for (int32_t i = 0; i < n; i += kLanes) {
+        Vector value = Simd::zero();
+        for (int32_t p = 0; p < parts; ++p) {
+            const Vector factor = Simd::set(Simd::exp2_one(maxima[p] - base) * scale);
+            value = Simd::multiply_add(factor, Simd::load(outputs[p] + i), value);
+        }
+        // The last lanes may be padding, which the output has no room for.
+        if (i + kLanes <= n) {
+            Element::store(out + i, value);
+        } else {
+            alignas(64) Type last[kLanes];
+            Element::store(last, value);
+            for (int32_t j = i; j < n; ++j) out[j] = last[j - i];
+        }
+    }
+}

@@ -1,0 +1,177 @@
+// What stands between the matrix products, written once over a vector type and an element type.
+// Included after kernel_attention.h, under the same rules.
+
+// A vector of the last n < 16 floats, zeros behind them; and the reverse.
+KERNEL_TARGET inline Vector load_some(const float *x, int32_t n) {
+    alignas(64) float lanes[kLanes] = {};
+    for (int32_t i = 0; i < n; ++i) lanes[i] = x[i];
+    return Simd::load(lanes);
+}
+
+KERNEL_TARGET inline void store_some(float *out, Vector x, int32_t n) {
+    alignas(64) float lanes[kLanes];
+    Simd::store(lanes, x);
+    for (int32_t i = 0; i < n; ++i) out[i] = lanes[i];
+}
+
+KERNEL_TARGET inline void store_some_elements(Type *out, Vector x, int32_t n) {
+    alignas(64) Type lanes[kLanes];
+    Element::store(lanes, x);
+    for (int32_t i = 0; i < n; ++i) out[i] = lanes[i];
+}
+
+KERNEL_TARGET inline float inverse_root_mean_square(const float *x, float epsilon, int32_t n) {
+    Vector total = Simd::zero();
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        const Vector v = Simd::load(x + i);
+        total = Simd::multiply_add(v, v, total);
+    }
+    if (i < n) {
+        const Vector v = load_some(x + i, n - i);
+        total = Simd::multiply_add(v, v, total);
+    }
+    return 1.0f / __builtin_sqrtf(Simd::reduce_add(total) / static_cast<float>(n) + epsilon);
+}
+
+KERNEL_TARGET void rms_norm(const float *x, const float *weight, float epsilon, int32_t n,
+                            void *out) {
+    const Vector scale = Simd::set(inverse_root_mean_square(x, epsilon, n));
+    Type *elements = static_cast<Type *>(out);
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Element::store(elements + i, Simd::multiply(Simd::multiply(Simd::load(x + i), scale),
+                                                    Simd::load(weight + i)));
+    }
+    if (i < n) {
+        store_some_elements(elements + i,
+                            Simd::multiply(Simd::multiply(load_some(x + i, n - i), scale),
+                                           load_some(weight + i, n - i)),
+                            n - i);
+    }
+}
+
+KERNEL_TARGET void rms_norm_head(float *x, const float *weight, float epsilon, int32_t n) {
+    const Vector scale = Simd::set(inverse_root_mean_square(x, epsilon, n));
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Simd::store(x + i, Simd::multiply(Simd::multiply(Simd::load(x + i), scale),
+                                          Simd::load(weight + i)));
+    }
+    if (i < n) {
+        store_some(x + i,
+                   Simd::multiply(Simd::multiply(load_some(x + i, n - i), scale),
+                                  load_some(weight + i, n - i)),
+                   n - i);
+    }
+}
+
+KERNEL_TARGET void rope(float *x, const float *cosine, const float *sine, int32_t half) {
+    int32_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+        const Vector a = Simd::load(x + i);
+        const Vector b = Simd::load(x + half + i);
+        const Vector c = Simd::load(cosine + i);
+        const Vector s = Simd::load(sine + i);
+        Simd::store(x + i, Simd::subtract(Simd::multiply(a, c), Simd::multiply(b, s)));
+        Simd::store(x + half + i, Simd::add(Simd::multiply(b, c), Simd::multiply(a, s)));
+    }
+    for (; i < half; ++i) {
+        const float a = x[i];
+        const float b = x[half + i];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[half + i] = b * cosine[i] + a * sine[i];
+    }
+}
+
+KERNEL_TARGET void store_elements(const float *x, float scale, int32_t n, int32_t padded,
+                                  void *out) {
+    const Vector factor = Simd::set(scale);
+    Type *elements = static_cast<Type *>(out);
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Element::store(elements + i, Simd::multiply(Simd::load(x + i), factor));
+    }
+    for (; i < padded; i += kLanes) {
+        const Vector last = i < n ? load_some(x + i, n - i) : Simd::zero();
+        store_some_elements(elements + i, Simd::multiply(last, factor),
+                            padded - i < kLanes ? padded - i : kLanes);
+    }
+}
+
+KERNEL_TARGET void store_key(const float *key, int32_t n, int32_t padded, int32_t slot,
+                             void *group) {
+    Type *keys = static_cast<Type *>(group) + slot * kPack;
+    for (int32_t d = 0; d < padded; d += kLanes) {
+        alignas(64) Type lanes[kLanes];
+        Element::store(lanes, d + kLanes <= n ? Simd::load(key + d)
+                              : d < n         ? load_some(key + d, n - d)
+                                              : Simd::zero());
+        for (int32_t i = 0; i < kLanes; i += kPack) {
+            for (int32_t p = 0; p < kPack; ++p) keys[(d + i) * kGroupTokens + p] = lanes[i + p];
+        }
+    }
+}
+
+KERNEL_TARGET void store_value(const float *value, int32_t n, int32_t padded, int32_t slot,
+                               void *group) {
+    Type *values =
+        static_cast<Type *>(group) + int64_t{slot / kPack} * kPack * padded + slot % kPack;
+    for (int32_t d = 0; d < padded; d += kLanes) {
+        alignas(64) Type lanes[kLanes];
+        Element::store(lanes, d + kLanes <= n ? Simd::load(value + d)
+                              : d < n         ? load_some(value + d, n - d)
+                                              : Simd::zero());
+        for (int32_t i = 0; i < kLanes; ++i) values[(d + i) * kPack] = lanes[i];
+    }
+}
+
+KERNEL_TARGET void copy_bias(const float *x, const float *bias, int32_t n, float *out) {
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        const Vector v = Simd::load(x + i);
+        Simd::store(out + i, bias == nullptr ? v : Simd::add(v, Simd::load(bias + i)));
+    }
+    for (; i < n; ++i) out[i] = bias == nullptr ? x[i] : x[i] + bias[i];
+}
+
+KERNEL_TARGET void add_bias(const float *x, const float *bias, int32_t n, float *out) {
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Vector v = Simd::load(x + i);
+        if (bias != nullptr) v = Simd::add(v, Simd::load(bias + i));
+        Simd::store(out + i, Simd::add(Simd::load(out + i), v));
+    }
+    for (; i < n; ++i) out[i] += bias == nullptr ? x[i] : x[i] + bias[i];
+}
+
+KERNEL_TARGET inline Vector silu_times(Vector gate, Vector up) {
+    // 1 / (1 + e^-gate); e^-gate overflows to inf for very negative gates, and the quotient is 0.
+    const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504088896341f)));
+    return Simd::multiply(Simd::divide(gate, Simd::add(power, Simd::set(1.0f))), up);
+}
+
+KERNEL_TARGET void silu_product(const float *gate, const float *up, const float *gate_bias,
+                                const float *up_bias, int32_t n, void *out) {
+    Type *elements = static_cast<Type *>(out);
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Vector g = Simd::load(gate + i);
+        Vector u = Simd::load(up + i);
+        if (gate_bias != nullptr) g = Simd::add(g, Simd::load(gate_bias + i));
+        if (up_bias != nullptr) u = Simd::add(u, Simd::load(up_bias + i));
+        Element::store(elements + i, silu_times(g, u));
+    }
+    if (i < n) {
+        Vector g = load_some(gate + i, n - i);
+        Vector u = load_some(up + i, n - i);
+        if (gate_bias != nullptr) g = Simd::add(g, load_some(gate_bias + i, n - i));
+        if (up_bias != nullptr) u = Simd::add(u, load_some(up_bias + i, n - i));
+        store_some_elements(elements + i, silu_times(g, u), n - i);
+    }
+}
+
+constexpr Kernels kKernels = {
+    KERNEL_NAME,    Element::kType, attention,   merge,     rms_norm, rms_norm_head, rope,
+    store_elements, store_key,      store_value, copy_bias, add_bias, silu_product,
+};

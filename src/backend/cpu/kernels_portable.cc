@@ -1,0 +1,153 @@
+// Kernels in plain C++, for any processor, in f32 and in bf16. Every other table is checked against
+// these.
+#include <bit>
+#include <cmath>
+
+#include "backend/cpu/bfloat16.h"
+#include "backend/cpu/kernels.h"
+
+#define KERNEL_TARGET
+#define KERNEL_NAME "portable"
+
+namespace batchllm::cpu {
+namespace {
+
+struct Simd {
+    struct Vector {
+        float lane[16];
+    };
+    static constexpr float kInfinity = __builtin_inff();
+    static constexpr int kScoreRows = 4;
+    static constexpr int kGroups = 1;
+    static constexpr int kFewRows = 0;
+    static constexpr int kWideGroups = 1;
+    static constexpr int kWeighRows = 4;
+    static constexpr int kColumns = 1;
+
+    template <typename F> static Vector each(F f) {
+        Vector v;
+        for (int i = 0; i < 16; ++i) v.lane[i] = f(i);
+        return v;
+    }
+    static Vector zero() { return set(0); }
+    static Vector set(float x) {
+        return each([&](int) { return x; });
+    }
+    static Vector load(const float *p) {
+        return each([&](int i) { return p[i]; });
+    }
+    static void store(float *p, const Vector &x) {
+        for (int i = 0; i < 16; ++i) p[i] = x.lane[i];
+    }
+    static Vector add(const Vector &a, const Vector &b) {
+        return each([&](int i) { return a.lane[i] + b.lane[i]; });
+    }
+    static Vector subtract(const Vector &a, const Vector &b) {
+        return each([&](int i) { return a.lane[i] - b.lane[i]; });
+    }
+    static Vector multiply(const Vector &a, const Vector &b) {
+        return each([&](int i) { return a.lane[i] * b.lane[i]; });
+    }
+    static Vector divide(const Vector &a, const Vector &b) {
+        return each([&](int i) { return a.lane[i] / b.lane[i]; });
+    }
+    static Vector maximum(const Vector &a, const Vector &b) {
+        return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+    }
+    static Vector multiply_add(const Vector &a, const Vector &b, const Vector &c) {
+        return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
+    }
+    static float reduce_add(Vector a) {
+        for (int half = 8; half > 0; half /= 2) {
+            for (int i = 0; i < half; ++i) a.lane[i] += a.lane[i + half];
+        }
+        return a.lane[0];
+    }
+    static float reduce_maximum(const Vector &a) {
+        float most = a.lane[0];
+        for (int i = 1; i < 16; ++i) most = a.lane[i] > most ? a.lane[i] : most;
+        return most;
+    }
+    // As in simd_avx512.h.
+    static float exp2_one(float x) {
+        if (x < -127) x = -127;
+        if (x > 128) x = 128;
+        // Rounds to nearest by the addition of 1.5 * 2^23, whose last place is one.
+        const float shifted = x + 12582912.0f;
+        const float f = x - (shifted - 12582912.0f);
+        float p = 1.3276472e-3f;
+        p = p * f + 9.6755415e-3f;
+        p = p * f + 5.5507133e-2f;
+        p = p * f + 2.4022120e-1f;
+        p = p * f + 6.9314697e-1f;
+        p = p * f + 1.0f;
+        const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - 0x4B400000u + 127u;
+        return p * std::bit_cast<float>(exponent << 23);
+    }
+    static Vector exp2(const Vector &x) {
+        return each([&](int i) { return exp2_one(x.lane[i]); });
+    }
+};
+
+namespace f32 {
+
+struct Element {
+    using Type = float;
+    using Operand = Simd::Vector;
+    static constexpr DType kType = DType::f32;
+    static constexpr int32_t kPack = 1;
+
+    static Operand load(const Type *p) { return Simd::load(p); }
+    static Operand broadcast(const Type *p) { return Simd::set(*p); }
+    static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
+        return Simd::multiply_add(a, b, c);
+    }
+    static void store(Type *p, const Simd::Vector &x) { Simd::store(p, x); }
+};
+
+#include "backend/cpu/kernel_attention.h"
+
+#include "backend/cpu/kernel_elementwise.h"
+
+} // namespace f32
+
+namespace bf16 {
+
+struct Element {
+    using Type = uint16_t;
+    struct Operand {
+        Simd::Vector even, odd;
+    };
+    static constexpr DType kType = DType::bf16;
+    static constexpr int32_t kPack = 2;
+
+    static Operand load(const Type *p) {
+        return {Simd::each([&](int i) { return bfloat16_to_float(p[2 * i]); }),
+                Simd::each([&](int i) { return bfloat16_to_float(p[2 * i + 1]); })};
+    }
+    static Operand broadcast(const Type *p) {
+        return {Simd::set(bfloat16_to_float(p[0])), Simd::set(bfloat16_to_float(p[1]))};
+    }
+    static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
+        return Simd::multiply_add(a.odd, b.odd, Simd::multiply_add(a.even, b.even, c));
+    }
+    static void store(Type *p, const Simd::Vector &x) {
+        for (int i = 0; i < 16; ++i) p[i] = float_to_bfloat16(x.lane[i]);
+    }
+};
+
+#include "backend/cpu/kernel_attention.h"
+
+#include "backend/cpu/kernel_elementwise.h"
+
+} // namespace bf16
+
+} // namespace
+
+const Kernels *portable_kernels(DType element) {
+    if (element == DType::f32) return &f32::kKernels;
+    if (element == DType::bf16) return &bf16::kKernels;
+    return nullptr;
+}
+
+} // namespace batchllm::cpu

@@ -1,0 +1,65 @@
+// A token batch -> what attention has to do: which query tokens meet which range of which node.
+//
+// Phase one takes each context node once: the batch's tokens that see it, of the node itself and of
+// all its descendants, stand stacked against its keys and values, which are so read once for all of
+// them (RelayAttention, ChunkAttention). Each such meeting leaves a token a part: a softmax over
+// that range of positions. Phase two merges a token's parts by log-sum-exp.
+//
+// Built once a step, and used by every layer with the same window. Always: the parts of a token
+// cover the positions that it sees, each once; an item is of one node, and its positions and tokens
+// are cut so that the threads are kept busy; the same batch gives the same list.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace batchllm::cpu {
+
+// Some query tokens against the positions [key_begin, key_end) of a node.
+struct AttentionItem {
+    int32_t node;
+    int32_t key_begin; // node-local, a multiple of kGroupTokens
+    int32_t key_end;
+    int32_t query_begin; // Worklist::queries[query_begin, query_begin + query_count)
+    int32_t query_count;
+};
+
+struct AttentionQuery {
+    int32_t token;         // of the batch
+    int32_t visible_begin; // node-local positions that it sees
+    int32_t visible_end;
+    int32_t part; // where its result goes: Worklist::part_begin of its row, and on
+};
+
+// Items [item_begin, item_end) for one KV head after another: one task of the thread pool.
+struct AttentionTask {
+    int32_t item_begin;
+    int32_t item_end;
+    int32_t kv_head;
+};
+
+struct Worklist {
+    std::vector<AttentionItem> items;
+    std::vector<AttentionQuery> queries;
+    std::vector<AttentionTask> tasks; // the longest first
+    std::vector<int32_t> part_begin;  // [rows + 1] parts of a row: [part_begin[r], part_begin[r+1])
+    int32_t rows = 0;                 // tokens that attend
+    int32_t most_queries = 0;         // of any item
+    int32_t most_groups = 0;          // key groups up to the end of any item
+};
+
+struct WorklistOptions {
+    int32_t window = 0; // positions a token sees, itself included; 0: all
+    int32_t gqa_ratio = 1;
+    int32_t kv_heads = 1;
+    int32_t threads = 1;
+};
+
+// rows[token]: the row that the token's result goes to, or -1 for a token whose result is not
+// wanted; rows count from 0 without gaps. An empty rows: every token is its own row.
+void build_worklist(const TokenBatch &batch, const std::vector<int32_t> &rows,
+                    const WorklistOptions &options, Worklist *list);
+
+} // namespace batchllm::cpu

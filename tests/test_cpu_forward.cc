@@ -1,0 +1,240 @@
+// The whole model on the CPU: against transformers' greedy tokens in float32 (tests/golden), with
+// and without sharing, in steps of any size, on pools of any size; and its own promises.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "backend/cpu/forward.h"
+#include "cpu_rows.h"
+
+// Last: it defines macros with the names of members of the standard library.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace batchllm;
+using namespace batchllm::cpu;
+using batchllm::testing::Row;
+using batchllm::testing::RowScheduler;
+
+namespace {
+
+const char *const kGoldenModels[] = {
+    "llama2_mha_f16",
+    "llama3_gqa_sharded_bf16",
+    "llama_gqa8_llama3_bf16",
+    "llama_mqa_linear_bf16",
+    "llama_bias_f32",
+    "mistral_window_bf16",
+    "mistral_full_f16",
+    "qwen2_tied_bf16",
+    "qwen2_window_bf16",
+    "qwen3_bf16",
+    "qwen3_bias_tied_sharded_f16",
+};
+
+struct Golden {
+    std::unique_ptr<Model> model;
+    std::vector<Row> rows; // output empty
+    std::vector<std::vector<int32_t>> tokens;
+    std::vector<std::vector<double>> margins;
+};
+
+std::vector<int32_t> integers(simdjson::dom::element list) {
+    std::vector<int32_t> out;
+    for (simdjson::dom::element x : list.get_array()) {
+        out.push_back(static_cast<int32_t>(int64_t(x)));
+    }
+    return out;
+}
+
+Golden load_golden(const std::string &name) {
+    Golden golden;
+    auto model = load_model("golden/" + name);
+    if (!model.ok()) {
+        std::printf("%s\n", model.status().message().c_str());
+        return golden;
+    }
+    golden.model = std::move(model).value();
+    simdjson::dom::parser parser;
+    simdjson::dom::element file = parser.load("golden/" + name + "/golden.json");
+    const int32_t new_tokens = static_cast<int32_t>(int64_t(file["new_tokens"]));
+    const std::vector<int32_t> end = integers(file["eos_tokens"]);
+    for (simdjson::dom::element row : file["rows"].get_array()) {
+        golden.rows.push_back({integers(row["prompt"]), new_tokens, {}, end, false});
+        golden.tokens.push_back(integers(row["tokens"]));
+        std::vector<double> margins;
+        for (simdjson::dom::element margin : row["margins"].get_array()) {
+            margins.push_back(double(margin));
+        }
+        golden.margins.push_back(margins);
+    }
+    return golden;
+}
+
+struct Run {
+    bool sharing = true;
+    int64_t step_tokens = 512;
+    int64_t kv_bytes = int64_t{64} << 20;
+    int32_t page_tokens = 16;
+    int32_t threads = 2;
+    DType element = DType::f32;
+    Isa isa = Isa::portable;
+    bool poison = false; // fill the pages with NaN first
+};
+
+// Computes the rows' outputs. An error's text, or an empty string.
+std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run) {
+    ThreadPool pool(run.threads);
+    auto forward =
+        Forward::create(model, *kernels_for(run.isa, run.element), &pool, run.step_tokens);
+    if (!forward.ok()) return forward.status().message();
+    auto pages = KvPages::create(model.config, run.element, run.page_tokens, run.kv_bytes);
+    if (!pages.ok()) return pages.status().message();
+    const int64_t page_count = pages->pages();
+    if (run.poison) {
+        std::memset(pages->keys(0, 0, 0, 0), 0xFF,
+                    static_cast<size_t>(page_count * pages->page_bytes()));
+    }
+    Status status = (*forward)->take_pages(std::move(pages).value());
+    if (!status.ok()) return status.message();
+
+    RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens);
+    TokenBatch batch;
+    std::vector<int32_t> logits_rows, wanted, tokens;
+    std::vector<float> logits;
+    while (scheduler.next(&batch, &logits_rows)) {
+        wanted.clear();
+        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        status = (*forward)->run(batch, wanted);
+        if (!status.ok()) return status.message();
+        const int32_t vocabulary = model.config.vocabulary;
+        logits.resize(wanted.size() * static_cast<size_t>(vocabulary));
+        status = (*forward)->logits(0, static_cast<int64_t>(wanted.size()), logits.data());
+        if (!status.ok()) return status.message();
+        tokens.clear();
+        for (size_t i = 0; i < wanted.size(); ++i) {
+            const float *row = logits.data() + i * static_cast<size_t>(vocabulary);
+            for (int32_t v = 0; v < vocabulary; ++v) {
+                if (!std::isfinite(row[v])) return "logits are not finite";
+            }
+            tokens.push_back(static_cast<int32_t>(std::max_element(row, row + vocabulary) - row));
+        }
+        scheduler.finish(logits_rows, tokens);
+    }
+    for (const Row &row : *rows) {
+        if (!row.done) return "a row was not finished";
+    }
+    return {};
+}
+
+// How many tokens equal the reference's, and how many may differ since the reference's own choice
+// was closer than the margin. Empty, or the first difference.
+std::string compare(const Golden &golden, const std::vector<Row> &rows, double margin,
+                    int64_t *equal, int64_t *all) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+        const std::vector<int32_t> &expected = golden.tokens[r];
+        *all += static_cast<int64_t>(expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+            if (i >= rows[r].output.size()) return "row " + std::to_string(r) + " ended early";
+            if (rows[r].output[i] == expected[i]) {
+                ++*equal;
+                continue;
+            }
+            if (golden.margins[r][i] < margin) break;
+            return "row " + std::to_string(r) + " token " + std::to_string(i) + ": " +
+                   std::to_string(rows[r].output[i]) + ", not " + std::to_string(expected[i]) +
+                   " (margin " + std::to_string(golden.margins[r][i]) + ")";
+        }
+    }
+    return {};
+}
+
+// All golden models under one way of running; at least `share` of the tokens must be compared.
+std::string check_models(const Run &run, double margin, double share) {
+    int64_t equal = 0;
+    int64_t all = 0;
+    for (const char *name : kGoldenModels) {
+        Golden golden = load_golden(name);
+        if (golden.model == nullptr) return std::string(name) + " cannot be loaded";
+        std::string failure = run_rows(*golden.model, &golden.rows, run);
+        if (failure.empty()) failure = compare(golden, golden.rows, margin, &equal, &all);
+        if (!failure.empty()) return std::string(name) + ": " + failure;
+    }
+    std::printf("%lld of %lld tokens equal the reference's\n", static_cast<long long>(equal),
+                static_cast<long long>(all));
+    if (static_cast<double>(equal) < share * static_cast<double>(all)) return "too few are equal";
+    return {};
+}
+
+Run best_f32() {
+    Run run;
+    run.isa = best_isa(DType::f32);
+    return run;
+}
+
+void check(const Run &run) {
+    const std::string failure = check_models(run, 1e-3, 0.98);
+    if (!failure.empty()) fail_msg("%s", failure.c_str());
+}
+
+void greedy_tokens_equal_transformers_without_sharing(void **) {
+    Run run = best_f32();
+    run.sharing = false;
+    check(run);
+}
+
+void greedy_tokens_equal_transformers_with_sharing(void **) { check(best_f32()); }
+
+void greedy_tokens_equal_transformers_in_steps_of_64(void **) {
+    Run run = best_f32();
+    run.step_tokens = 64;
+    run.page_tokens = 32;
+    run.poison = true;
+    check(run);
+}
+
+void greedy_tokens_equal_transformers_on_a_small_pool(void **) {
+    Run run = best_f32();
+    run.kv_bytes = int64_t{2} << 20;
+    run.threads = 1;
+    check(run);
+}
+
+void greedy_tokens_equal_transformers_with_portable_kernels(void **) {
+    Run run;
+    run.step_tokens = 100;
+    check(run);
+}
+
+void bf16_tokens_equal_transformers_but_for_close_calls(void **) {
+    Run run;
+    run.element = DType::bf16;
+    run.isa = best_isa(DType::bf16);
+    if (run.isa == Isa::portable) skip();
+    const std::string failure = check_models(run, 0.25, 0.5);
+    if (!failure.empty()) fail_msg("%s", failure.c_str());
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_tokens_equal_transformers_without_sharing),
+        cmocka_unit_test(greedy_tokens_equal_transformers_with_sharing),
+        cmocka_unit_test(greedy_tokens_equal_transformers_in_steps_of_64),
+        cmocka_unit_test(greedy_tokens_equal_transformers_on_a_small_pool),
+        cmocka_unit_test(greedy_tokens_equal_transformers_with_portable_kernels),
+        cmocka_unit_test(bf16_tokens_equal_transformers_but_for_close_calls),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
