@@ -92,9 +92,9 @@ def compare(program, name, cases):
             ids = tokenizer.encode(text, add_special_tokens=bool(options & 1)).ids
             wanted = (ids, tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids))
             if tuple(got) != wanted:
-                print(f"{name}: options {options}, text {ascii(text)}", file=sys.stderr)
-                print(f"expected {ascii(wanted)}", file=sys.stderr)
-                print(f"got      {ascii(got)}", file=sys.stderr)
+                print(f"{name}: options {options}, text {ascii(text)[:300]}", file=sys.stderr)
+                print(f"expected {ascii(wanted)[:1000]}", file=sys.stderr)
+                print(f"got      {ascii(got)[:1000]}", file=sys.stderr)
                 sys.exit(1)
             tested += 1
     return tested
