@@ -12,7 +12,6 @@ std::vector<float> rope_inverse_frequencies(const RopeConfig &rope, int32_t head
     const float theta = static_cast<float>(rope.theta);
     const float factor = static_cast<float>(rope.factor);
     const float low = static_cast<float>(rope.low_freq_factor);
-    const float high = static_cast<float>(rope.high_freq_factor);
     const double context = static_cast<double>(rope.original_max_positions);
     const float low_wavelength = static_cast<float>(context / rope.low_freq_factor);
     const float high_wavelength = static_cast<float>(context / rope.high_freq_factor);

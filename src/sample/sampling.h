@@ -35,9 +35,13 @@ struct SamplingParams {
     bool greedy() const { return temperature == 0; }
 };
 
+// Most samples a row, and most bytes of all of a row's stop strings together.
+inline constexpr int32_t samples_limit = 65536;
+inline constexpr int64_t stop_bytes_limit = 1 << 16;
+
 // From the C struct, reading no field beyond its struct_size. Ranges are checked: an error names
 // the field and its value (BATCHLLM_ERROR_ROW_INVALID_PARAMETER). vocabulary: token ids are below
-// it.
+// it. A bias of -infinity bans its token.
 Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabulary);
 
 // What the sampler must know of one position whose logits were computed.
@@ -56,10 +60,12 @@ struct TopLogprob {
 
 struct SampleOutput {
     int32_t token = -1;
-    bool finite = true;          // false: the logits hold a NaN or +inf, or nothing but -inf
+    bool finite = true;          // false, and no token: the logits, before or after the
+                                 // parameters, hold a NaN or +inf, or nothing but -inf
     float logprob = 0;           // natural log, of the model's own distribution (before any
                                  // parameter), filled when params->logprobs >= 0
-    std::vector<TopLogprob> top; // likeliest first; params->logprobs of them
+    std::vector<TopLogprob> top; // likeliest first, the lower id of equals; params->logprobs of
+                                 // them, less those of probability 0
 };
 
 // Mixes what a request's random numbers depend on: not on the company that it keeps.
@@ -68,9 +74,21 @@ uint64_t random_key(uint64_t engine_seed, uint64_t row_seed, uint64_t tag, int32
 // Uniform in [0, 1), a function of its arguments alone (Philox 4x32-10).
 double random_uniform(uint64_t key, int32_t position);
 
-// Chooses a token. logits [vocabulary] is scratch: changed by the call. Order of operations: bias,
-// repetition, presence, frequency penalties, then greedy argmax (lowest id wins a tie) or
-// temperature, top-k, top-p, min-p, and one draw. Deterministic. Thread-safe.
+// Chooses a token. logits [vocabulary] is scratch: changed by the call. Deterministic. Thread-safe.
+// The steps, in this order; l is a token's logit:
+//   bias           l += bias of the token
+//   repetition     once for each token of prompt or output: l > 0 ? l / penalty : l * penalty (CTRL,
+//                  and transformers)
+//   presence,      for each token of the output, which has it n times: l -= presence, then
+//   frequency      l -= frequency * n (OpenAI)
+//   greedy         with temperature 0: the largest l, the lowest id of equals. Nothing below counts.
+//   temperature    weight = exp((l - largest l) / temperature)
+//   top-k          keeps the k largest l, and all that equal the k-th (transformers, vLLM)
+//   top-p          of what is left, in falling l (the lower id of equals first): keeps each token
+//                  before which less than top_p of the weight stands (transformers, vLLM)
+//   min-p          keeps weights of at least min_p, the largest being 1 (transformers: after top-p)
+//   draw           u = random_uniform(random_key, position): the first id, in rising ids, up to
+//                  which more than u of the kept weight stands
 void sample(std::span<float> logits, const SampleInput &input, SampleOutput *output);
 
 // Log-probabilities of targets under softmax(logits). False when the logits are not finite.

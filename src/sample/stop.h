@@ -1,0 +1,71 @@
+// Text as it is generated -> text that may be shown, cut before the first stop string.
+//
+// The first one is the one whose last byte comes first; of several that end on the same byte, the
+// longest, which begins first. How the text falls into pieces makes no difference. Text is held back
+// only while it is the beginning of a stop string, and what is held back is never copied: a
+// beginning of a stop string is known from the string itself. Each byte costs amortised constant
+// time, whatever the number and length of the strings (Aho and Corasick: Efficient string matching,
+// 1975).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace batchllm {
+
+// The stop strings of one SamplingParams. Immutable: shared by the rows that use them, on any
+// threads.
+class StopStrings {
+  public:
+    // strings: not empty each. Copied.
+    explicit StopStrings(std::span<const std::string> strings);
+
+    bool empty() const { return strings_.empty(); }
+
+  private:
+    friend class StopScanner;
+    // A beginning of some stop string: the first `depth` bytes of strings_[string].
+    struct Node {
+        int32_t string;
+        int32_t depth;
+        int32_t fallback = 0; // the longest proper end of it that is such a beginning too
+        int32_t match = 0;    // length of the longest stop string that ends here; 0: none
+        std::vector<std::pair<char, int32_t>> next; // by byte, sorted
+    };
+    int32_t edge(int32_t node, char byte) const; // -1: none
+    int32_t advance(int32_t node, char byte) const;
+
+    std::vector<std::string> strings_;
+    std::vector<Node> nodes_;          // nodes_[0] is the empty beginning
+    std::array<bool, 256> first_byte_; // of any stop string
+};
+
+// One sequence. Fed the pieces of a StreamDecoder: with whole characters in, whole ones come out.
+class StopScanner {
+  public:
+    // strings: borrowed.
+    explicit StopScanner(const StopStrings &strings) : strings_(&strings) {}
+
+    // Appends to *text what may be shown now. True once a stop string has been found: then *text,
+    // all calls together, is the text before it, and further pieces add nothing.
+    bool push(std::string_view piece, std::string *text);
+
+    // The sequence has ended for another reason: appends what was held back.
+    void finish(std::string *text);
+
+    bool found() const { return found_; }
+    // Bytes held back.
+    int64_t held() const;
+
+  private:
+    const StopStrings *strings_;
+    int32_t node_ = 0;
+    bool found_ = false;
+};
+
+} // namespace batchllm

@@ -1,0 +1,435 @@
+// config.json and generation_config.json -> ModelConfig, and the rotary frequencies. References:
+// tests/golden/config_defaults.json and rope.json, made from transformers by scripts/make_golden.py.
+#include <bit>
+#include <cstdlib>
+
+#include "base/json.h"
+#include "model/model.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+// The configuration of a directory that holds these two files; generation NULL: only the first.
+Result<ModelConfig> load(const std::string &config, const char *generation = nullptr) {
+    const TemporaryDirectory directory;
+    directory.write("config.json", config);
+    if (generation != nullptr) directory.write("generation_config.json", generation);
+    return load_config(directory.path());
+}
+
+constexpr const char *small =
+    R"("hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+       "num_hidden_layers": 3, "max_position_embeddings": 256)";
+
+std::string llama(const std::string &more) {
+    return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], )" +
+           std::string(small) + (more.empty() ? "" : ", " + more) + "}";
+}
+std::string family(const std::string &type, const std::string &more) {
+    return R"({"model_type": ")" + type + "\", " + small + (more.empty() ? "" : ", " + more) + "}";
+}
+
+ModelConfig must_load(const std::string &config, const char *generation = nullptr) {
+    auto loaded = load(config, generation);
+    if (!loaded.ok()) fail_msg("%s\n%s", loaded.status().message().c_str(), config.c_str());
+    return *loaded;
+}
+
+// Loading fails with this code, and the text holds the file's name and each of `parts`.
+void must_fail(const std::string &config, int32_t code, std::vector<std::string> parts,
+               const char *generation = nullptr) {
+    const auto loaded = load(config, generation);
+    if (loaded.ok()) fail_msg("was accepted: %s", config.c_str());
+    const std::string message = loaded.status().message();
+    parts.emplace_back("config.json");
+    for (const std::string &part : parts) {
+        if (message.find(part) == std::string::npos) {
+            fail_msg("\"%s\" lacks \"%s\" for %s", message.c_str(), part.c_str(), config.c_str());
+        }
+    }
+    if (loaded.status().code() != code) {
+        fail_msg("code %d, not %d: %s", loaded.status().code(), code, message.c_str());
+    }
+}
+
+int64_t integer_of(const JsonValue &object, const char *key, int64_t if_null) {
+    const auto value = object.find(key);
+    return !value || value->is_null() ? if_null : *value->integer(-1, INT32_MAX);
+}
+
+void absent_keys_have_the_defaults_of_transformers(void **) {
+    auto document = JsonDocument::load("golden/config_defaults.json", 1 << 20, 1);
+    assert_true(document.ok());
+    const JsonValue root = document->root();
+    const auto members = *root.members();
+    assert_int_equal(members.size(), 4);
+    for (const auto &[type, expected] : members) {
+        const std::string config = R"({"model_type": ")" + std::string(type) + "\"}";
+        const ModelConfig got = must_load(config);
+        const JsonValue &e = expected;
+        assert_int_equal(got.vocabulary, integer_of(e, "vocab_size", -2));
+        assert_int_equal(got.hidden, integer_of(e, "hidden_size", -2));
+        assert_int_equal(got.intermediate, integer_of(e, "intermediate_size", -2));
+        assert_int_equal(got.layers, integer_of(e, "num_hidden_layers", -2));
+        assert_int_equal(got.heads, integer_of(e, "num_attention_heads", -2));
+        assert_int_equal(got.kv_heads, integer_of(e, "num_key_value_heads", -2));
+        assert_int_equal(got.head_dim, integer_of(e, "head_dim", got.hidden / got.heads));
+        assert_int_equal(got.max_positions, integer_of(e, "max_position_embeddings", -2));
+        assert_int_equal(got.sliding_window, integer_of(e, "sliding_window", 0));
+        assert_int_equal(got.bos_token, integer_of(e, "bos_token_id", -1));
+        const int64_t eos = integer_of(e, "eos_token_id", -1);
+        assert_int_equal(got.eos_tokens.size(), eos < 0 ? 0 : 1);
+        if (eos >= 0) assert_int_equal(got.eos_tokens[0], eos);
+        assert_true(got.norm_epsilon == *e.at("rms_norm_eps")->number(0, 1));
+        assert_true(got.rope.theta == *e.at("rope_theta")->number(0, 1e9));
+        assert_true(got.rope.kind == RopeKind::plain);
+        assert_int_equal(got.tied_embeddings, *e.at("tie_word_embeddings")->boolean());
+        assert_int_equal(got.attention_bias, type == "qwen2");
+        assert_false(got.attention_output_bias);
+        assert_int_equal(got.qk_norm, type == "qwen3");
+        assert_false(got.dtype_stated);
+    }
+}
+
+void null_key_value_heads_are_as_many_as_heads(void **) {
+    assert_int_equal(
+        must_load(R"({"model_type": "mistral", "num_key_value_heads": null})").kv_heads, 32);
+    assert_int_equal(must_load(R"({"model_type": "llama", "num_attention_heads": 8})").kv_heads, 8);
+}
+
+void head_dim_need_not_be_hidden_over_heads(void **) {
+    assert_int_equal(must_load(llama("")).head_dim, 16);
+    assert_int_equal(must_load(llama(R"("head_dim": null)")).head_dim, 16);
+    assert_int_equal(must_load(llama(R"("head_dim": 80)")).head_dim, 80);
+    assert_int_equal(must_load(family("qwen3", "")).head_dim, 128);
+}
+
+void both_spellings_of_the_type_are_read(void **) {
+    assert_true(must_load(llama(R"("torch_dtype": "bfloat16")")).dtype == DType::bf16);
+    assert_true(must_load(llama(R"("dtype": "float16")")).dtype == DType::f16);
+    assert_true(must_load(llama(R"("dtype": "float32", "torch_dtype": "float16")")).dtype ==
+                DType::f32);
+    must_fail(llama(R"("torch_dtype": "float64")"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"torch_dtype", "float64"});
+}
+
+void both_spellings_of_the_rope_keys_are_read(void **) {
+    const char *const spellings[] = {
+        R"("rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+           "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64})",
+        R"("rope_theta": 500000, "rope_scaling": {"type": "llama3", "factor": 8,
+           "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64})",
+        R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0,
+           "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64})",
+        R"("rope_theta": 500000.0, "rope_parameters": {"rope_theta": 500000.0, "type": "llama3",
+           "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 64})",
+    };
+    for (const char *spelling : spellings) {
+        const RopeConfig rope = must_load(llama(spelling)).rope;
+        assert_true(rope.kind == RopeKind::llama3);
+        assert_true(rope.theta == 500000 && rope.factor == 8);
+        assert_true(rope.low_freq_factor == 1 && rope.high_freq_factor == 4);
+        assert_int_equal(rope.original_max_positions, 64);
+    }
+    const RopeConfig linear =
+        must_load(llama(R"("rope_scaling": {"type": "linear", "factor": 2.5})")).rope;
+    assert_true(linear.kind == RopeKind::linear && linear.factor == 2.5 && linear.theta == 10000);
+    assert_true(must_load(llama(R"("rope_scaling": null, "rope_theta": 1e6)")).rope.theta == 1e6);
+    assert_true(
+        must_load(llama(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})"))
+            .rope.theta == 5e5);
+}
+
+void the_original_length_falls_back_on_the_longest_request(void **) {
+    const std::string scaling = R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0})";
+    assert_int_equal(must_load(llama(scaling)).rope.original_max_positions, 256);
+    assert_int_equal(must_load(llama(scaling + R"(, "original_max_position_embeddings": 32)"))
+                         .rope.original_max_positions,
+                     32);
+}
+
+void rope_that_is_not_computed_is_refused_by_name(void **) {
+    for (const char *type : {"yarn", "dynamic", "longrope", "su", "mrope", "proportional", ""}) {
+        const std::string scaling =
+            R"("rope_scaling": {"rope_type": ")" + std::string(type) + R"(", "factor": 2.0})";
+        must_fail(llama(scaling), BATCHLLM_ERROR_UNSUPPORTED,
+                  {"rope_scaling.rope_type", std::string(type)});
+    }
+    must_fail(llama(R"("rope_parameters": {"type": "yarn", "factor": 2.0})"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"rope_parameters.type", "yarn"});
+    must_fail(llama(R"("partial_rotary_factor": 0.5)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"partial_rotary_factor", "0.5"});
+    must_fail(llama(R"("rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25})"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"rope_parameters.partial_rotary_factor", "0.25"});
+    must_fail(llama(R"("rope_parameters": {"full_attention": {"rope_theta": 1e4}})"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"rope_parameters.full_attention"});
+}
+
+void rope_keys_that_contradict_each_other_are_refused(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    must_fail(llama(R"("rope_scaling": {"type": "linear", "rope_type": "default", "factor": 2})"),
+              code, {"rope_scaling.type", "linear", "default"});
+    must_fail(llama(R"("rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5})"), code,
+              {"rope_parameters.rope_theta"});
+    must_fail(
+        llama(R"("rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 1e5})"),
+        code, {"rope_scaling", "rope_parameters"});
+    must_fail(llama(R"("rope_scaling": {"type": "linear"})"), code, {"rope_scaling.factor"});
+    must_fail(llama(R"("rope_scaling": {"type": "linear", "factor": 0.5})"), code,
+              {"rope_scaling.factor", "0.5"});
+    must_fail(llama(R"("rope_scaling": {"type": "linear", "factor": "2"})"), code,
+              {"rope_scaling.factor", "\"2\""});
+    must_fail(llama(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                       "high_freq_factor": 4})"),
+              code, {"rope_scaling.high_freq_factor"});
+    must_fail(llama(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4})"),
+              code, {"rope_scaling.high_freq_factor", "missing"});
+    must_fail(llama(R"("rope_scaling": "linear")"), code, {"rope_scaling", "object"});
+    must_fail(llama(R"("rope_theta": 0)"), code, {"rope_theta"});
+    must_fail(llama(R"("rope_theta": 1e300)"), code, {"rope_theta"});
+}
+
+void windows_follow_each_familys_rules(void **) {
+    assert_int_equal(must_load(family("mistral", "")).sliding_window, 4096);
+    assert_int_equal(must_load(family("mistral", R"("sliding_window": 32)")).window(0), 32);
+    assert_int_equal(must_load(family("mistral", R"("sliding_window": null)")).window(0), 0);
+    // A key that the class does not know does nothing.
+    assert_int_equal(must_load(llama(R"("sliding_window": 32)")).window(0), 0);
+    for (const char *type : {"qwen2", "qwen3"}) {
+        assert_int_equal(must_load(family(type, R"("sliding_window": 32)")).window(2), 0);
+        ModelConfig config = must_load(family(
+            type, R"("sliding_window": 32, "use_sliding_window": true, "max_window_layers": 1)"));
+        assert_int_equal(config.window(0), 0);
+        assert_int_equal(config.window(1), 32);
+        assert_int_equal(config.window(2), 32);
+        // The default of max_window_layers, 28, is above all three layers.
+        config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true)"));
+        assert_int_equal(config.window(2), 0);
+        config = must_load(family(type, R"("sliding_window": null, "use_sliding_window": true,
+                                           "max_window_layers": 0)"));
+        assert_int_equal(config.window(2), 0);
+        // layer_types counts, not max_window_layers.
+        config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"])"));
+        assert_int_equal(config.window(1), 0);
+        assert_int_equal(config.window(2), 32);
+        config = must_load(family(
+            type, R"("layer_types": ["full_attention", "full_attention", "full_attention"])"));
+        assert_int_equal(config.window(2), 0);
+        must_fail(family(type, R"("sliding_window": 32, "use_sliding_window": true,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])"),
+                  BATCHLLM_ERROR_UNSUPPORTED, {"layer_types[1]", "full_attention"});
+        must_fail(family(type, R"("layer_types": ["full_attention", "full_attention",
+                                                  "sliding_attention"])"),
+                  BATCHLLM_ERROR_MODEL_FORMAT, {"layer_types[2]"});
+        must_fail(family(type, R"("layer_types": ["full_attention"])"), BATCHLLM_ERROR_MODEL_FORMAT,
+                  {"layer_types", "num_hidden_layers"});
+        must_fail(family(type, R"("layer_types": ["full_attention", "linear_attention",
+                                                  "full_attention"])"),
+                  BATCHLLM_ERROR_UNSUPPORTED, {"layer_types[1]", "linear_attention"});
+    }
+}
+
+void biases_follow_each_familys_rules(void **) {
+    ModelConfig config = must_load(llama(R"("attention_bias": true, "mlp_bias": true)"));
+    assert_true(config.attention_bias && config.attention_output_bias && config.mlp_bias);
+    config = must_load(family("mistral", R"("attention_bias": true, "mlp_bias": true)"));
+    assert_false(config.attention_bias || config.attention_output_bias || config.mlp_bias);
+    config = must_load(family("qwen2", R"("attention_bias": false)"));
+    assert_true(config.attention_bias);
+    assert_false(config.attention_output_bias || config.mlp_bias || config.qk_norm);
+    config = must_load(family("qwen3", R"("attention_bias": true)"));
+    assert_true(config.attention_bias && config.attention_output_bias && config.qk_norm);
+}
+
+void eos_is_every_id_of_the_generation_config(void **) {
+    const std::string config = llama(R"("eos_token_id": 5)");
+    assert_true(must_load(config).eos_tokens == std::vector<int32_t>{5});
+    assert_true(must_load(config, R"({"eos_token_id": [7, 9, 7]})").eos_tokens ==
+                (std::vector<int32_t>{7, 9}));
+    assert_true(must_load(config, R"({"eos_token_id": 8})").eos_tokens == std::vector<int32_t>{8});
+    assert_true(must_load(config, R"({"eos_token_id": null})").eos_tokens ==
+                std::vector<int32_t>{5});
+    assert_true(must_load(config, "{}").eos_tokens == std::vector<int32_t>{5});
+    assert_true(must_load(llama(R"("eos_token_id": [3, 4])")).eos_tokens ==
+                (std::vector<int32_t>{3, 4}));
+    assert_true(must_load(llama(R"("eos_token_id": null)")).eos_tokens.empty());
+    assert_true(must_load(llama("")).eos_tokens == std::vector<int32_t>{2});
+    must_fail(config, BATCHLLM_ERROR_MODEL_FORMAT,
+              {"generation_config.json", "eos_token_id[1]", "100"},
+              R"({"eos_token_id": [7, 100]})");
+    must_fail(llama(R"("eos_token_id": -1)"), BATCHLLM_ERROR_MODEL_FORMAT, {"eos_token_id", "-1"});
+    must_fail(config, BATCHLLM_ERROR_MODEL_FORMAT, {"generation_config.json"}, "[1]");
+    must_fail(config, BATCHLLM_ERROR_MODEL_FORMAT, {"generation_config.json"}, "{");
+}
+
+void models_that_are_not_computed_are_refused_by_name(void **) {
+    const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(R"({"model_type": "gemma2"})", code, {"model_type", "gemma2"});
+    must_fail(R"({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]})",
+              code, {"architectures[0]", "LlamaForSequenceClassification"});
+    must_fail(R"({"model_type": "llama", "architectures": ["MistralForCausalLM"]})", code,
+              {"architectures[0]", "MistralForCausalLM"});
+    must_fail(llama(R"("hidden_act": "gelu")"), code, {"hidden_act", "gelu"});
+    must_fail(llama(R"("quantization_config": {"quant_method": "gptq"})"), code,
+              {"quantization_config"});
+    must_fail(llama(R"("per_layer_config": {"0": {"head_dim": 8}})"), code, {"per_layer_config"});
+    must_fail(llama(R"("is_encoder_decoder": true)"), code, {"is_encoder_decoder"});
+}
+
+void values_out_of_range_are_refused_with_key_and_value(void **) {
+    struct Case {
+        const char *key;
+        const char *value;
+    };
+    const Case cases[] = {
+        {"vocab_size", "0"},
+        {"vocab_size", "-1"},
+        {"vocab_size", "16777217"},
+        {"vocab_size", "100.0"},
+        {"vocab_size", "\"100\""},
+        {"vocab_size", "9223372036854775807"},
+        {"vocab_size", "18446744073709551615"},
+        {"hidden_size", "0"},
+        {"hidden_size", "1000.0"},
+        {"hidden_size", "2147483648"},
+        {"hidden_size", "63"},
+        {"intermediate_size", "-5"},
+        {"num_hidden_layers", "0"},
+        {"num_hidden_layers", "1000000"},
+        {"num_attention_heads", "0"},
+        {"num_attention_heads", "true"},
+        {"num_key_value_heads", "3"},
+        {"num_key_value_heads", "0"},
+        {"num_key_value_heads", "8"},
+        {"head_dim", "0"},
+        {"head_dim", "15"},
+        {"head_dim", "4096"},
+        {"max_position_embeddings", "0"},
+        {"rms_norm_eps", "-0.5"},
+        {"rms_norm_eps", "2"},
+        {"rms_norm_eps", "\"1e-6\""},
+        {"tie_word_embeddings", "1"},
+        {"attention_bias", "\"no\""},
+        {"bos_token_id", "100"},
+    };
+    for (const Case &item : cases) {
+        // The first of two equal keys is replaced.
+        std::string config = llama(std::string("\"") + item.key + "\": " + item.value);
+        const std::string key = std::string("\"") + item.key + "\"";
+        const size_t first = config.find(key);
+        if (config.find(key, first + 1) != std::string::npos) {
+            config.replace(first, key.size(), "\"ignored\"");
+        }
+        must_fail(config, BATCHLLM_ERROR_MODEL_FORMAT, {item.key, item.value});
+    }
+}
+
+void broken_json_is_refused(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    for (const char *text : {"", "{", "[]", "null", "{\"model_type\": \"llama\"} x",
+                             "{\"model_type\": \"ll\xff\"}", "{\"a\": NaN}", "{\"a\": 01}"}) {
+        must_fail(text, code, {});
+    }
+    must_fail("{}", code, {"model_type", "missing"});
+    must_fail(R"({"model_type": 5})", code, {"model_type", "5"});
+    must_fail(R"({"model_type": "llama", "architectures": []})", code, {"architectures"});
+    must_fail(R"({"model_type": "llama", "architectures": "LlamaForCausalLM"})", code,
+              {"architectures"});
+    must_fail(std::string(5000, '['), code, {});
+}
+
+void a_key_that_stands_twice_is_refused_at_any_depth(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    must_fail(llama(R"("head_dim": 16, "head_dim": 32)"), code, {"\"head_dim\"", "twice"});
+    must_fail(llama(R"("a": [{"b": {"c": 1, "d": 2, "c": 3}}])"), code, {"a[0].b.c", "twice"});
+    // The same key once it is unescaped.
+    must_fail(llama("\"x\": {\"c\": 1, \"\\u0063\": 3}"), code, {"x.c", "twice"});
+}
+
+void text_of_the_file_cannot_break_out_of_an_error(void **) {
+    const auto loaded = load(R"({"model_type": "a\nb\u001b[2J)" + std::string(1000, 'x') + "\"}");
+    assert_false(loaded.ok());
+    const std::string &message = loaded.status().message();
+    assert_true(message.size() < 400);
+    for (const char c : message) assert_true(static_cast<unsigned char>(c) >= 0x20);
+}
+
+void a_missing_file_is_named(void **) {
+    const auto loaded = load_config("/nonexistent");
+    assert_int_equal(loaded.status().code(), BATCHLLM_ERROR_IO);
+    assert_non_null(strstr(loaded.status().message().c_str(), "/nonexistent/config.json"));
+}
+
+void rope_frequencies_equal_those_of_transformers(void **) {
+    auto document = JsonDocument::load("golden/rope.json", 1 << 24, 1);
+    assert_true(document.ok());
+    int64_t compared = 0;
+    int64_t off_by_one = 0;
+    const JsonValue root = document->root();
+    const auto items = *root.elements();
+    for (const JsonValue &item : items) {
+        RopeConfig rope;
+        const std::string type = *item.at("rope_type")->string();
+        rope.kind = type == "llama3"   ? RopeKind::llama3
+                    : type == "linear" ? RopeKind::linear
+                                       : RopeKind::plain;
+        rope.theta = *item.at("rope_theta")->number(0, 1e18);
+        if (type != "default") rope.factor = *item.at("factor")->number(0, 1e6);
+        if (type == "llama3") {
+            rope.low_freq_factor = *item.at("low_freq_factor")->number(0, 1e6);
+            rope.high_freq_factor = *item.at("high_freq_factor")->number(0, 1e6);
+            rope.original_max_positions =
+                *item.at("original_max_position_embeddings")->integer(1, 1 << 30);
+        }
+        const auto head_dim = static_cast<int32_t>(*item.at("head_dim")->integer(2, 1024));
+        const auto bits = *item.at("bits")->elements();
+        const std::vector<float> got = rope_inverse_frequencies(rope, head_dim);
+        assert_int_equal(got.size(), bits.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+            const int64_t expected = *bits[i].integer(0, UINT32_MAX);
+            const int64_t distance = std::abs(int64_t{std::bit_cast<uint32_t>(got[i])} - expected);
+            // The reference's own power function is off by one unit in the last place at times.
+            if (distance > 1) {
+                fail_msg("head_dim %d, %s, pair %zu: %lld units apart", head_dim, type.c_str(), i,
+                         static_cast<long long>(distance));
+            }
+            off_by_one += distance;
+            ++compared;
+        }
+    }
+    print_message("%lld frequencies, %lld of them one unit in the last place off\n",
+                  static_cast<long long>(compared), static_cast<long long>(off_by_one));
+    assert_true(compared > 2000);
+    assert_true(off_by_one * 50 <= compared);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(absent_keys_have_the_defaults_of_transformers),
+        cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
+        cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
+        cmocka_unit_test(both_spellings_of_the_type_are_read),
+        cmocka_unit_test(both_spellings_of_the_rope_keys_are_read),
+        cmocka_unit_test(the_original_length_falls_back_on_the_longest_request),
+        cmocka_unit_test(rope_that_is_not_computed_is_refused_by_name),
+        cmocka_unit_test(rope_keys_that_contradict_each_other_are_refused),
+        cmocka_unit_test(windows_follow_each_familys_rules),
+        cmocka_unit_test(biases_follow_each_familys_rules),
+        cmocka_unit_test(eos_is_every_id_of_the_generation_config),
+        cmocka_unit_test(models_that_are_not_computed_are_refused_by_name),
+        cmocka_unit_test(values_out_of_range_are_refused_with_key_and_value),
+        cmocka_unit_test(broken_json_is_refused),
+        cmocka_unit_test(a_key_that_stands_twice_is_refused_at_any_depth),
+        cmocka_unit_test(text_of_the_file_cannot_break_out_of_an_error),
+        cmocka_unit_test(a_missing_file_is_named),
+        cmocka_unit_test(rope_frequencies_equal_those_of_transformers),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,508 @@
+// Safetensors files, honest and hostile, and model directories made of them.
+#include <algorithm>
+#include <functional>
+
+#include "model/model.h"
+#include "model/safetensors.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+std::string with_length(uint64_t length, std::string_view header, std::string_view data) {
+    std::string file;
+    for (int i = 0; i < 8; ++i) file += static_cast<char>(length >> (8 * i));
+    file += header;
+    file += data;
+    return file;
+}
+
+std::string file_of(std::string_view header, size_t data_bytes) {
+    return with_length(header.size(), header, std::string(data_bytes, 'x'));
+}
+
+Result<std::vector<StoredTensor>> parse(const std::string &file) {
+    // In a block of its own size, so that a sanitizer sees any read beyond it.
+    const std::vector<std::byte> bytes(reinterpret_cast<const std::byte *>(file.data()),
+                                       reinterpret_cast<const std::byte *>(file.data()) +
+                                           file.size());
+    return parse_safetensors(bytes, "weights.safetensors");
+}
+
+void must_parse(const std::string &file, size_t tensors) {
+    const auto parsed = parse(file);
+    if (!parsed.ok()) fail_msg("%s\n%s", parsed.status().message().c_str(), file.c_str() + 8);
+    assert_int_equal(parsed->size(), tensors);
+}
+
+void must_refuse(const std::string &file, const char *because) {
+    const auto parsed = parse(file);
+    if (parsed.ok()) fail_msg("was accepted: %.300s", file.c_str() + 8);
+    const std::string &message = parsed.status().message();
+    assert_int_equal(parsed.status().code(), BATCHLLM_ERROR_MODEL_FORMAT);
+    if (message.find("weights.safetensors") == std::string::npos ||
+        message.find(because) == std::string::npos) {
+        fail_msg("\"%s\" lacks \"%s\"", message.c_str(), because);
+    }
+    for (const char c : message) assert_true(static_cast<unsigned char>(c) >= 0x20);
+}
+
+void tensors_come_in_the_order_of_their_bytes(void **) {
+    const auto parsed =
+        parse(file_of(R"({"b":{"dtype":"F16","shape":[3],"data_offsets":[16,22]},)"
+                      R"("__metadata__":{"format":"pt"},)"
+                      R"("a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}   )",
+                      22));
+    assert_true(parsed.ok());
+    assert_int_equal(parsed->size(), 2);
+    const StoredTensor &a = (*parsed)[0];
+    const StoredTensor &b = (*parsed)[1];
+    assert_string_equal(a.name.c_str(), "a");
+    assert_string_equal(a.type.c_str(), "F32");
+    assert_true(a.shape == (std::vector<int64_t>{2, 2}));
+    assert_int_equal(a.bytes, 16);
+    assert_string_equal(b.name.c_str(), "b");
+    assert_int_equal(b.offset, a.offset + 16);
+    assert_int_equal(b.bytes, 6);
+}
+
+void what_the_format_allows_is_read(void **) {
+    must_parse(file_of("{}", 0), 0);
+    must_parse(file_of("{}                    ", 0), 0);
+    must_parse(file_of(R"({"__metadata__":{}})", 0), 0);
+    // A scalar, empty tensors at either end, an offset that no type is aligned to.
+    must_parse(file_of(R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})", 8), 1);
+    must_parse(file_of(R"({"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
+                       R"("s":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                       R"("f":{"dtype":"F32","shape":[1],"data_offsets":[1,5]},)"
+                       R"("g":{"dtype":"F32","shape":[5,0],"data_offsets":[5,5]}})",
+                       5),
+               4);
+    must_parse(file_of(R"({"n":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}})", 3), 1);
+    must_parse(
+        file_of("{\"\\u00e9\\n\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1), 1);
+}
+
+// One tensor "t" with these three values, in a file with so many bytes of data.
+std::string one(const std::string &dtype, const std::string &shape, const std::string &offsets,
+                size_t data_bytes) {
+    std::string header = R"({"t":{"dtype":)";
+    header += dtype;
+    header += R"(,"shape":)";
+    header += shape;
+    header += R"(,"data_offsets":)";
+    header += offsets;
+    header += "}}";
+    return file_of(header, data_bytes);
+}
+
+void hostile_lengths_are_refused(void **) {
+    must_refuse("", "too short");
+    must_refuse(std::string(7, '\0'), "too short");
+    must_refuse(with_length(0, "", ""), "'{'");
+    must_refuse(with_length(1, "", ""), "ends after 0");
+    must_refuse(with_length(3, "{}", ""), "ends after 2");
+    must_refuse(with_length(100'000'001, "{}", ""), "more than the");
+    must_refuse(with_length(UINT64_MAX, "{}", ""), "more than the");
+    must_refuse(with_length(UINT64_MAX - 7, "{}", ""), "more than the");
+    must_refuse(with_length(uint64_t{1} << 63U, "{}", ""), "more than the");
+    must_refuse(with_length(2, "{} ", ""), "end after 0 of 1");
+}
+
+void hostile_headers_are_refused(void **) {
+    struct Case {
+        const char *header;
+        const char *because;
+    };
+    const Case cases[] = {
+        {" {}", "'{'"},
+        {"\xef\xbb\xbf{}", "'{'"},
+        {"[]", "'{'"},
+        {"null", "'{'"},
+        {"{}\n", "'}'"},
+        {"{}\t", "'}'"},
+        {"{} x", "'}'"},
+        {"{", "'}'"},
+        {"{} {}", "JSON"},
+        {"{}}", "JSON"},
+        {"{\"a\":}", "JSON"},
+        {"{\"a\xff\":{}}", "JSON"},
+        {"{\"a\":{},}", "JSON"},
+        {"{'a':1}", "JSON"},
+        {R"({"t":1})", "must be an object"},
+        {R"({"t":null})", "must be an object"},
+        {R"({"t":[]})", "must be an object"},
+        {R"({"t":{}})", "dtype"},
+        {R"({"t":{"dtype":"F32"}})", "shape"},
+        {R"({"t":{"dtype":"F32","shape":[]}})", "data_offsets"},
+        {R"({"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"more":1}})", "more"},
+        {R"({"__metadata__":[]})", "__metadata__"},
+        {R"({"__metadata__":{"a":1}})", "strings"},
+        {R"({"__metadata__":{"a":{"b":"c"}}})", "strings"},
+        {R"({"__metadata__":{"a":"1","a":"2"}})", "twice"},
+        {R"({"__metadata__":{},"__metadata__":{}})", "twice"},
+        {R"({"t":{"dtype":"F32","dtype":"F32","shape":[0],"data_offsets":[0,0]}})", "twice"},
+        {R"({"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},
+             "\u0074":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})",
+         "twice"},
+    };
+    for (const Case &item : cases) must_refuse(file_of(item.header, 0), item.because);
+    std::string deep = R"({"t":)";
+    deep += std::string(100000, '[');
+    must_refuse(file_of(deep + "}", 0), "JSON");
+}
+
+void hostile_types_and_shapes_are_refused(void **) {
+    must_refuse(one("\"F33\"", "[1]", "[0,4]", 4), "unknown element type");
+    must_refuse(one("\"f32\"", "[1]", "[0,4]", 4), "unknown element type");
+    must_refuse(one("\"\"", "[1]", "[0,4]", 4), "unknown element type");
+    must_refuse(one("32", "[1]", "[0,4]", 4), "must be a string");
+    must_refuse(one("null", "[1]", "[0,4]", 4), "must be a string");
+    for (const char *extent : {"-1", "1.0", "1e0", "\"1\"", "null", "true", "[1]",
+                               "9223372036854775808", "18446744073709551615"}) {
+        must_refuse(one("\"F32\"", std::string("[") + extent + "]", "[0,4]", 4), "t.shape[0]");
+    }
+    must_refuse(one("\"F32\"", "1", "[0,4]", 4), "must be a list");
+    must_refuse(one("\"F32\"", "{}", "[0,4]", 4), "must be a list");
+    // Products that wrap around to the right number.
+    must_refuse(one("\"F32\"", "[4294967296,4294967296]", "[0,0]", 0), "too large");
+    must_refuse(one("\"F32\"", "[4611686018427387904,4]", "[0,0]", 0), "too large");
+    must_refuse(one("\"U8\"", "[9223372036854775807]", "[0,0]", 0), "too large");
+    must_refuse(one("\"U8\"", "[2305843009213693952]", "[0,0]", 0), "too large");
+    must_refuse(one("\"F4\"", "[3]", "[0,1]", 1), "whole bytes");
+    must_refuse(one("\"F6_E2M3\"", "[2]", "[0,1]", 1), "whole bytes");
+}
+
+void hostile_offsets_are_refused(void **) {
+    must_refuse(one("\"F32\"", "[1]", "[0]", 4), "begin and an end");
+    must_refuse(one("\"F32\"", "[1]", "[0,4,8]", 4), "begin and an end");
+    must_refuse(one("\"F32\"", "[1]", "4", 4), "must be a list");
+    must_refuse(one("\"F32\"", "[1]", "[-4,0]", 4), "data_offsets[0]");
+    must_refuse(one("\"F32\"", "[1]", "[4,0]", 4), "data_offsets[1]");
+    must_refuse(one("\"F32\"", "[1]", "[0,5]", 4), "data_offsets[1]");
+    must_refuse(one("\"F32\"", "[1]", "[0,18446744073709551615]", 4), "data_offsets[1]");
+    must_refuse(one("\"F32\"", "[1]", "[0,4.0]", 4), "data_offsets[1]");
+    must_refuse(one("\"F32\"", "[1]", "[0,3]", 4), "3 bytes where type and shape need 4");
+    must_refuse(one("\"F32\"", "[1]", "[0,8]", 8), "8 bytes where type and shape need 4");
+    must_refuse(one("\"F32\"", "[1]", "[1,5]", 5), "a hole");
+    must_refuse(one("\"F32\"", "[1]", "[0,4]", 5), "end after 4 of 5");
+    must_refuse(one("\"F32\"", "[0]", "[1,1]", 1), "a hole");
+    const auto two = [](const char *first, const char *second, size_t bytes) {
+        std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)";
+        header += first;
+        header += R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)";
+        header += second;
+        header += "}}";
+        return file_of(header, bytes);
+    };
+    must_parse(two("[4,8]", "[0,4]", 8), 2);
+    must_refuse(two("[0,4]", "[0,4]", 4), "overlap");
+    must_refuse(two("[0,4]", "[3,7]", 7), "overlap");
+    must_refuse(two("[0,4]", "[5,9]", 9), "a hole");
+    must_refuse(two("[0,4]", "[8,12]", 12), "a hole");
+}
+
+void a_file_cut_anywhere_is_refused(void **) {
+    const std::string whole =
+        file_of(R"({"a":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}})", 6);
+    must_parse(whole, 1);
+    for (size_t length = 0; length < whole.size(); ++length) {
+        must_refuse(whole.substr(0, length), "");
+    }
+    must_refuse(whole + "x", "of 7");
+}
+
+// ---- Model directories ---------------------------------------------------------------------------
+
+constexpr const char *config = R"({"model_type": "llama", "hidden_size": 4, "intermediate_size": 6,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 5, "num_hidden_layers": 1,
+    "tie_word_embeddings": %s})";
+
+struct Entry {
+    std::string name;
+    std::vector<int64_t> shape;
+    std::string type = "F32";
+    char fill = 'x';
+};
+
+std::vector<Entry> tiny_model() {
+    const std::string layer = "model.layers.0.";
+    return {{"model.embed_tokens.weight", {5, 4}},
+            {"lm_head.weight", {5, 4}},
+            {"model.norm.weight", {4}},
+            {layer + "input_layernorm.weight", {4}},
+            {layer + "post_attention_layernorm.weight", {4}},
+            {layer + "self_attn.q_proj.weight", {4, 4}},
+            {layer + "self_attn.k_proj.weight", {2, 4}},
+            {layer + "self_attn.v_proj.weight", {2, 4}},
+            {layer + "self_attn.o_proj.weight", {4, 4}},
+            {layer + "mlp.gate_proj.weight", {6, 4}},
+            {layer + "mlp.up_proj.weight", {6, 4}},
+            {layer + "mlp.down_proj.weight", {4, 6}}};
+}
+
+std::string safetensors_of(const std::vector<Entry> &entries) {
+    std::string header = "{";
+    std::string data;
+    for (const Entry &entry : entries) {
+        size_t bytes = entry.type == "F32" ? 4 : entry.type == "I8" ? 1 : 2;
+        std::string shape;
+        for (const int64_t extent : entry.shape) {
+            bytes *= static_cast<size_t>(extent);
+            if (!shape.empty()) shape += ',';
+            shape += std::to_string(extent);
+        }
+        if (header.size() > 1) header += ',';
+        header += "\"" + entry.name + R"(":{"dtype":")" + entry.type + R"(","shape":[)" + shape +
+                  R"(],"data_offsets":[)" + std::to_string(data.size()) + "," +
+                  std::to_string(data.size() + bytes) + "]}";
+        data += std::string(bytes, entry.fill);
+    }
+    header += "}";
+    return with_length(header.size(), header, data);
+}
+
+void write_config(const TemporaryDirectory &directory, bool tied) {
+    char text[512];
+    std::snprintf(text, sizeof text, config, tied ? "true" : "false");
+    directory.write("config.json", text);
+}
+
+Result<std::unique_ptr<Model>> load_of(const std::vector<Entry> &entries, bool tied) {
+    const TemporaryDirectory directory;
+    write_config(directory, tied);
+    directory.write("model.safetensors", safetensors_of(entries));
+    return load_model(directory.path()); // mapped files outlive their names
+}
+
+// The error of loading these tensors holds each of the parts.
+void must_fail(const Result<std::unique_ptr<Model>> &loaded, int32_t code,
+               const std::vector<std::string> &parts) {
+    if (loaded.ok()) fail_msg("was accepted, should name %s", parts[0].c_str());
+    const std::string &message = loaded.status().message();
+    for (const std::string &part : parts) {
+        if (message.find(part) == std::string::npos) {
+            fail_msg("\"%s\" lacks \"%s\"", message.c_str(), part.c_str());
+        }
+    }
+    if (loaded.status().code() != code)
+        fail_msg("code %d: %s", loaded.status().code(), message.c_str());
+}
+
+Entry &named(std::vector<Entry> *entries, const std::string &name) {
+    return *std::find_if(entries->begin(), entries->end(),
+                         [&](const Entry &entry) { return entry.name == name; });
+}
+
+void a_models_tensors_are_views_into_its_file(void **) {
+    const auto loaded = load_of(tiny_model(), false);
+    assert_true(loaded.ok());
+    const Model &model = **loaded;
+    assert_int_equal(model.files.size(), 1);
+    assert_int_equal(model.embedding.rows, 5);
+    assert_int_equal(model.embedding.columns, 4);
+    assert_int_equal(model.layers[0].down.columns, 6);
+    assert_true(model.lm_head.data == model.embedding.data + model.embedding.bytes());
+    assert_int_equal(model.weight_bytes(),
+                     static_cast<int64_t>(4 * (20 + 20 + 4 + 4 + 4 + 16 + 8 + 8 + 16 + 72)));
+    assert_true(model.config.dtype == DType::f32); // not stated: the file's
+    assert_false(static_cast<bool>(model.layers[0].q_bias));
+}
+
+void each_missing_tensor_is_named(void **) {
+    const auto entries = tiny_model();
+    for (size_t i = 0; i < entries.size(); ++i) {
+        auto fewer = entries;
+        fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+        must_fail(load_of(fewer, false), BATCHLLM_ERROR_MODEL_FORMAT,
+                  {entries[i].name, "missing", "model.safetensors"});
+    }
+}
+
+void a_shape_that_does_not_fit_the_config_is_refused(void **) {
+    const auto entries = tiny_model();
+    for (const Entry &entry : entries) {
+        auto changed = entries;
+        Entry &target = named(&changed, entry.name);
+        target.shape[0] += 1;
+        must_fail(load_of(changed, false), BATCHLLM_ERROR_MODEL_FORMAT, {entry.name, "shape"});
+        target.shape = entry.shape;
+        target.shape.push_back(1); // the same bytes, one more dimension
+        must_fail(load_of(changed, false), BATCHLLM_ERROR_MODEL_FORMAT, {entry.name, "shape"});
+    }
+    auto transposed = entries;
+    named(&transposed, "model.layers.0.mlp.down_proj.weight").shape = {6, 4};
+    must_fail(load_of(transposed, false), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"down_proj", "[6, 4]", "[4, 6]"});
+}
+
+void a_type_that_is_no_weight_is_refused(void **) {
+    auto entries = tiny_model();
+    named(&entries, "model.norm.weight").type = "I8";
+    must_fail(load_of(entries, false), BATCHLLM_ERROR_UNSUPPORTED, {"model.norm.weight", "I8"});
+    named(&entries, "model.norm.weight").type = "F16";
+    named(&entries, "lm_head.weight").type = "BF16";
+    const auto mixed = load_of(entries, false);
+    assert_true(mixed.ok());
+    assert_true((*mixed)->final_norm.dtype == DType::f16);
+    assert_true((*mixed)->lm_head.dtype == DType::bf16);
+}
+
+void tensors_of_no_use_are_refused_but_for_rotary_frequencies(void **) {
+    auto entries = tiny_model();
+    entries.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}});
+    assert_true(load_of(entries, false).ok());
+    for (const char *name : {"model.layers.0.self_attn.q_proj.bias",
+                             "model.layers.1.mlp.up_proj.weight", "lm_head.bias", "extra"}) {
+        auto more = entries;
+        more.push_back({name, {4}});
+        must_fail(load_of(more, false), BATCHLLM_ERROR_UNSUPPORTED, {name});
+    }
+}
+
+void tied_embeddings_follow_transformers(void **) {
+    const std::string embedding = "model.embed_tokens.weight";
+    auto entries = tiny_model();
+    auto loaded = load_of(entries, true); // both, and equal
+    assert_true(loaded.ok());
+    assert_true((*loaded)->config.tied_embeddings);
+    assert_true((*loaded)->lm_head.data == (*loaded)->embedding.data);
+
+    named(&entries, "lm_head.weight").fill = 'y'; // both, and different
+    loaded = load_of(entries, true);
+    assert_true(loaded.ok());
+    assert_false((*loaded)->config.tied_embeddings);
+    assert_true(*(*loaded)->lm_head.data == std::byte{'y'});
+
+    for (const char *gone : {"lm_head.weight", "model.embed_tokens.weight"}) { // one of them
+        auto fewer = tiny_model();
+        fewer.erase(std::find_if(fewer.begin(), fewer.end(),
+                                 [&](const Entry &entry) { return entry.name == gone; }));
+        loaded = load_of(fewer, true);
+        assert_true(loaded.ok());
+        assert_true((*loaded)->config.tied_embeddings);
+        assert_true((*loaded)->lm_head.data == (*loaded)->embedding.data);
+    }
+    auto neither = tiny_model();
+    neither.erase(neither.begin(), neither.begin() + 2);
+    must_fail(load_of(neither, true), BATCHLLM_ERROR_MODEL_FORMAT, {embedding, "missing"});
+}
+
+// ---- Shards --------------------------------------------------------------------------------------
+
+constexpr const char *first_shard = "model-00001-of-00002.safetensors";
+constexpr const char *second_shard = "model-00002-of-00002.safetensors";
+
+// Splits the tiny model in two, lets `change` alter the parts and the index, and loads it.
+struct Sharded {
+    std::vector<Entry> first, second;
+    std::vector<std::pair<std::string, std::string>> map; // tensor, shard
+};
+
+Result<std::unique_ptr<Model>> load_sharded(const std::function<void(Sharded *)> &change) {
+    const TemporaryDirectory directory;
+    write_config(directory, false);
+    Sharded parts;
+    for (const Entry &entry : tiny_model()) {
+        const bool in_first = parts.first.size() < 5;
+        (in_first ? parts.first : parts.second).push_back(entry);
+        parts.map.emplace_back(entry.name, in_first ? first_shard : second_shard);
+    }
+    change(&parts);
+    directory.write(first_shard, safetensors_of(parts.first));
+    directory.write(second_shard, safetensors_of(parts.second));
+    std::string index = R"({"metadata": {"total_size": 1}, "weight_map": {)";
+    for (size_t i = 0; i < parts.map.size(); ++i) {
+        if (i > 0) index += ',';
+        index += "\"" + parts.map[i].first + "\": \"" + parts.map[i].second + "\"";
+    }
+    directory.write("model.safetensors.index.json", index + "}}");
+    return load_model(directory.path());
+}
+
+void shards_make_one_model(void **) {
+    const auto loaded = load_sharded([](Sharded *) {});
+    assert_true(loaded.ok());
+    assert_int_equal((*loaded)->files.size(), 2);
+    // Old checkpoints keep rotary frequencies that no index lists.
+    assert_true(load_sharded([](Sharded *parts) {
+                    parts->second.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}});
+                }).ok());
+}
+
+void shards_and_index_must_agree(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    must_fail(load_sharded([](Sharded *parts) { parts->second.push_back(parts->first[0]); }), code,
+              {"model.embed_tokens.weight", first_shard, second_shard});
+    must_fail(load_sharded([](Sharded *parts) { parts->map[0].second = second_shard; }), code,
+              {"model.embed_tokens.weight", second_shard, "index.json"});
+    must_fail(load_sharded([](Sharded *parts) { parts->second.pop_back(); }), code,
+              {"down_proj", "index.json"});
+    must_fail(load_sharded([](Sharded *parts) { parts->map.pop_back(); }), code,
+              {"down_proj", "index.json"});
+    must_fail(load_sharded([](Sharded *parts) { parts->map.push_back(parts->map[0]); }), code,
+              {"model.embed_tokens.weight", "twice"});
+    must_fail(load_sharded([](Sharded *parts) { parts->map.clear(); }), code, {"weight_map"});
+}
+
+void a_shard_outside_the_directory_is_refused(void **) {
+    for (const char *name :
+         {"../model.safetensors", "/etc/model.safetensors", "..", ".", "", "a/b.safetensors",
+          "a\\\\b.safetensors", "..safetensors", ".safetensors", "model.bin",
+          "a\\u0000.safetensors", "./a.safetensors"}) {
+        must_fail(load_sharded([&](Sharded *parts) { parts->map[0].second = name; }),
+                  BATCHLLM_ERROR_MODEL_FORMAT, {"weight_map.model.embed_tokens.weight"});
+    }
+    must_fail(load_sharded([&](Sharded *parts) { parts->map[0].second = "absent.safetensors"; }),
+              BATCHLLM_ERROR_IO, {"absent.safetensors"});
+}
+
+void a_directory_without_weights_is_an_error_that_says_so(void **) {
+    const TemporaryDirectory directory;
+    write_config(directory, false);
+    must_fail(load_model(directory.path()), BATCHLLM_ERROR_MODEL_FORMAT,
+              {directory.path(), "model.safetensors"});
+    directory.write("pytorch_model.bin", "x");
+    must_fail(load_model(directory.path()), BATCHLLM_ERROR_MODEL_FORMAT, {"pytorch_model.bin"});
+    std::filesystem::create_directory(directory.file("model.safetensors"));
+    must_fail(load_model(directory.path()), BATCHLLM_ERROR_IO, {"not a regular file"});
+}
+
+void golden_models_load(void **) {
+    int32_t models = 0;
+    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
+        if (!entry.is_directory()) continue;
+        const auto loaded = load_model(entry.path().string());
+        if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
+        assert_true((*loaded)->weight_bytes() > 100000);
+        ++models;
+    }
+    assert_true(models >= 11);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_come_in_the_order_of_their_bytes),
+        cmocka_unit_test(what_the_format_allows_is_read),
+        cmocka_unit_test(hostile_lengths_are_refused),
+        cmocka_unit_test(hostile_headers_are_refused),
+        cmocka_unit_test(hostile_types_and_shapes_are_refused),
+        cmocka_unit_test(hostile_offsets_are_refused),
+        cmocka_unit_test(a_file_cut_anywhere_is_refused),
+        cmocka_unit_test(a_models_tensors_are_views_into_its_file),
+        cmocka_unit_test(each_missing_tensor_is_named),
+        cmocka_unit_test(a_shape_that_does_not_fit_the_config_is_refused),
+        cmocka_unit_test(a_type_that_is_no_weight_is_refused),
+        cmocka_unit_test(tensors_of_no_use_are_refused_but_for_rotary_frequencies),
+        cmocka_unit_test(tied_embeddings_follow_transformers),
+        cmocka_unit_test(shards_make_one_model),
+        cmocka_unit_test(shards_and_index_must_agree),
+        cmocka_unit_test(a_shard_outside_the_directory_is_refused),
+        cmocka_unit_test(a_directory_without_weights_is_an_error_that_says_so),
+        cmocka_unit_test(golden_models_load),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
