@@ -84,6 +84,7 @@ struct BackendInfo {
     int64_t page_bytes = 0; // all layers, keys and values
     int64_t pages = 0;
     int64_t step_tokens = 0; // most tokens that one batch may hold
+    int32_t eos_token = -1;  // sim without a model: the id that ends a row, if any
 };
 
 class Backend {
@@ -101,7 +102,7 @@ class Backend {
 // Each takes its KV memory at once. model is borrowed and must outlive the backend.
 Result<std::unique_ptr<Backend>> make_cpu_backend(const Model &model,
                                                   const BackendOptions &options);
-// model may be null: the shape of Llama-3-8B then.
+// config may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
 Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
                                                   const BackendOptions &options);
 

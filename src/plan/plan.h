@@ -24,8 +24,11 @@ struct TokenRow {
 
 struct PlanOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    int32_t levels = 1;
+    int32_t levels = 1; // 1: prefixes stand alone; 2: they may have a parent; n: n - 1 ancestors
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    // Shorter prefixes are not shared: a KV page's worth of tokens saves next to nothing, and would
+    // tie all rows that start alike into one group (docs/planning.md). At least 1.
+    int32_t min_prefix_tokens = 16;
     bool self_contained = false;
     uint64_t tokenizer_fingerprint = 0;
 };
@@ -34,12 +37,12 @@ struct PlanOptions {
 struct PlanPrefix {
     int64_t row;
     int32_t length;
-    int32_t parent; // index of the prefix whose tokens it continues, or -1; only with levels 2
+    int32_t parent; // index of the prefix whose tokens it continues, or -1; less than its own
 };
 
 struct PlanGroup {
     int32_t prefix;    // index into prefixes, or -1: a single row that shares nothing
-    int64_t row_begin; // its rows are Plan::rows[row_begin, row_end)
+    int64_t row_begin; // its rows are Plan::rows[row_begin, row_end), long decodes first
     int64_t row_end;
 };
 
@@ -51,7 +54,7 @@ struct Plan {
     std::vector<uint64_t> fingerprints; // [rows] of each row's tokens, never 0
     std::vector<int32_t> lengths;       // [rows] prompt lengths
     std::vector<int32_t> tokens; // self-contained: all rows' tokens, in row order; else empty
-    int64_t reused_rows = 0;     // kept from the previous plan
+    int64_t reused_rows = 0;     // of groups kept from the previous plan
     double seconds = 0;          // planning took
 
     int64_t row_count() const { return static_cast<int64_t>(rows.size()); }
@@ -60,10 +63,15 @@ struct Plan {
     double saving_ratio() const;      // 1 - processed / logical; BatchLLM, Eq. 2
 };
 
-// Plans the rows. decode_lengths: [rows] expected tokens to generate, or empty: all equal.
-// previous: rows of equal tokens keep their groups; the rest is planned afresh.
+// Plans the rows, of which there are fewer than 2^31. decode_lengths: [rows] expected tokens to
+// generate, or empty: all equal. previous: a plan that was made or loaded; rows of equal tokens keep
+// their groups, the rest is planned afresh and may join these. It is never believed: each
+// prefix that is kept is compared with the tokens of each of its rows.
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
+
+// XXH3-64 of the tokens as little-endian int32; 1 instead of 0.
+uint64_t token_fingerprint(std::span<const int32_t> tokens);
 
 // docs/plan-file.md. Both name the path in their errors.
 Status save_plan(const Plan &plan, const std::string &path);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/status.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
 
@@ -46,13 +47,17 @@ struct Request {
     // Set by the runtime once nothing more is to be computed: stop, length, cancelled, error.
     bool done = false;
 
-    // The scheduler's own.
+    // The scheduler's own. The runtime may read all of them, when no batch is being run or after it.
     RequestState state = RequestState::waiting;
-    int32_t group = -1;
-    int32_t computed = 0; // own positions whose keys and values are stored
-    int32_t scored = 0;   // score positions delivered
+    int32_t prefix = -1;   // node of the shared prefix that its own tokens continue
+    int32_t own_begin = 0; // position of its first own token: so many prompt tokens are shared
+    int32_t computed = 0;  // own positions whose keys and values are stored
+    int32_t chunk = 0;     // own tokens in the current batch
+    int32_t highest = 0;   // most that `computed` ever was: what is below it is recomputed
+    int32_t scored = 0;    // score positions delivered by the batches before the current one
     int32_t preemptions = 0;
-    std::vector<int32_t> pages; // of its own tokens
+    int64_t place = -1;         // in the waiting queue, or -1
+    std::vector<int32_t> pages; // page table of its own tokens
 };
 
 struct SchedulerOptions {
@@ -60,49 +65,65 @@ struct SchedulerOptions {
     int32_t page_tokens = 0;
     int64_t step_tokens = 0;
     int64_t max_requests = 0; // 0: no cap
+    // DECODE_FIRST: groups in the plan's order (Eq. 4; the expected decode lengths there are relative
+    // to max_tokens, so what the job shows later scales all of them alike and changes no order).
+    // ARRIVAL: a plan's groups by their first row, whatever order the plan has them in.
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    // false: requests are admitted while any page is free, without looking ahead. For comparison.
+    bool look_ahead = true;
 };
 
 struct StepCounts {
     int64_t decode_tokens = 0;
-    int64_t own_tokens = 0;        // prompt tokens of single requests
+    int64_t own_tokens = 0;        // prompt tokens of single requests, and all they recompute
     int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
-    int64_t recomputed_tokens = 0; // of those three, computed before and lost to preemption
-    int64_t requests = 0;          // in the batch
+    int64_t recomputed_tokens = 0; // of own and prefix tokens, computed before and lost
+    int64_t requests = 0;          // with tokens in the batch
     int64_t pages_used = 0;
     int64_t preemptions = 0; // decided in this step
 };
 
+// Order of calls: next_step, the runtime runs the batch, finish_step, and again. add and drop come
+// between finish_step and next_step. A violated invariant throws std::logic_error.
 class Scheduler {
   public:
     explicit Scheduler(const SchedulerOptions &options);
     ~Scheduler();
 
-    // Whether a request of so many tokens (prompt and output) fits the pool alone.
+    // Whether a request of so many tokens (prompt and output; count one output token for a scored
+    // request) fits the pool alone. The last token is never stored, so the answer is exact: any
+    // request that fits finishes, even where its group's prefix would waste the page that it lacks.
     bool fits(int64_t tokens) const;
 
     // Takes a plan's groups behind those already held. requests[i] is the plan's row i; a null
     // entry is a row that is not to be computed (its prefix is not either, when nobody else needs
-    // it).
-    void add(const Plan &plan, std::span<Request *const> requests);
+    // it). A row takes its group's prefix only as far as its prompt's `shareable` and
+    // score_positions allow: else the nearest parent prefix that they do, or none.
+    // Errors, with nothing taken: a request that does not fit; a plan that is not of these requests.
+    Status add(const Plan &plan, std::span<Request *const> requests);
 
     // Builds the next step's batch, valid until the next call; empty when nothing is left to do.
-    // sampled()[i] is the request of batch.logits[i].
+    // sampled()[i] is the request of batch.logits[i]. A scored request's rows come in the order of
+    // its score positions, from Request::scored on.
     const TokenBatch &next_step();
     std::span<Request *const> sampled() const;
     const StepCounts &counts() const;
 
     // After the batch has run and the runtime has appended the outputs and set `done`: moves the
-    // requests on and gives back the pages of those that are done.
+    // requests on and gives back the pages of those that are done. The scheduler keeps no pointer
+    // to a request that has finished.
     void finish_step();
 
     // A request that the runtime has set `done` outside a step (cancelled) gives up its place.
     void drop(Request *request);
 
-    int64_t waiting() const;
+    int64_t waiting() const; // preempted ones included
     int64_t running() const;
+    int64_t pages_used() const;
     int64_t pages_peak() const;
-    int64_t prompt_tokens_left() const; // still to be computed, shared ones once
+    int64_t prompt_tokens_left() const;   // not computed yet, shared ones once; recomputation not
+                                          // counted
+    double expected_length_share() const; // of max_tokens, as the job has shown so far
 
   private:
     struct Impl;

@@ -23,9 +23,13 @@ class Tokenizer {
     // A tokenizer.json, or a directory with one. An error names the file and the key; anything not
     // supported is refused here, by name.
     static Result<std::unique_ptr<Tokenizer>> load(const std::string &path);
+    // The same from the file's text; name stands for it in errors.
+    static Result<std::unique_ptr<Tokenizer>> parse(const std::string &name,
+                                                    const std::string &json);
     ~Tokenizer();
 
-    // Appends the tokens of text to *tokens. Fails with ROW_INVALID_UTF8, appending nothing.
+    // Appends the tokens of text to *tokens. Fails with ROW_INVALID_UTF8, and ROW_TOO_LONG for more
+    // than 2 GiB, appending nothing.
     Status encode(std::string_view text, const EncodeOptions &options,
                   std::vector<int32_t> *tokens) const;
 
@@ -46,6 +50,7 @@ class Tokenizer {
 
 // Decodes one sequence token by token. What push() returns, joined, and finish() after it, equals
 // decode() of all tokens; no piece ends inside a UTF-8 character.
+// The tokenizer outlives it. After finish() nothing more may be pushed.
 class StreamDecoder {
   public:
     StreamDecoder(const Tokenizer &tokenizer, bool skip_special);

@@ -1,0 +1,83 @@
+// One attention launch a layer: shared prefixes, prefill chunks and decode together.
+//
+// The host builds a worklist once a step (attention_worklist.h); every layer reuses it. An item is a
+// set of query tokens against up to two stretches of keys. One item and one KV head are a job; CTAs
+// take jobs from two queues until both are empty:
+//   matrix queue  up to 128 query rows (tokens x query heads of the KV head) on wgmma; bound by math
+//   stream queue  up to 16 query rows on mma.sync; bound by reading the keys and values
+// A token that several items cover gets a partial (O, log-sum-exp) from each; the item that arrives
+// last merges them, in slot order, so that the result does not depend on timing.
+//
+// KV pool of a layer: [page][kv_head][K, V][head_dim / 64][64 keys][64 elements], 2-byte elements,
+// the 16-byte chunk c of key k's 128-byte row stored at chunk c ^ (k % 8): the swizzle that wgmma
+// reads, so that a block is fetched by plain bulk copies. head_dim is padded to a multiple of 64.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+namespace batchllm::cuda {
+
+inline constexpr int kPageKeys = 64;
+inline constexpr int kMatrixRows = 128; // query rows of a matrix item
+inline constexpr int kStreamRows = 16;  // of a stream item
+
+// A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
+// at position `start` of the request.
+struct KeyStretch {
+    int32_t page_begin;
+    int32_t keys;
+    int32_t start;
+};
+
+struct AttentionItem {
+    int32_t row_begin;    // query tokens: rows[row_begin, row_begin + row_count)
+    int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
+    int32_t min_position; // of the query tokens
+    int32_t max_position;
+    int32_t partial; // nonzero: some of its rows have slots
+    int32_t reserved;
+    KeyStretch stretch[2]; // keys 0: none
+};
+
+// A query token of an item.
+struct AttentionRow {
+    int32_t token; // in the batch
+    int32_t slot;  // its partial's place in the workspace; -1: the item is alone, writes the output
+    int32_t position; // in its request
+    int32_t reserved;
+};
+
+// Partials of a token: slots [begin, begin + count). count 0: written directly.
+struct PartialRange {
+    int32_t begin;
+    int32_t count;
+};
+
+enum class AttentionType : int32_t { bf16, f16 };
+
+struct AttentionArguments {
+    AttentionType type;
+    int32_t heads, kv_heads, head_dim; // head_dim 64, 128 or 256, padding included
+    float scale;                       // of the scores, commonly head_dim^-0.5
+    int32_t window;                    // positions seen, its own included; 0: all
+    const void *q;                     // [tokens, q_stride] 2-byte; head h at h * head_dim
+    int64_t q_stride;                  // elements
+    void *out;                         // [tokens, out_stride]
+    int64_t out_stride;
+    const void *kv;             // the layer's pages
+    const int32_t *pages;       // page numbers, as the stretches index them
+    const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
+    int32_t matrix_items, stream_items;
+    const AttentionRow *rows;
+    const PartialRange *partials; // [tokens]
+    float *partial_out;           // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse;           // [slots, heads] base 2
+    int32_t *arrivals;            // [tokens, kv_heads] zero; left zero
+    int32_t *queues;              // [4] zero; left zero
+};
+
+// Enqueues the launch. Pointers are to device memory. Takes sms CTAs.
+cudaError_t launch_attention(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+
+} // namespace batchllm::cuda

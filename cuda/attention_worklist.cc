@@ -1,0 +1,257 @@
+#include "attention_worklist.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace batchllm::cuda {
+namespace {
+
+int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+// An item before it is split: query tokens and the stretches that they see.
+struct Draft {
+    std::vector<int32_t> tokens;
+    std::vector<KeyStretch> stretches;
+    int32_t min_position;
+    int32_t max_position;
+    bool matrix;
+};
+
+class Builder {
+  public:
+    Builder(std::span<const AttentionNode> nodes, int32_t tokens, const WorklistOptions &options)
+        : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
+          matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
+          counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)) {
+        for (const AttentionNode &node : nodes) {
+            for (int32_t t = 0; t < node.token_count; ++t) {
+                positions_[static_cast<size_t>(node.token_begin + t)] =
+                    node.start + node.keys - node.token_count + t;
+            }
+        }
+    }
+
+    void build(Worklist *out) {
+        share_prefixes();
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            if (nodes_[i].token_count > 0) own_items(static_cast<int32_t>(i));
+        }
+        emit(out);
+    }
+
+  private:
+    bool decodes(const AttentionNode &node) const { return node.token_count <= stream_tokens_; }
+
+    KeyStretch stretch_of(int32_t index) const {
+        const AttentionNode &node = nodes_[static_cast<size_t>(index)];
+        return {node.page_begin, node.keys, node.start};
+    }
+
+    double stream_time(int64_t keys) const {
+        return static_cast<double>(keys) / kPageKeys * options_.stream_us * options_.head_dim / 128;
+    }
+    double matrix_time(int64_t keys) const {
+        return static_cast<double>(keys) / 128 * options_.matrix_us * options_.head_dim / 128;
+    }
+
+    // For each node with several decoding descendants: do they read it together?
+    void share_prefixes() {
+        shared_.assign(nodes_.size(), false);
+        std::vector<std::vector<int32_t>> below(nodes_.size()); // decoding nodes under each node
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            const AttentionNode &node = nodes_[i];
+            if (node.token_count == 0 || !decodes(node)) continue;
+            for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
+                below[static_cast<size_t>(up)].push_back(static_cast<int32_t>(i));
+            }
+        }
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            if (below[i].size() < 2 || !options_.share) continue;
+            const AttentionNode &prefix = nodes_[i];
+            int32_t tokens = 0;
+            for (const int32_t n : below[i]) tokens += nodes_[static_cast<size_t>(n)].token_count;
+            const double apart = stream_time(prefix.keys) * static_cast<double>(below[i].size());
+            const double pieces = tokens <= stream_tokens_ ? 1 : ceil_div(tokens, matrix_tokens_);
+            const double read =
+                tokens <= stream_tokens_ ? stream_time(prefix.keys) : matrix_time(prefix.keys);
+            const double together =
+                pieces * (read + options_.item_us) + 2 * tokens * ratio_ * options_.merge_us;
+            if (together >= apart) continue;
+            shared_[i] = true;
+            std::vector<int32_t> stacked;
+            for (const int32_t n : below[i]) {
+                const AttentionNode &node = nodes_[static_cast<size_t>(n)];
+                for (int32_t t = 0; t < node.token_count; ++t)
+                    stacked.push_back(node.token_begin + t);
+            }
+            const int32_t each = tokens <= stream_tokens_ ? stream_tokens_ : matrix_tokens_;
+            for (int32_t first = 0; first < tokens; first += each) {
+                const int32_t last = std::min(tokens, first + each);
+                Draft draft{{stacked.begin() + first, stacked.begin() + last},
+                            {stretch_of(static_cast<int32_t>(i))},
+                            0,
+                            0,
+                            tokens > stream_tokens_};
+                // Every query stands after the whole prefix: nothing of it is masked.
+                draft.min_position = prefix.start + prefix.keys;
+                draft.max_position = options_.window > 0 ? INT32_MAX : draft.min_position;
+                drafts_.push_back(std::move(draft));
+            }
+        }
+    }
+
+    void own_items(int32_t index) {
+        const AttentionNode &node = nodes_[static_cast<size_t>(index)];
+        const bool decode = decodes(node);
+        std::vector<KeyStretch> context; // oldest first
+        for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
+            if (!decode || !shared_[static_cast<size_t>(up)]) {
+                context.insert(context.begin(), stretch_of(up));
+            }
+        }
+        const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
+        const int32_t before = node.keys - node.token_count;
+        for (int32_t first = 0; first < node.token_count; first += each) {
+            const int32_t last = std::min(node.token_count, first + each);
+            Draft draft;
+            draft.matrix = !decode;
+            for (int32_t t = first; t < last; ++t) draft.tokens.push_back(node.token_begin + t);
+            draft.min_position = node.start + before + first;
+            draft.max_position = node.start + before + last - 1;
+            draft.stretches = context;
+            draft.stretches.push_back({node.page_begin, before + last, node.start});
+            drafts_.push_back(std::move(draft));
+        }
+    }
+
+    // Leaves out whole pages that lie before every query's window.
+    void clip(Draft *draft) const {
+        if (options_.window <= 0) return;
+        const int32_t low = draft->min_position - options_.window + 1;
+        std::vector<KeyStretch> kept;
+        for (KeyStretch s : draft->stretches) {
+            const int32_t pages = std::clamp((low - s.start) / kPageKeys, 0, s.keys / kPageKeys);
+            s.page_begin += pages;
+            s.start += pages * kPageKeys;
+            s.keys -= pages * kPageKeys;
+            if (s.keys > 0) kept.push_back(s);
+        }
+        draft->stretches = std::move(kept);
+    }
+
+    void emit(Worklist *out) {
+        double total = 0;
+        std::vector<double> times(drafts_.size());
+        for (size_t i = 0; i < drafts_.size(); ++i) {
+            clip(&drafts_[i]);
+            int64_t keys = 0;
+            for (const KeyStretch &s : drafts_[i].stretches) keys += s.keys;
+            times[i] =
+                (drafts_[i].matrix ? matrix_time(keys) : stream_time(keys)) + options_.item_us;
+            total += times[i];
+        }
+        const double share = total * options_.kv_heads / options_.sms;
+        struct Timed {
+            AttentionItem item;
+            double time;
+        };
+        std::vector<Timed> queues[2];
+        std::vector<std::pair<int32_t, int32_t>> covers; // (row index, token)
+        out->rows.clear();
+        for (size_t i = 0; i < drafts_.size(); ++i) {
+            const Draft &draft = drafts_[i];
+            int64_t keys = 0;
+            for (const KeyStretch &s : draft.stretches) keys += s.keys;
+            const double limit = draft.matrix
+                                     ? std::max(share / options_.matrix_split, matrix_time(512))
+                                     : std::max(share / options_.stream_split, stream_time(256));
+            const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
+            const int64_t per_part = (keys + parts - 1) / parts;
+            const int32_t part_keys =
+                static_cast<int32_t>((per_part + 127) / 128 * 128); // whole tiles
+            // Cut the stretches into items of at most two stretches and about part_keys keys.
+            size_t at = 0;
+            int32_t used = 0; // keys of stretch `at` already given out
+            bool first = true;
+            while (at < draft.stretches.size() || first) {
+                AttentionItem item{};
+                item.min_position = draft.min_position;
+                item.max_position = draft.max_position;
+                int32_t room = part_keys;
+                int32_t filled = 0;
+                for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
+                    const KeyStretch &s = draft.stretches[at];
+                    int32_t take = std::min(room, s.keys - used);
+                    // Never cut inside a tile, nor leave a rest of less than one.
+                    if (take < s.keys - used) take = ceil_div(take, 128) * 128;
+                    if (s.keys - used - take < 128) take = s.keys - used;
+                    take = std::min(take, s.keys - used);
+                    item.stretch[k] = {s.page_begin + used / kPageKeys, take, s.start + used};
+                    used += take;
+                    room -= take;
+                    filled += take;
+                    if (used == s.keys) {
+                        ++at;
+                        used = 0;
+                    }
+                }
+                item.row_begin = static_cast<int32_t>(out->rows.size());
+                item.row_count = static_cast<int32_t>(draft.tokens.size());
+                for (const int32_t token : draft.tokens) {
+                    ++counts_[static_cast<size_t>(token)];
+                    out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+                }
+                queues[draft.matrix ? 0 : 1].push_back(
+                    {item, draft.matrix ? matrix_time(filled) : stream_time(filled)});
+                first = false;
+            }
+        }
+        // Tokens that several items cover: each gets its slots, in the order of the items.
+        out->partials.assign(counts_.size(), {0, 0});
+        out->slots = 0;
+        for (size_t t = 0; t < counts_.size(); ++t) {
+            if (counts_[t] < 2) continue;
+            out->partials[t] = {out->slots, counts_[t]};
+            out->slots += counts_[t];
+        }
+        std::vector<int32_t> given(counts_.size(), 0);
+        for (AttentionRow &row : out->rows) {
+            const PartialRange &range = out->partials[static_cast<size_t>(row.token)];
+            if (range.count > 0) row.slot = range.begin + given[static_cast<size_t>(row.token)]++;
+        }
+        out->items.clear();
+        for (auto &queue : queues) {
+            std::stable_sort(queue.begin(), queue.end(),
+                             [](const Timed &a, const Timed &b) { return a.time > b.time; });
+            for (Timed &timed : queue) {
+                for (int32_t r = 0; r < timed.item.row_count; ++r) {
+                    if (out->rows[static_cast<size_t>(timed.item.row_begin + r)].slot >= 0) {
+                        timed.item.partial = 1;
+                    }
+                }
+                out->items.push_back(timed.item);
+            }
+        }
+        out->matrix_items = static_cast<int32_t>(queues[0].size());
+        out->stream_items = static_cast<int32_t>(queues[1].size());
+    }
+
+    std::span<const AttentionNode> nodes_;
+    const WorklistOptions &options_;
+    int32_t ratio_;
+    int32_t matrix_tokens_;
+    int32_t stream_tokens_;
+    std::vector<int32_t> counts_; // [tokens] items that cover each
+    std::vector<int32_t> positions_;
+    std::vector<bool> shared_;
+    std::vector<Draft> drafts_;
+};
+
+} // namespace
+
+void build_worklist(std::span<const AttentionNode> nodes, int32_t tokens,
+                    const WorklistOptions &options, Worklist *worklist) {
+    Builder(nodes, tokens, options).build(worklist);
+}
+
+} // namespace batchllm::cuda

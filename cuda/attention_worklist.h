@@ -1,0 +1,54 @@
+// A token batch's context nodes -> the attention worklist that every layer of the step reuses.
+//
+// Decides, node by node, whether the queries that share a prefix read it together (one item over the
+// stacked rows, merged with each row's own part) or each for itself, by the modelled time of both;
+// splits items along their keys until no job is longer than a share of the whole; and orders each
+// queue longest first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention.h"
+
+namespace batchllm::cuda {
+
+// backend/backend.h's ContextNode, in what attention needs of it.
+struct AttentionNode {
+    int32_t parent;      // less than its own index, or -1
+    int32_t start;       // position of its first key
+    int32_t keys;        // stored once the batch has run
+    int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
+    int32_t token_count;
+    int32_t page_begin;
+};
+
+struct WorklistOptions {
+    int32_t heads = 0, kv_heads = 0, head_dim = 0;
+    int32_t window = 0;
+    int32_t sms = 132;
+    // Modelled costs on one of the sms SMs, measured by bench/attention.
+    double matrix_us = 1.7;  // 128 query rows x 128 keys
+    double stream_us = 0.9;  // 64 keys
+    double item_us = 1.5;    // start and end of a job
+    double merge_us = 0.02;  // writing and merging one partial row of one head
+    double matrix_split = 2; // no job longer than its queue's share of an SM's time over this
+    double stream_split = 4;
+    bool share = true; // false: never stack queries on a shared prefix (ablation)
+};
+
+struct Worklist {
+    std::vector<AttentionItem> items; // matrix items, then stream items
+    int32_t matrix_items = 0;
+    int32_t stream_items = 0;
+    std::vector<AttentionRow> rows;
+    std::vector<PartialRange> partials; // [tokens]
+    int32_t slots = 0;                  // partial rows the workspace must hold
+};
+
+// tokens: of the batch. Every batch token must belong to exactly one node.
+void build_worklist(std::span<const AttentionNode> nodes, int32_t tokens,
+                    const WorklistOptions &options, Worklist *worklist);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,182 @@
+// The few instructions of sm_90a that the kernels use, one wrapper each: mbarrier, bulk copies,
+// wgmma with its shared-memory descriptors, and the older ldmatrix and mma.sync. PTX ISA 8.x names.
+#pragma once
+
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace batchllm::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- mbarrier -----------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// One arrival that also announces `bytes` of bulk copies.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra end;\n"
+                 "bra again;\n"
+                 "end:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+// Barrier `id` among `threads` threads of the CTA (bar.sync); id 0 is __syncthreads'.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// Arrives without waiting.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- Bulk copy, global to shared ----------------------------------------------------------------
+
+// Both addresses and the size are multiples of 16 bytes; completes on the barrier.
+__device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
+                                          uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(destination),
+        "l"(source), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+// Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
+__device__ __forceinline__ void async_proxy_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- wgmma --------------------------------------------------------------------------------------
+
+// Operand in shared memory in rows of 128 bytes (64 elements), 128-byte swizzle, 8 rows (1024 bytes)
+// after 8 rows: 16-byte chunk c of row r lies at chunk c ^ (r % 8). The base is aligned to 1024 bytes
+// up to the advance along the row. The same descriptor serves a K-major operand (row = M or N index,
+// 64 elements of K) and an MN-major one of 64 columns (row = K index).
+__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address) {
+    uint64_t descriptor = (address & 0x3ffff) >> 4;
+    descriptor |= uint64_t(1) << 16;         // leading offset: unused here
+    descriptor |= uint64_t(1024 >> 4) << 32; // stride from 8 rows to the next 8
+    descriptor |= uint64_t(1) << 62;         // 128-byte swizzle
+    return descriptor;
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int Pending> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+#define R8(d, i)                                                                                   \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define R32(d, i) R8(d, i), R8(d, i + 8), R8(d, i + 16), R8(d, i + 24)
+#define LIST32                                                                                     \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define LIST64                                                                                     \
+    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+           "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// wgmma_ss: d[64 x N] (+)= A[64 x 16] B[16 x N], both from shared memory, K-major; accumulate 0
+// overwrites. wgmma_rs: d[64 x 64] += A[64 x 16] B[16 x 64], A in registers, B N-major.
+#define WGMMA(TYPE, CPP)                                                                           \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[32], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
+                     "}, %32, %33, p, 1, 1, 0, 0;\n}"                                              \
+                     : R32(d, 0)                                                                   \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[64], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
+                     "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
+                     : R32(d, 0), R32(d, 32)                                                       \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[32], const uint32_t *a, uint64_t b, CPP) {  \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
+                     "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
+                     : R32(d, 0)                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
+WGMMA("bf16", __nv_bfloat16)
+WGMMA("f16", __half)
+#undef WGMMA
+
+template <int Registers> __device__ __forceinline__ void registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers> __device__ __forceinline__ void registers_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// ---- ldmatrix, mma.sync ---------------------------------------------------------------------------
+
+__device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+__device__ __forceinline__ void load_matrix_transposed(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+// d[16 x 8] += a[16 x 16] b[16 x 8]
+#define MMA_SYNC(TYPE, CPP)                                                                        \
+    __device__ __forceinline__ void mma_sync(float *d, const uint32_t *a, uint32_t b0,             \
+                                             uint32_t b1, CPP) {                                   \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                        \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                  \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
+    }
+MMA_SYNC("bf16", __nv_bfloat16)
+MMA_SYNC("f16", __half)
+#undef MMA_SYNC
+
+__device__ __forceinline__ uint32_t pack(float low, float high, __nv_bfloat16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+__device__ __forceinline__ uint32_t pack(float low, float high, __half) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+// 2^x; ex2.approx: 2 ulp, 0 for -inf.
+__device__ __forceinline__ float exp2_approximate(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,202 @@
+// batchllm_engine_*, batchllm_add_*, step, run, poll, cancel.
+#include "runtime/engine.h"
+
+#include <cinttypes>
+#include <cstring>
+
+#include "api/boundary.h"
+#include "api/plan.h"
+
+using namespace batchllm;
+using api::guard;
+using api::guard_out;
+using api::need;
+
+struct batchllm_engine {
+    std::unique_ptr<Engine> engine;
+};
+
+namespace {
+
+// Prompts with which continuations, and those; all as one check.
+template <typename T>
+Status check_scored(int64_t n, const char *items_name, const T *items, const int64_t *offsets,
+                    const T *continuations, const int64_t *continuation_offsets,
+                    const int64_t *continuation_rows) {
+    RETURN_IF_ERROR(check_column(items_name, items, "offsets", offsets, n));
+    if (n == 0) return {};
+    // The rows' offsets count continuations; there is no buffer to be null.
+    RETURN_IF_ERROR(check_column("continuations", &n, "continuation_rows", continuation_rows, n));
+    return check_column("continuations", continuations, "continuation_offsets",
+                        continuation_offsets, continuation_rows[n]);
+}
+
+} // namespace
+
+extern "C" {
+
+int32_t batchllm_engine_create(const batchllm_engine_options *options, batchllm_engine **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(need("options", options));
+        batchllm_engine_options known = default_engine_options();
+        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
+        ASSIGN_OR_RETURN(const EngineOptions read, read_engine_options(known));
+        auto handle = std::make_unique<batchllm_engine>();
+        ASSIGN_OR_RETURN(handle->engine, Engine::create(read));
+        *out = handle.release();
+        return {};
+    });
+}
+
+void batchllm_engine_destroy(batchllm_engine *engine) { delete engine; }
+
+int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
+                            const int64_t *offsets, const uint64_t *tags,
+                            const batchllm_params *params, int64_t params_count) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, n));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
+        return engine->engine->add_tokens({n, tokens, offsets}, tags, column);
+    });
+}
+
+int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
+                          const int64_t *offsets, const uint64_t *tags,
+                          const batchllm_params *params, int64_t params_count) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(check_column("text", text, "offsets", offsets, n));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
+        return engine->engine->add_text({n, text, offsets}, tags, column);
+    });
+}
+
+int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes, uint64_t tag,
+                            const batchllm_params *params) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(need("text", text));
+        const int64_t length = bytes < 0 ? static_cast<int64_t>(std::strlen(text)) : bytes;
+        const int64_t offsets[2] = {0, length};
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, 1));
+        return engine->engine->add_text({1, text, offsets}, &tag, column);
+    });
+}
+
+int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *tokens,
+                            const int64_t *offsets, const int32_t *continuations,
+                            const int64_t *continuation_offsets, const int64_t *continuation_rows,
+                            const uint64_t *tags) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(check_scored(n, "tokens", tokens, offsets, continuations,
+                                     continuation_offsets, continuation_rows));
+        if (n == 0) return {};
+        const Column<int32_t> scored{continuation_rows[n], continuations, continuation_offsets};
+        return engine->engine->add_scores({n, tokens, offsets}, {scored, continuation_rows}, tags);
+    });
+}
+
+int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
+                                const int64_t *offsets, const char *continuations,
+                                const int64_t *continuation_offsets,
+                                const int64_t *continuation_rows, const uint64_t *tags,
+                                const batchllm_params *params) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(check_scored(n, "text", text, offsets, continuations, continuation_offsets,
+                                     continuation_rows));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, n));
+        ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
+        if (n == 0) return {};
+        const Column<char> scored{continuation_rows[n], continuations, continuation_offsets};
+        return engine->engine->add_score_text({n, text, offsets}, {scored, continuation_rows}, tags,
+                                              known);
+    });
+}
+
+int32_t batchllm_build_groups(batchllm_engine *engine) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        return engine->engine->build_groups();
+    });
+}
+
+int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        batchllm_progress full{};
+        full.struct_size = sizeof full;
+        // Before the step: a progress that cannot be written must not cost one.
+        if (progress != nullptr) {
+            RETURN_IF_ERROR(api::copy_out("progress", &full, sizeof full, progress));
+        }
+        RETURN_IF_ERROR(engine->engine->step(&full));
+        if (progress == nullptr) return {};
+        return api::copy_out("progress", &full, sizeof full, progress);
+    });
+}
+
+int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_function callback, void *user) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        return engine->engine->run(callback, user);
+    });
+}
+
+void batchllm_interrupt(batchllm_engine *engine) {
+    if (engine != nullptr) engine->engine->interrupt();
+}
+
+int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        engine->engine->cancel(tag);
+        return {};
+    });
+}
+
+int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results, batchllm_results **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        if (max_results < 0) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "max_results is %" PRId64 ": it cannot be negative", max_results);
+        }
+        *out = engine->engine->poll(max_results).release();
+        return {};
+    });
+}
+
+void batchllm_results_free(batchllm_results *results) {
+    delete static_cast<ResultBatch *>(results);
+}
+
+int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *stats) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(need("stats", stats));
+        const batchllm_stats full = engine->engine->stats();
+        return api::copy_out("stats", &full, sizeof full, stats);
+    });
+}
+
+int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(need("plan", plan));
+        return engine->engine->use_plan(plan->plan);
+    });
+}
+
+int32_t batchllm_engine_get_plan(const batchllm_engine *engine, batchllm_plan **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(Plan plan, engine->engine->get_plan());
+        *out = api::make_plan_handle(std::move(plan)).release();
+        return {};
+    });
+}
+
+} // extern "C"

@@ -1,0 +1,155 @@
+// batchllm_plan_*: plans without an engine.
+#include "api/plan.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <limits>
+
+#include "api/boundary.h"
+#include "runtime/columns.h"
+
+using namespace batchllm;
+using api::guard;
+using api::guard_out;
+using api::need;
+
+namespace {
+
+Result<PlanOptions> read_options(const batchllm_plan_options *options) {
+    batchllm_plan_options known;
+    batchllm_plan_options_init(&known, sizeof known);
+    if (options != nullptr) {
+        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
+    }
+    if (known.enlarge < BATCHLLM_ENLARGE_NONE || known.enlarge > BATCHLLM_ENLARGE_PAPER) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "enlarge is %d: it must be %d to %d",
+                     known.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER);
+    }
+    if (known.levels < 1 || known.levels > 2) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "levels is %d: it must be 1 or 2",
+                     known.levels);
+    }
+    PlanOptions read;
+    read.enlarge = known.enlarge;
+    read.levels = known.levels;
+    read.self_contained = known.self_contained != 0;
+    read.tokenizer_fingerprint = known.tokenizer_fingerprint;
+    return read;
+}
+
+Result<std::vector<TokenRow>> read_rows(const Column<int32_t> &column) {
+    std::vector<TokenRow> rows;
+    rows.reserve(static_cast<size_t>(column.n));
+    for (int64_t i = 0; i < column.n; ++i) {
+        const std::span<const int32_t> row = column[i];
+        if (row.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "row %" PRId64 " has %zu tokens, more than a plan takes", i, row.size());
+        }
+        const int32_t length = static_cast<int32_t>(row.size());
+        rows.push_back({row.data(), length, std::max(0, length - 1)});
+    }
+    return rows;
+}
+
+} // namespace
+
+extern "C" {
+
+int32_t batchllm_plan_create(int64_t n, const int32_t *tokens, const int64_t *offsets,
+                             const int32_t *decode_lengths, const batchllm_plan_options *options,
+                             const batchllm_plan *previous, batchllm_plan **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, n));
+        ASSIGN_OR_RETURN(const PlanOptions read, read_options(options));
+        ASSIGN_OR_RETURN(const std::vector<TokenRow> rows, read_rows({n, tokens, offsets}));
+        std::span<const int32_t> lengths;
+        if (decode_lengths != nullptr) lengths = {decode_lengths, static_cast<size_t>(n)};
+        ASSIGN_OR_RETURN(Plan plan, make_plan(rows, lengths, read,
+                                              previous == nullptr ? nullptr : &previous->plan));
+        *out = api::make_plan_handle(std::move(plan)).release();
+        return {};
+    });
+}
+
+void batchllm_plan_destroy(batchllm_plan *plan) { delete plan; }
+
+int32_t batchllm_plan_save(const batchllm_plan *plan, const char *path) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("plan", plan));
+        RETURN_IF_ERROR(need("path", path));
+        return save_plan(plan->plan, path);
+    });
+}
+
+int32_t batchllm_plan_load(const char *path, batchllm_plan **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(need("path", path));
+        ASSIGN_OR_RETURN(Plan plan, load_plan(path));
+        *out = api::make_plan_handle(std::move(plan)).release();
+        return {};
+    });
+}
+
+int32_t batchllm_plan_get_stats(const batchllm_plan *handle, batchllm_plan_stats *stats) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("plan", handle));
+        RETURN_IF_ERROR(need("stats", stats));
+        const Plan &plan = handle->plan;
+        batchllm_plan_stats full{};
+        full.struct_size = sizeof full;
+        full.enlarge = plan.options.enlarge;
+        full.levels = plan.options.levels;
+        full.self_contained = plan.options.self_contained ? 1 : 0;
+        full.rows = plan.row_count();
+        for (const PlanGroup &group : plan.groups) {
+            const int64_t rows = group.row_end - group.row_begin;
+            full.largest_group = std::max(full.largest_group, rows);
+            if (group.prefix < 0) continue;
+            ++full.groups;
+            full.grouped_rows += rows;
+            const int32_t length = plan.prefixes[static_cast<size_t>(group.prefix)].length;
+            full.longest_prefix = std::max<int64_t>(full.longest_prefix, length);
+        }
+        full.reused_rows = plan.reused_rows;
+        full.logical_tokens = plan.logical_tokens();
+        full.processed_tokens = plan.processed_tokens();
+        full.saving_ratio = plan.saving_ratio();
+        full.seconds = plan.seconds;
+        full.tokenizer_fingerprint = plan.options.tokenizer_fingerprint;
+        return api::copy_out("stats", &full, sizeof full, stats);
+    });
+}
+
+int64_t batchllm_plan_group_count(const batchllm_plan *plan) {
+    return plan == nullptr ? 0 : static_cast<int64_t>(plan->plan.groups.size());
+}
+
+int32_t batchllm_plan_group(const batchllm_plan *handle, int64_t group,
+                            batchllm_plan_group_info *info) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("plan", handle));
+        RETURN_IF_ERROR(need("info", info));
+        const Plan &plan = handle->plan;
+        if (group < 0 || group >= static_cast<int64_t>(plan.groups.size())) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "group is %" PRId64 ": the plan has %zu groups", group,
+                         plan.groups.size());
+        }
+        const PlanGroup &of = plan.groups[static_cast<size_t>(group)];
+        batchllm_plan_group_info full{};
+        full.struct_size = sizeof full;
+        if (of.prefix >= 0) {
+            const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(of.prefix)];
+            full.prefix_tokens = prefix.length;
+            if (prefix.parent >= 0) {
+                full.head_tokens = plan.prefixes[static_cast<size_t>(prefix.parent)].length;
+            }
+        }
+        full.row_count = of.row_end - of.row_begin;
+        full.rows = plan.rows.data() + of.row_begin;
+        return api::copy_out("info", &full, sizeof full, info);
+    });
+}
+
+} // extern "C"

@@ -1,0 +1,126 @@
+#include "backend/sim/sim_backend.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace batchllm {
+
+namespace {
+
+// SplitMix64's finaliser: every bit of the result depends on every bit of the argument.
+uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+uint64_t mix(uint64_t key, uint64_t a, uint64_t b) { return mix(mix(mix(key) ^ a) ^ b); }
+
+// In (0, 1].
+double unit(uint64_t hash) { return (static_cast<double>(hash >> 11) + 1) * 0x1p-53; }
+
+// What a hash is for, so that lengths, tokens and log-probabilities do not go together.
+constexpr uint64_t for_length = uint64_t{1} << 40;
+constexpr uint64_t for_token = uint64_t{2} << 40;
+constexpr uint64_t for_logprob = uint64_t{3} << 40;
+
+} // namespace
+
+SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_options)
+    : options_(options) {
+    info_.name = "sim";
+    info_.compute_type = "none";
+    info_.device = "simulated, modelled time";
+    info_.vocabulary = options.vocabulary;
+    info_.page_tokens = options.page_tokens;
+    info_.page_bytes = options.token_bytes * options.page_tokens;
+    info_.pages = options.pages;
+    info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
+    info_.eos_token = options.eos_token;
+}
+
+int64_t SimBackend::output_length(uint64_t random_key) const {
+    const uint64_t hash = mix(random_key, for_length, 0);
+    if (options_.eos_token < 0) return 0;
+    if (options_.max_length > 0)
+        return options_.min_length +
+               static_cast<int64_t>(
+                   hash % static_cast<uint64_t>(options_.max_length - options_.min_length + 1));
+    if (options_.mean_length > 0)
+        return std::max(options_.min_length,
+                        static_cast<int64_t>(std::ceil(
+                            std::min(-std::log(unit(hash)) * options_.mean_length, 1e9))));
+    return 0;
+}
+
+// Never the EOS. Ranks of one position are different tokens as long as the vocabulary has them.
+int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) const {
+    const int32_t vocabulary = options_.vocabulary;
+    const int32_t choices = options_.eos_token >= 0 ? vocabulary - 1 : vocabulary;
+    const uint64_t hash = mix(key, for_token, static_cast<uint32_t>(position));
+    const auto choice =
+        static_cast<int32_t>((hash + static_cast<uint64_t>(rank)) % static_cast<uint64_t>(choices));
+    return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
+}
+
+void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
+    const int64_t length = output_length(input.random_key);
+    const bool ends = length > 0 && !(input.params && input.params->ignore_eos) &&
+                      static_cast<int64_t>(input.output.size()) + 1 >= length;
+    out->token = ends ? options_.eos_token : other_token(input.random_key, input.position, 0);
+    out->finite = true;
+    out->top.clear();
+    out->logprob = 0;
+    if (!input.params || input.params->logprobs < 0) return;
+    // The chosen one has at least half of the probability, each further one half of the one before.
+    out->logprob =
+        static_cast<float>(std::log(0.5 + 0.5 * unit(mix(input.random_key, for_logprob,
+                                                         static_cast<uint32_t>(input.position)))));
+    const int32_t count = std::min(input.params->logprobs, options_.vocabulary - 1);
+    for (int32_t i = 0; i < count; ++i) {
+        const int32_t token =
+            i == 0 ? out->token : other_token(input.random_key, input.position, ends ? i - 1 : i);
+        const double rest = -std::expm1(out->logprob);
+        out->top.push_back({token, i == 0 ? out->logprob
+                                          : static_cast<float>(std::log(std::max(rest, 1e-30)) -
+                                                               i * std::log(2))});
+    }
+}
+
+Status SimBackend::run(const TokenBatch &batch, BatchOutput *output) {
+    int64_t slots = 0; // read or written
+    for (const ContextNode &node : batch.nodes) slots += node.length + node.token_count;
+    const double linear =
+        std::max(options_.step_floor_us * 1e-6,
+                 static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
+    const double attention = static_cast<double>(slots) *
+                             static_cast<double>(options_.token_bytes) / options_.kv_bandwidth;
+    seconds_ = batch.tokens.empty() ? 0 : options_.step_overhead_us * 1e-6 + linear + attention;
+
+    output->samples.resize(batch.logits.size());
+    output->target_logprobs.clear();
+    for (size_t i = 0; i < batch.logits.size(); ++i) {
+        const LogitsRow &row = batch.logits[i];
+        SampleOutput &out = output->samples[i];
+        if (row.targets.empty()) {
+            sample_row(row.sample, &out);
+            continue;
+        }
+        out = SampleOutput{};
+        for (const int32_t target : row.targets) {
+            const uint64_t hash = mix(static_cast<uint32_t>(row.sample.position), for_logprob,
+                                      static_cast<uint32_t>(target));
+            output->target_logprobs.push_back(static_cast<float>(std::log(unit(hash))));
+        }
+    }
+    return {};
+}
+
+Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
+                                                  const BackendOptions &options) {
+    ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(config, options));
+    return std::unique_ptr<Backend>(std::make_unique<SimBackend>(read, options));
+}
+
+} // namespace batchllm

@@ -1,0 +1,97 @@
+#include "backend/sim/sim_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace batchllm {
+
+namespace {
+
+Status bad_value(const std::string &key, const std::string &value, const char *wanted) {
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend_options: %s=%s: %s", key.c_str(),
+                 value.c_str(), wanted);
+}
+
+template <typename T> Status read_number(const std::string &key, const std::string &value,
+                                         double low, double high, const char *wanted, T *out) {
+    double number = 0;
+    const char *end = value.data() + value.size();
+    const auto [rest, failure] = std::from_chars(value.data(), end, number);
+    if (failure != std::errc() || rest != end || !(number >= low && number <= high))
+        return bad_value(key, value, wanted);
+    if constexpr (std::is_integral_v<T>)
+        if (number != std::floor(number)) return bad_value(key, value, "not an integer");
+    *out = static_cast<T>(number);
+    return {};
+}
+
+Status read_option(const std::string &key, const std::string &value, SimOptions *out) {
+    constexpr double int32 = std::numeric_limits<int32_t>::max();
+    if (key == "page_tokens")
+        return read_number(key, value, 1, 4096, "not in [1, 4096]", &out->page_tokens);
+    if (key == "pages") return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->pages);
+    if (key == "vocabulary")
+        return read_number(key, value, 2, int32, "not in [2, 2^31)", &out->vocabulary);
+    if (key == "eos_token")
+        return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->eos_token);
+    if (key == "min_length")
+        return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->min_length);
+    if (key == "max_length")
+        return read_number(key, value, 0, int32, "not in [0, 2^31)", &out->max_length);
+    if (key == "mean_length")
+        return read_number(key, value, 0, int32, "not in [0, 2^31)", &out->mean_length);
+    if (key == "tokens_per_second")
+        return read_number(key, value, 1e-3, 1e15, "not in [1e-3, 1e15]", &out->tokens_per_second);
+    if (key == "step_floor_us")
+        return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->step_floor_us);
+    if (key == "kv_bandwidth")
+        return read_number(key, value, 1, 1e18, "not in [1, 1e18]", &out->kv_bandwidth);
+    if (key == "step_overhead_us")
+        return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->step_overhead_us);
+    return bad_value(key, value, "the sim backend has no such option");
+}
+
+} // namespace
+
+Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOptions &options) {
+    SimOptions out;
+    int64_t layers = 32, kv_heads = 8, head_dim = 128; // Llama-3-8B
+    if (config) {
+        layers = config->layers;
+        kv_heads = config->kv_heads;
+        head_dim = config->head_dim;
+        out.vocabulary = config->vocabulary;
+        if (!config->eos_tokens.empty()) out.eos_token = config->eos_tokens.front();
+    }
+    for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
+    if (out.eos_token >= out.vocabulary)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: eos_token=%d is not below the vocabulary, %d", out.eos_token,
+                     out.vocabulary);
+    if (out.max_length != 0 && out.max_length < out.min_length)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: max_length=%lld is below min_length=%lld",
+                     static_cast<long long>(out.max_length),
+                     static_cast<long long>(out.min_length));
+    if (out.max_length != 0 && out.mean_length != 0)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: max_length and mean_length exclude each other");
+    constexpr int64_t element = 2; // bf16
+    out.token_bytes = 2 * layers * kv_heads * head_dim * element;
+    if (out.pages == 0) {
+        const int64_t memory =
+            options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;
+        out.pages = memory / (out.token_bytes * out.page_tokens);
+        if (out.pages < 1)
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "kv_memory_bytes %lld is less than one page of %lld bytes",
+                         static_cast<long long>(memory),
+                         static_cast<long long>(out.token_bytes * out.page_tokens));
+        out.pages = std::min<int64_t>(out.pages, std::numeric_limits<int32_t>::max());
+    }
+    return out;
+}
+
+} // namespace batchllm

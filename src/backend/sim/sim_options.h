@@ -1,0 +1,44 @@
+// backend_options of "sim" -> numbers. Every key is optional; an unknown key or a value outside its
+// range is an error that names it.
+//
+//   key                 default        meaning
+//   page_tokens         16             KV slots a page
+//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) / page_bytes
+//   vocabulary          the model's    ids are drawn from [0, vocabulary)
+//   eos_token           the model's    id that ends a row; -1: none, every row runs to max_tokens
+//   min_length          1              with max_length: a row's output length, the EOS included, is
+//   max_length          0 (none)         uniform in [min_length, max_length]
+//   mean_length         0 (none)       or exponential with this mean, at least min_length
+//   tokens_per_second   40000          rate of the linear layers when there are many tokens
+//   step_floor_us       4000           least time of the linear layers: reading the weights
+//   kv_bandwidth        4e12           bytes a second at which attention reads keys and values
+//   step_overhead_us    0              of each step, whatever is in it
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+struct SimOptions {
+    int32_t page_tokens = 16;
+    int64_t pages = 0;
+    int32_t vocabulary = 128256;
+    int32_t eos_token = -1;
+    int64_t min_length = 1;
+    int64_t max_length = 0;
+    double mean_length = 0;
+    double tokens_per_second = 40000;
+    double step_floor_us = 4000;
+    double kv_bandwidth = 4e12;
+    double step_overhead_us = 0;
+    int64_t token_bytes = 0; // keys and values of one token, all layers; from the model's shape
+};
+
+// config may be null: the shape of Llama-3-8B.
+Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOptions &options);
+
+} // namespace batchllm

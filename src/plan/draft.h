@@ -1,0 +1,51 @@
+// The parts of make_plan, in the order in which they run: groups kept from the previous plan, groups
+// of the other rows, heads of their prefixes, order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/plan.h"
+#include "prefix/prefix_tree.h"
+
+namespace batchllm {
+
+constexpr uint32_t no_group = UINT32_MAX;
+constexpr int32_t max_plan_levels = 64;
+
+// The first `length` tokens of row `row`, and the rows that share them.
+struct DraftGroup {
+    uint32_t row; // one of its rows
+    int32_t length;
+};
+
+struct Draft {
+    std::vector<DraftGroup> groups;
+    std::vector<uint32_t> group_of; // [rows] or no_group
+};
+
+// Which rows are those of the previous plan, by fingerprint and length: [rows] the previous plan's
+// row, or -1. Equal rows are matched one to one, in row order.
+std::vector<int64_t> match_rows(const Plan &previous, std::span<const uint64_t> fingerprints,
+                                std::span<const int32_t> lengths);
+
+// [plan's rows] whether each shares nothing.
+std::vector<bool> rows_alone(const Plan &plan);
+
+// Adds the previous plan's groups of which at least two rows are left.
+void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
+                 std::span<const TokenRow> rows, Draft &draft);
+
+// Groups the rows that are in no group yet, or adds them to one that is there already.
+void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
+
+// The groups' prefixes, in the draft's order, and behind them the heads that they share.
+std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOptions &options,
+                                    const Draft &draft);
+
+// Fills plan.prefixes, groups and rows.
+void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                  const Draft &draft, std::span<const PlanPrefix> prefixes, Plan &plan);
+
+} // namespace batchllm

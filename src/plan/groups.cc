@@ -1,0 +1,116 @@
+// Rows -> groups, and the groups' prefixes -> heads, both through the prefix tree.
+#include <algorithm>
+
+#include "plan/draft.h"
+#include "prefix/grouping.h"
+
+namespace batchllm {
+namespace {
+
+TokenRun first_tokens(const TokenRow &row, int32_t length) {
+    return {row.tokens, static_cast<size_t>(length)};
+}
+
+enum class Choice { optimal, paper, existing_only };
+
+// Groups the rows that are in no group yet. Those groups that there are take more rows, but with
+// Choice::paper.
+void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tokens, Draft &draft) {
+    std::vector<uint32_t> rest;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (draft.group_of[i] == no_group) rest.push_back(static_cast<uint32_t>(i));
+    }
+    // The rows, then the prefixes of the groups that there are: these cost nothing more.
+    const size_t kept = choice == Choice::paper ? 0 : draft.groups.size();
+    std::vector<TokenRun> runs;
+    runs.reserve(rest.size() + kept);
+    for (const uint32_t row : rest) runs.push_back(first_tokens(rows[row], rows[row].shareable));
+    for (size_t i = 0; i < kept; ++i) {
+        runs.push_back(first_tokens(rows[draft.groups[i].row], draft.groups[i].length));
+    }
+
+    const PrefixTree tree(runs);
+    const auto first_existing = static_cast<uint32_t>(rest.size());
+    const int32_t min_tokens = choice == Choice::existing_only ? INT32_MAX : min_prefix_tokens;
+    const ChosenAbove chosen = choice == Choice::paper
+                                   ? choose_paper(tree, min_tokens)
+                                   : choose_optimal(tree, runs, {min_tokens, first_existing});
+
+    std::vector<uint32_t> group_of_node(tree.nodes().size(), no_group);
+    for (size_t leaf = 0; leaf < runs.size() && kept > 0; ++leaf) {
+        const uint32_t run = tree.leaves()[leaf], node = tree.leaf_parents()[leaf];
+        if (run < first_existing || chosen[node] != node) continue;
+        if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth)) {
+            group_of_node[node] = run - first_existing;
+        }
+    }
+    for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
+        const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
+        if (run >= first_existing || node == no_node) continue;
+        if (group_of_node[node] == no_group) {
+            group_of_node[node] = static_cast<uint32_t>(draft.groups.size());
+            draft.groups.push_back({rest[run], tree.nodes()[node].depth});
+        }
+        draft.group_of[rest[run]] = group_of_node[node];
+    }
+}
+
+} // namespace
+
+void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft) {
+    if (options.enlarge == BATCHLLM_ENLARGE_OPTIMAL) {
+        group(rows, Choice::optimal, options.min_prefix_tokens, draft);
+    } else if (options.enlarge == BATCHLLM_ENLARGE_PAPER) {
+        // The algorithm knows of no prefixes that exist already: what fits one joins it first.
+        if (!draft.groups.empty()) group(rows, Choice::existing_only, 0, draft);
+        group(rows, Choice::paper, options.min_prefix_tokens, draft);
+    }
+}
+
+// Prefixes are grouped as rows are: the head of a group of prefixes is the optimum of the same
+// objective, one level further up. Each level works on what has no parent yet.
+std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOptions &options,
+                                    const Draft &draft) {
+    std::vector<PlanPrefix> prefixes;
+    prefixes.reserve(draft.groups.size());
+    for (const DraftGroup &group : draft.groups) prefixes.push_back({group.row, group.length, -1});
+
+    for (int32_t level = 1; level < options.levels; ++level) {
+        std::vector<int32_t> tops;
+        std::vector<TokenRun> runs;
+        for (size_t i = 0; i < prefixes.size(); ++i) {
+            if (prefixes[i].parent >= 0) continue;
+            tops.push_back(static_cast<int32_t>(i));
+            runs.push_back(
+                first_tokens(rows[static_cast<size_t>(prefixes[i].row)], prefixes[i].length));
+        }
+        const PrefixTree tree(runs);
+        const ChosenAbove chosen =
+            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX});
+
+        // A prefix that is as long as the head is the head.
+        std::vector<int32_t> heads(tree.nodes().size(), -1);
+        for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
+            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
+            if (node == no_node) continue;
+            if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth))
+                heads[node] = tops[run];
+        }
+        bool found = false;
+        for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
+            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
+            if (node == no_node) continue;
+            const int32_t depth = tree.nodes()[node].depth;
+            if (heads[node] < 0) {
+                heads[node] = static_cast<int32_t>(prefixes.size());
+                prefixes.push_back({prefixes[static_cast<size_t>(tops[run])].row, depth, -1});
+            }
+            PlanPrefix &prefix = prefixes[static_cast<size_t>(tops[run])];
+            if (prefix.length > depth) prefix.parent = heads[node], found = true;
+        }
+        if (!found) break;
+    }
+    return prefixes;
+}
+
+} // namespace batchllm

@@ -1,0 +1,121 @@
+// Groups -> the order in which they are scheduled.
+//
+// BatchLLM, Eq. 4: groups with much to decode for what there is to prefill go first, so that
+// their decoding fills up the steps in which later groups prefill. A group's ratio is the expected
+// decode tokens of its rows to the prompt tokens that are computed for it (its prefix once).
+#include <algorithm>
+
+#include "plan/draft.h"
+
+namespace batchllm {
+namespace {
+
+// A group of the draft, or a row alone.
+struct Candidate {
+    double ratio;
+    uint32_t first_row;
+    uint32_t group; // or no_group
+};
+
+struct Total {
+    int64_t decode = 0;
+    int64_t prompt = 0;
+    uint32_t rows = 0;
+    uint32_t first_row = 0;
+
+    double ratio() const {
+        return static_cast<double>(decode) / static_cast<double>(std::max<int64_t>(prompt, 1));
+    }
+};
+
+class Emitter {
+  public:
+    Emitter(std::span<const PlanPrefix> prefixes, Plan &plan)
+        : prefixes_(prefixes), plan_(plan), number_(prefixes.size(), -1) {}
+
+    // The plan's number of a prefix of the draft; its parents are put in before it.
+    int32_t emit(int32_t prefix, uint32_t first_row) {
+        const auto i = static_cast<size_t>(prefix);
+        if (number_[i] < 0) {
+            PlanPrefix copy = prefixes_[i];
+            copy.row = first_row;
+            if (copy.parent >= 0) copy.parent = emit(copy.parent, first_row);
+            number_[i] = static_cast<int32_t>(plan_.prefixes.size());
+            plan_.prefixes.push_back(copy);
+        }
+        return number_[i];
+    }
+
+  private:
+    std::span<const PlanPrefix> prefixes_;
+    Plan &plan_;
+    std::vector<int32_t> number_;
+};
+
+} // namespace
+
+void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                  const Draft &draft, std::span<const PlanPrefix> prefixes, Plan &plan) {
+    const auto decode = [&](size_t row) {
+        return decode_lengths.empty() ? 1 : std::max(decode_lengths[row], 0);
+    };
+    const bool arrival = plan.options.order == BATCHLLM_ORDER_ARRIVAL;
+
+    std::vector<Total> totals(draft.groups.size());
+    std::vector<Candidate> candidates;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (draft.group_of[i] == no_group) {
+            const double ratio = Total{decode(i), rows[i].length}.ratio();
+            candidates.push_back({arrival ? 0 : ratio, static_cast<uint32_t>(i), no_group});
+            continue;
+        }
+        Total &total = totals[draft.group_of[i]];
+        const int32_t shared = draft.groups[draft.group_of[i]].length;
+        if (total.rows++ == 0) total.first_row = static_cast<uint32_t>(i), total.prompt = shared;
+        total.decode += decode(i);
+        total.prompt += rows[i].length - shared;
+    }
+    for (size_t group = 0; group < totals.size(); ++group) {
+        candidates.push_back({arrival ? 0 : totals[group].ratio(), totals[group].first_row,
+                              static_cast<uint32_t>(group)});
+    }
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) {
+        return a.ratio != b.ratio ? a.ratio > b.ratio : a.first_row < b.first_row;
+    });
+
+    Emitter emitter(prefixes, plan);
+    plan.prefixes.reserve(prefixes.size());
+    plan.groups.reserve(candidates.size());
+    plan.rows.resize(rows.size());
+    std::vector<int64_t> next_place(totals.size());
+    int64_t place = 0;
+    for (const Candidate &candidate : candidates) {
+        if (candidate.group == no_group) {
+            plan.rows[static_cast<size_t>(place)] = candidate.first_row;
+            plan.groups.push_back({-1, place, place + 1});
+            ++place;
+            continue;
+        }
+        const int64_t end = place + totals[candidate.group].rows;
+        const int32_t prefix =
+            emitter.emit(static_cast<int32_t>(candidate.group), candidate.first_row);
+        plan.groups.push_back({prefix, place, end});
+        next_place[candidate.group] = place;
+        place = end;
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (draft.group_of[i] == no_group) continue;
+        plan.rows[static_cast<size_t>(next_place[draft.group_of[i]]++)] = static_cast<int64_t>(i);
+    }
+    if (arrival || decode_lengths.empty()) return;
+    for (const PlanGroup &group : plan.groups) {
+        std::sort(plan.rows.begin() + group.row_begin, plan.rows.begin() + group.row_end,
+                  [&](int64_t a, int64_t b) {
+                      const int32_t x = decode(static_cast<size_t>(a)),
+                                    y = decode(static_cast<size_t>(b));
+                      return x != y ? x > y : a < b;
+                  });
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,128 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <xxhash.h>
+
+#include "plan/draft.h"
+
+namespace batchllm {
+namespace {
+
+Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                       const PlanOptions &options) {
+    constexpr int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
+    if (options.enlarge < BATCHLLM_ENLARGE_NONE || options.enlarge > BATCHLLM_ENLARGE_PAPER) {
+        return error(bad, "enlarge: %d is none of BATCHLLM_ENLARGE_", options.enlarge);
+    }
+    if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
+        return error(bad, "order: %d is none of BATCHLLM_ORDER_", options.order);
+    }
+    if (options.levels < 1 || options.levels > max_plan_levels) {
+        return error(bad, "levels: %d is not in [1, %d]", options.levels, max_plan_levels);
+    }
+    if (options.min_prefix_tokens < 1) {
+        return error(bad, "min_prefix_tokens: %d is less than 1", options.min_prefix_tokens);
+    }
+    if (rows.size() >= INT32_MAX) {
+        return error(bad, "rows: %zu are more than a plan takes (2^31 - 2)", rows.size());
+    }
+    if (!decode_lengths.empty() && decode_lengths.size() != rows.size()) {
+        return error(bad, "decode_lengths: %zu given for %zu rows", decode_lengths.size(),
+                     rows.size());
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const TokenRow &row = rows[i];
+        if (row.length < 0 || row.length == INT32_MAX || row.shareable < 0 ||
+            row.shareable > std::max(0, row.length - 1)) {
+            return error(bad, "row %zu: length %d, shareable %d", i, row.length, row.shareable);
+        }
+    }
+    return {};
+}
+
+} // namespace
+
+uint64_t token_fingerprint(std::span<const int32_t> tokens) {
+    static_assert(std::endian::native == std::endian::little);
+    const uint64_t hash = XXH3_64bits(tokens.data(), tokens.size_bytes());
+    return hash == 0 ? 1 : hash;
+}
+
+Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                       const PlanOptions &options, const Plan *previous) {
+    const auto start = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(check_arguments(rows, decode_lengths, options));
+
+    Plan plan;
+    plan.options = options;
+    plan.fingerprints.resize(rows.size());
+    plan.lengths.resize(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+        plan.lengths[i] = rows[i].length;
+        plan.fingerprints[i] =
+            token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)});
+    }
+
+    Draft draft;
+    draft.group_of.assign(rows.size(), no_group);
+    std::vector<int64_t> previous_rows;
+    if (previous != nullptr && previous->options.enlarge == options.enlarge &&
+        previous->options.min_prefix_tokens == options.min_prefix_tokens) {
+        previous_rows = match_rows(*previous, plan.fingerprints, plan.lengths);
+        keep_groups(*previous, previous_rows, rows, draft);
+    }
+    for (const uint32_t group : draft.group_of) plan.reused_rows += group != no_group;
+    group_rest(rows, options, draft);
+    if (!previous_rows.empty()) {
+        // A row that was alone and still is keeps its group too.
+        const std::vector<bool> was_alone = rows_alone(*previous);
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const int64_t row = previous_rows[i];
+            plan.reused_rows +=
+                draft.group_of[i] == no_group && row >= 0 && was_alone[static_cast<size_t>(row)];
+        }
+    }
+
+    put_in_order(rows, decode_lengths, draft, share_heads(rows, options, draft), plan);
+
+    if (options.self_contained) {
+        int64_t total = 0;
+        for (const TokenRow &row : rows) total += row.length;
+        plan.tokens.reserve(static_cast<size_t>(total));
+        for (const TokenRow &row : rows) {
+            plan.tokens.insert(plan.tokens.end(), row.tokens, row.tokens + row.length);
+        }
+    }
+    plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return plan;
+}
+
+int64_t Plan::logical_tokens() const {
+    int64_t sum = 0;
+    for (const int32_t length : lengths) sum += length;
+    return sum;
+}
+
+int64_t Plan::processed_tokens() const {
+    int64_t sum = logical_tokens();
+    for (const PlanGroup &group : groups) {
+        if (group.prefix < 0) continue;
+        sum -=
+            (group.row_end - group.row_begin) * prefixes[static_cast<size_t>(group.prefix)].length;
+    }
+    for (const PlanPrefix &prefix : prefixes) {
+        sum += prefix.length;
+        if (prefix.parent >= 0) sum -= prefixes[static_cast<size_t>(prefix.parent)].length;
+    }
+    return sum;
+}
+
+double Plan::saving_ratio() const {
+    const int64_t logical = logical_tokens();
+    if (logical == 0) return 0;
+    return 1 - static_cast<double>(processed_tokens()) / static_cast<double>(logical);
+}
+
+} // namespace batchllm

@@ -1,0 +1,39 @@
+// A plan <-> the bytes of a plan file (docs/plan-file.md).
+//
+// Reading trusts nothing: a count is held against the bytes that are there before memory is taken
+// for it, and a plan is handed out only when check_plan finds no fault with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "plan/plan.h"
+
+namespace batchllm {
+
+constexpr uint32_t plan_format_version = 1;
+
+// The whole file, from memory.
+Result<std::string> write_plan(const Plan &plan);
+Result<Plan> read_plan(std::span<const std::byte> file);
+
+// The sections inside the compressed frame alone.
+std::string write_plan_sections(const Plan &plan);
+Result<Plan> read_plan_sections(std::span<const std::byte> sections, bool self_contained);
+
+// A section that a reader skips. A file has one where it would otherwise compress or unfold so well
+// that a reader would take it for a bomb.
+void append_padding(std::string &sections, size_t bytes);
+
+// How long the sections of a plan must be for a reader to take memory for its tokens.
+int64_t least_section_bytes(const Plan &plan);
+
+// Whether all holds that plan.h says of a plan, as far as this can be told without the rows; of a
+// self-contained plan, also that the tokens are those of the fingerprints and share the prefixes.
+Status check_plan(const Plan &plan);
+Status check_plan_structure(const Plan &plan); // all but the tokens
+
+} // namespace batchllm

@@ -1,0 +1,142 @@
+// The exact optimum of single-level sharing.
+//
+// g(v, a): the best value of v's subtree when the nearest chosen node above v ends at depth a.
+//     g(run, a) = a
+//     g(v, a) = max(S_v(a), S_v(depth v) - depth v)    with S_v(a) = sum over children of g(c, a)
+// In a, S_v is convex and rises, so g(v, .) is a constant up to some threshold and S_v beyond it:
+// v is chosen exactly when a is below the threshold. Only integers a matter, so g is kept as its value
+// at 0, its first difference and its second differences, all integers: nothing is rounded. A sum
+// merges the second differences, smaller into larger; a choice removes the leftmost ones.
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "prefix/grouping.h"
+
+namespace batchllm {
+namespace {
+
+// A convex function that never falls, on the integers [0, d].
+class Envelope {
+  public:
+    void add_runs(int64_t runs) { slope_ += runs; } // g(run, a) = a
+
+    // Adds g(child, .), of which only [0, depth] matters from here on.
+    void add(Envelope &&child, int32_t depth) {
+        child.forget_from(depth);
+        value_ += child.value_;
+        slope_ += child.slope_;
+        bend_sum_ += child.bend_sum_;
+        bend_moment_ += child.bend_moment_;
+        if (child.bends_.size() > bends_.size()) std::swap(child.bends_, bends_);
+        for (const auto &[position, bend] : child.bends_) bends_[position] += bend;
+    }
+
+    // Its value at a, which no bend lies beyond.
+    int64_t at(int64_t a) const { return value_ + (slope_ + bend_sum_) * a - bend_moment_; }
+
+    // Becomes max(itself, floor), where it ends above `floor`. Returns the threshold: the smallest a
+    // at which it is not below the floor.
+    int32_t raise_to(int64_t floor) {
+        if (floor <= value_) return 0;
+        int64_t position = 0, value = value_, slope = slope_;
+        while (!bends_.empty()) {
+            const auto [next, bend] = *bends_.begin();
+            const int64_t there = value + slope * (next - position);
+            if (there > floor) break;
+            position = next, value = there, slope += bend;
+            remove(bends_.begin());
+        }
+        // The last integer at which it is not above the floor, and its rise after that.
+        const int64_t last = position + (floor - value) / slope;
+        const int64_t rise = value + slope * (last + 1 - position) - floor;
+        const int64_t threshold = (floor - value) % slope == 0 ? last : last + 1;
+        value_ = floor;
+        slope_ = 0;
+        insert(static_cast<int32_t>(last), rise);
+        insert(static_cast<int32_t>(last + 1), slope - rise);
+        return static_cast<int32_t>(threshold);
+    }
+
+    void become_constant(int64_t value) { *this = Envelope(), value_ = value; }
+
+  private:
+    void forget_from(int32_t depth) {
+        while (!bends_.empty() && bends_.rbegin()->first >= depth) remove(std::prev(bends_.end()));
+    }
+    void insert(int32_t position, int64_t bend) {
+        if (bend == 0) return;
+        bends_[position] += bend;
+        bend_sum_ += bend;
+        bend_moment_ += bend * position;
+    }
+    void remove(std::map<int32_t, int64_t>::iterator bend) {
+        bend_sum_ -= bend->second;
+        bend_moment_ -= bend->second * bend->first;
+        bends_.erase(bend);
+    }
+
+    int64_t value_ = 0;
+    int64_t slope_ = 0;                // f(1) - f(0), but for a bend at 0
+    std::map<int32_t, int64_t> bends_; // position -> by how much the slope grows there
+    int64_t bend_sum_ = 0;
+    int64_t bend_moment_ = 0; // sum of bend * position
+};
+
+} // namespace
+
+ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
+                           const GroupingOptions &options) {
+    const auto nodes = tree.nodes();
+    const auto leaves = tree.leaves();
+    const auto leaf_parents = tree.leaf_parents();
+
+    // Of each node: runs right below it, or `existing` when an existing prefix ends there.
+    constexpr int32_t never = 0, existing = INT32_MAX;
+    std::vector<int32_t> thresholds(nodes.size(), never);
+    std::vector<uint32_t> direct(nodes.size());
+    for (size_t leaf = 0; leaf < leaves.size(); ++leaf) {
+        const uint32_t node = leaf_parents[leaf], run = leaves[leaf];
+        if (run < options.first_existing) {
+            ++direct[node];
+        } else if (runs[run].size() == static_cast<size_t>(nodes[node].depth) && node != 0) {
+            thresholds[node] = existing;
+        }
+    }
+
+    // Children before parents. `open` holds the sums of the nodes some of whose children are done.
+    struct Open {
+        uint32_t node;
+        Envelope sum;
+    };
+    std::vector<Open> open;
+    for (auto node = static_cast<uint32_t>(nodes.size()); node-- > 0;) {
+        Envelope g;
+        if (!open.empty() && open.back().node == node) {
+            g = std::move(open.back().sum);
+            open.pop_back();
+        }
+        const int32_t depth = nodes[node].depth;
+        g.add_runs(direct[node]);
+        if (thresholds[node] == existing) {
+            g.become_constant(g.at(depth));
+        } else if (depth >= options.min_prefix_tokens) {
+            thresholds[node] = g.raise_to(g.at(depth) - depth);
+        }
+        if (node == 0) break;
+        const uint32_t parent = nodes[node].parent;
+        if (open.empty() || open.back().node != parent) open.push_back({parent, Envelope()});
+        open.back().sum.add(std::move(g), nodes[parent].depth);
+    }
+
+    ChosenAbove chosen(nodes.size());
+    for (uint32_t node = 0; node < nodes.size(); ++node) {
+        const uint32_t above = node == 0 ? no_node : chosen[nodes[node].parent];
+        const int32_t depth_above = above == no_node ? 0 : nodes[above].depth;
+        chosen[node] = depth_above < thresholds[node] ? node : above;
+    }
+    return chosen;
+}
+
+} // namespace batchllm

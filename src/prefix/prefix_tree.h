@@ -1,0 +1,58 @@
+// Token runs -> the compact radix tree of their prefixes: one node for each prefix at which runs
+// part. No token is copied: a node's tokens are those of any run below it.
+//
+// Always: node 0 is the root, of depth 0, over all runs; nodes are in depth-first order, a parent
+// before its children; each node but the root is deeper than its parent and has at least two runs
+// below it; the runs below node v are leaves()[v.begin, v.end).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace batchllm {
+
+using TokenRun = std::span<const int32_t>;
+
+struct PrefixNode {
+    int32_t depth;   // tokens from the root
+    uint32_t parent; // the root's is itself
+    uint32_t begin;  // its runs are leaves [begin, end)
+    uint32_t end;
+};
+
+// The tokens between a node and its parent: [offset, offset + length) of run `run`.
+struct PrefixEdge {
+    uint32_t run;
+    int32_t offset;
+    int32_t length;
+};
+
+class PrefixTree {
+  public:
+    // The runs are borrowed during the call; fewer than 2^31 of them, each shorter than 2^31.
+    // Time: the tokens that tell the runs apart are read once, and n log n beside that (expected).
+    explicit PrefixTree(std::span<const TokenRun> runs);
+
+    std::span<const PrefixNode> nodes() const { return nodes_; }
+    // [runs] run numbers, depth first.
+    std::span<const uint32_t> leaves() const { return leaves_; }
+    // [runs] the deepest node above each leaf, in the order of leaves().
+    std::span<const uint32_t> leaf_parents() const { return leaf_parents_; }
+
+    PrefixEdge edge(uint32_t node) const {
+        const PrefixNode &n = nodes_[node];
+        const int32_t above = nodes_[n.parent].depth;
+        return {leaves_.empty() ? 0 : leaves_[n.begin], above, n.depth - above};
+    }
+
+  private:
+    void find_nodes(std::span<const TokenRun> runs);
+    void link_nodes();
+
+    std::vector<PrefixNode> nodes_;
+    std::vector<uint32_t> leaves_;
+    std::vector<uint32_t> leaf_parents_;
+};
+
+} // namespace batchllm

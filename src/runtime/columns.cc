@@ -1,0 +1,142 @@
+#include "runtime/columns.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+namespace batchllm {
+namespace {
+
+// Every field, so that two rows may share one copy.
+bool same_params(const SamplingParams &a, const SamplingParams &b) {
+    return same_greedy_result(a, b) && a.temperature == b.temperature && a.top_p == b.top_p &&
+           a.min_p == b.min_p && a.top_k == b.top_k && a.samples == b.samples && a.seed == b.seed &&
+           a.parse_special == b.parse_special && a.add_special == b.add_special;
+}
+
+} // namespace
+
+Status check_column(const char *items_name, const void *items, const char *offsets_name,
+                    const int64_t *offsets, int64_t n) {
+    if (n < 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "n is %" PRId64 ": it cannot be negative", n);
+    }
+    if (n == 0 && offsets == nullptr) return {};
+    if (offsets == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL for %" PRId64 " items",
+                     offsets_name, n);
+    }
+    if (offsets[0] < 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s[0] is %" PRId64 ": it cannot be negative",
+                     offsets_name, offsets[0]);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        if (offsets[i + 1] >= offsets[i]) continue;
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s[%" PRId64 "] is %" PRId64 ", below the %" PRId64 " before it", offsets_name,
+                     i + 1, offsets[i + 1], offsets[i]);
+    }
+    if (items == nullptr && offsets[n] > offsets[0]) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL, but %s ends at %" PRId64,
+                     items_name, offsets_name, offsets[n]);
+    }
+    return {};
+}
+
+Status copy_known(const char *name, const void *from, void *to, size_t size) {
+    uint32_t theirs;
+    std::memcpy(&theirs, from, sizeof theirs);
+    if (theirs < 2 * sizeof(uint32_t)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s->struct_size is %" PRIu32 ": set it with the _init function", name,
+                     theirs);
+    }
+    const auto *bytes = static_cast<const unsigned char *>(from);
+    for (size_t i = size; i < theirs; ++i) {
+        if (bytes[i] == 0) continue;
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s has a field set at byte %zu, which this version of the library does not "
+                     "know",
+                     name, i);
+    }
+    std::memcpy(to, from, std::min<size_t>(theirs, size));
+    const uint32_t ours = static_cast<uint32_t>(size);
+    std::memcpy(to, &ours, sizeof ours);
+    return {};
+}
+
+batchllm_params default_params() {
+    batchllm_params params{};
+    params.struct_size = sizeof params;
+    params.max_tokens = 128;
+    params.top_p = 1;
+    params.repetition_penalty = 1;
+    params.samples = 1;
+    params.logprobs = -1;
+    params.parse_special = 1;
+    params.add_special = 1;
+    return params;
+}
+
+Result<ParamsColumn> ParamsColumn::open(const batchllm_params *params, int64_t count,
+                                        int64_t rows) {
+    ParamsColumn column;
+    if (params == nullptr) return column;
+    if (count != 1 && count != rows) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "params_count is %" PRId64 ": it must be 1 or the %" PRId64 " rows", count,
+                     rows);
+    }
+    column.first_ = reinterpret_cast<const std::byte *>(params);
+    column.count_ = count;
+    if (count == 0) return column;
+    std::memcpy(&column.stride_, column.first_, sizeof column.stride_);
+    for (int64_t i = 0; i < count; ++i) {
+        uint32_t size;
+        std::memcpy(&size, column.first_ + i * int64_t{column.stride_}, sizeof size);
+        if (size == column.stride_) continue;
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "params[%" PRId64 "].struct_size is %" PRIu32 ", but params[0]'s is %" PRIu32,
+                     i, size, column.stride_);
+    }
+    for (int64_t i = 0; i < count; ++i) RETURN_IF_ERROR(column.at(i).status());
+    return column;
+}
+
+Result<batchllm_params> ParamsColumn::at(int64_t i) const {
+    batchllm_params params = default_params();
+    if (first_ == nullptr) return params;
+    const int64_t index = count_ == 1 ? 0 : i;
+    RETURN_IF_ERROR(
+        copy_known("params", first_ + index * int64_t{stride_}, &params, sizeof params));
+    return params;
+}
+
+Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_params &params) {
+    ASSIGN_OR_RETURN(SamplingParams fresh, read_params(params, vocabulary_));
+    for (size_t i = recent_.size(); i-- > 0;) {
+        if (!same_params(*recent_[i], fresh)) continue;
+        std::rotate(recent_.begin() + static_cast<std::ptrdiff_t>(i),
+                    recent_.begin() + static_cast<std::ptrdiff_t>(i) + 1, recent_.end());
+        return recent_.back();
+    }
+    auto prepared = std::make_shared<PreparedParams>();
+    static_cast<SamplingParams &>(*prepared) = std::move(fresh);
+    if (!prepared->stop_strings.empty()) {
+        prepared->stops = std::make_unique<const StopStrings>(prepared->stop_strings);
+    }
+    std::shared_ptr<const PreparedParams> shared = std::move(prepared);
+    if (recent_.size() == remembered) recent_.erase(recent_.begin());
+    recent_.push_back(shared);
+    return shared;
+}
+
+bool same_greedy_result(const SamplingParams &a, const SamplingParams &b) {
+    return a.max_tokens == b.max_tokens && a.repetition_penalty == b.repetition_penalty &&
+           a.presence_penalty == b.presence_penalty &&
+           a.frequency_penalty == b.frequency_penalty && a.ignore_eos == b.ignore_eos &&
+           a.logprobs == b.logprobs && a.stop_tokens == b.stop_tokens &&
+           a.stop_strings == b.stop_strings && a.bias == b.bias;
+}
+
+} // namespace batchllm

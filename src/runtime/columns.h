@@ -1,0 +1,78 @@
+// Columns as the caller holds them: borrowed, and checked once before anything is read through them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "sample/sampling.h"
+#include "sample/stop.h"
+
+namespace batchllm {
+
+// n items in one buffer; item i is [offsets[i], offsets[i + 1]).
+template <typename T> struct Column {
+    int64_t n = 0;
+    const T *items = nullptr;
+    const int64_t *offsets = nullptr; // [n + 1]
+
+    std::span<const T> operator[](int64_t i) const {
+        return {items + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+    }
+};
+
+// Whether n + 1 offsets lead through a buffer: n >= 0, none null where something is to be read, the
+// first not negative, none below the one before it. Errors name the argument (INVALID_ARGUMENT).
+Status check_column(const char *items_name, const void *items, const char *offsets_name,
+                    const int64_t *offsets, int64_t n);
+
+// Sampling parameters for n rows: none, one struct for all, or n structs that lie struct_size apart.
+class ParamsColumn {
+  public:
+    ParamsColumn() = default; // defaults for all rows
+    static Result<ParamsColumn> open(const batchllm_params *params, int64_t count, int64_t rows);
+
+    // Whether row i has the same struct as row i - 1.
+    bool same_as_before(int64_t i) const { return i > 0 && count_ <= 1; }
+    // Row i's struct, made whole: fields that the caller does not know hold their defaults.
+    Result<batchllm_params> at(int64_t i) const;
+
+  private:
+    const std::byte *first_ = nullptr;
+    uint32_t stride_ = 0;
+    int64_t count_ = 0;
+};
+
+// The C struct's defaults, without a null check: batchllm_params_init of a whole struct.
+batchllm_params default_params();
+
+// Copies the caller's struct over defaults of which it may know only the first part. What a newer
+// caller has set beyond the library's own struct is UNSUPPORTED.
+Status copy_known(const char *name, const void *from, void *to, size_t size);
+
+// Sampling parameters with what is derived from them once for all the rows that share them.
+struct PreparedParams : SamplingParams {
+    std::unique_ptr<const StopStrings> stops; // null: no stop strings
+};
+
+// Parameter structs -> parameters, shared between rows that ask for the same.
+class ParamsReader {
+  public:
+    explicit ParamsReader(int32_t vocabulary) : vocabulary_(vocabulary) {}
+    // Fails with ROW_INVALID_PARAMETER.
+    Result<std::shared_ptr<const PreparedParams>> read(const batchllm_params &params);
+
+  private:
+    static constexpr size_t remembered = 8;
+    int32_t vocabulary_;
+    std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
+};
+
+// Whether two rows of equal tokens get the same greedy result: everything that changes what is
+// generated, where it stops or what is reported, but not the number of samples, the seed and the
+// parameters of sampling.
+bool same_greedy_result(const SamplingParams &a, const SamplingParams &b);
+
+} // namespace batchllm

@@ -1,0 +1,168 @@
+// The engine: owns model, tokenizer, backend, scheduler and rows, and runs the job a step at a time.
+//
+//     add_*  -> rows (row_store.h), checked; a bad row's result at once
+//     build_groups -> plan of all rows that have not started
+//     step   -> schedule: groups of the plan become jobs (job.h, slice.h), the scheduler's token batch
+//               run: the backend computes it
+//               post-process: tokens and scores to their sequences, finished jobs to results
+//     poll   -> results as columns
+//
+// Always: a row is in exactly one place: to be planned, in the plan beyond next_group_, in a job, or
+// answered; so it gets exactly one result. Rows waiting + running + done = rows added.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/thread_pool.h"
+#include "plan/plan.h"
+#include "runtime/addition.h"
+#include "runtime/columns.h"
+#include "runtime/job.h"
+#include "runtime/options.h"
+#include "runtime/outcome.h"
+#include "runtime/row_store.h"
+#include "runtime/timeline.h"
+#include "schedule/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace batchllm {
+
+// Continuations of n rows: row i has those numbered [rows[i], rows[i + 1]).
+template <typename T> struct ContinuationColumns {
+    Column<T> continuations;
+    const int64_t *rows = nullptr; // [n + 1]
+};
+
+class Engine {
+  public:
+    static Result<std::unique_ptr<Engine>> create(const EngineOptions &options);
+    ~Engine();
+
+    // Rows in. The columns have been checked. Strong guarantee: adds all rows or none.
+    Status add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
+                      const ParamsColumn &params);
+    Status add_text(const Column<char> &prompts, const uint64_t *tags, const ParamsColumn &params);
+    Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
+                      const uint64_t *tags);
+    Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
+                          const uint64_t *tags, const batchllm_params &params);
+
+    Status use_plan(const Plan &plan);
+    Status build_groups();
+    Result<Plan> get_plan() const;
+
+    Status step(batchllm_progress *progress);
+    Status run(batchllm_progress_function callback, void *user);
+    std::unique_ptr<ResultBatch> poll(int64_t max_results);
+
+    // Any thread; interrupt() also in a signal handler.
+    void cancel(uint64_t tag);
+    void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
+
+    batchllm_stats stats() const;
+
+  private:
+    Engine() = default;
+
+    // engine.cc
+    Status load(const EngineOptions &options);
+    void fill_progress(batchllm_progress *progress) const;
+    int64_t rows_running() const;
+    int64_t rows_done() const { return intake_.bad + stats_.rows_done; }
+
+    // engine_add.cc
+    class RowParams;
+    void add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                     const RowParams &params);
+    void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                    std::unique_ptr<ScoreSpec> score);
+    void commit(Addition *addition);
+    Status check_prompt(std::span<const int32_t> prompt, int64_t generated) const;
+    Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
+    Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
+    Status check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const;
+    Status need_tokenizer() const;
+    ThreadPool &pool();
+
+    // engine_plan.cc
+    std::vector<int64_t> rows_to_plan(std::vector<int64_t> *ended);
+    static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
+    void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
+    Status hand_over();
+    Job *start_job(int64_t id);
+    int64_t tokens_of_group(const PlanGroup &group);
+    int64_t generation_of(const Row &row) const;
+
+    // engine_step.cc
+    Status run_step();
+    Status run_started_step();
+    Status schedule(const TokenBatch **batch);
+    Status run_backend(const TokenBatch &batch);
+    void post_process(const TokenBatch &batch);
+    void accept_sample(Sequence *sequence, const SampleOutput &sample);
+    void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
+    void finish(Sequence *sequence, int32_t reason);
+    void fail(Sequence *sequence, int32_t status, const char *message);
+    bool ends_row(const SamplingParams &params, int32_t token) const;
+    void write_timeline();
+    void warn_once(const Status &status);
+    void apply_cancels();
+    void cancel_waiting(Row *row);
+    void cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below);
+    void end_job(Job *job);
+    void give(const Job &job, Job::Answer *to, bool cancelled);
+
+    EngineOptions options_;
+    Log log_;
+    std::unique_ptr<Model> model_; // null for sim, which needs the configuration alone
+    std::unique_ptr<ModelConfig> config_;
+    std::unique_ptr<Tokenizer> tokenizer_; // null: tokens only
+    std::unique_ptr<Backend> backend_;
+    std::unique_ptr<Scheduler> scheduler_;
+    std::unique_ptr<ThreadPool> pool_; // of the tokenizer, once it is needed
+    std::optional<Timeline> timeline_;
+    std::vector<int32_t> eos_tokens_;
+    int64_t max_request_tokens_ = 0;
+
+    Intake intake_; // rows, those to be planned, results
+    std::optional<ParamsReader> params_;
+    std::shared_ptr<const PreparedParams> score_params_; // of all rows that are scored
+    std::optional<Plan> next_plan_;  // use_plan's
+
+    Plan plan_;
+    bool planned_ = false;
+    std::vector<int64_t> plan_ids_;       // row of the plan -> id, or -1
+    std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
+    std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_
+    int64_t next_group_ = 0;              // groups before it have been handed over
+
+    std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
+    std::vector<Job *> finished_jobs_; // of this step
+    int64_t unusual_jobs_ = 0;         // that are not one row with one request
+    BatchOutput output_;
+    Status failed_;
+    bool stepping_ = false; // guards against step and run called from run's own callback
+    bool running_ = false;
+
+    std::atomic<bool> interrupted_{false};
+    std::atomic<int64_t> next_id_{0}; // rows' next_id(), for cancel()
+    std::mutex cancel_mutex_;
+    std::unordered_map<uint64_t, int64_t> cancels_; // tag -> rows with ids below this
+    std::atomic<bool> cancels_waiting_{false};
+
+    batchllm_stats stats_{};
+    int64_t plan_tokens_left_ = 0; // to compute for groups not handed over
+    int64_t prompt_tokens_done_ = 0;
+    StepCounts last_counts_{};
+    std::optional<std::chrono::steady_clock::time_point> first_step_;
+};
+
+} // namespace batchllm

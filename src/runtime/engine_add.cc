@@ -1,0 +1,286 @@
+// Rows in: columns -> tokens -> rows that can be computed, or the error of one that cannot.
+#include <algorithm>
+#include <cinttypes>
+#include <new>
+
+#include "runtime/addition.h"
+#include "runtime/engine.h"
+
+namespace batchllm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Texts tokenized between two looks at the rows: bounds the memory that is held twice.
+constexpr int64_t tokenize_block = 1024;
+
+struct Encoded {
+    std::vector<int32_t> tokens;
+    Status status;
+};
+
+// encode(i, &tokens) for each i of a block, on all threads. A thread that runs out of memory makes
+// the whole call run out of memory: a row must not be blamed for it.
+template <typename Encode>
+void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
+    if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
+    std::atomic<bool> out_of_memory{false};
+    pool->parallel_for(count, [&](int64_t i, int32_t) {
+        Encoded &encoded = (*block)[static_cast<size_t>(i)];
+        encoded.tokens.clear();
+        try {
+            encoded.status = encode(i, &encoded.tokens);
+        } catch (const std::bad_alloc &) {
+            out_of_memory.store(true, std::memory_order_relaxed);
+        }
+    });
+    if (out_of_memory.load()) throw std::bad_alloc();
+}
+
+} // namespace
+
+ThreadPool &Engine::pool() {
+    if (pool_ == nullptr) pool_ = std::make_unique<ThreadPool>(options_.threads);
+    return *pool_;
+}
+
+Status Engine::need_tokenizer() const {
+    if (tokenizer_ != nullptr) return {};
+    return error(BATCHLLM_ERROR_STATE,
+                 options_.model_dir.empty()
+                     ? "the engine has no tokenizer: it was made without model_dir%s"
+                     : "the engine has no tokenizer: no tokenizer.json in %s",
+                 options_.model_dir.c_str());
+}
+
+// ---- Checks of one row ----
+
+Status Engine::check_tokens(const char *what, std::span<const int32_t> tokens) const {
+    const int32_t vocabulary = backend_->info().vocabulary;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] >= 0 && tokens[i] < vocabulary) continue;
+        return error(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN,
+                     "%s token %zu is %d, outside the vocabulary of %d", what, i, tokens[i],
+                     vocabulary);
+    }
+    return {};
+}
+
+// generated: tokens that come after the prompt and are stored or sampled.
+Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) const {
+    if (prompt.empty()) return error(BATCHLLM_ERROR_ROW_EMPTY, "the prompt has no tokens");
+    const int64_t length = static_cast<int64_t>(prompt.size());
+    if (length + generated > max_request_tokens_) {
+        return error(BATCHLLM_ERROR_ROW_TOO_LONG,
+                     "%" PRId64 " prompt tokens and %" PRId64
+                     " more exceed the longest request, %" PRId64,
+                     length, generated, max_request_tokens_);
+    }
+    return check_tokens("prompt", prompt);
+}
+
+Status Engine::check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const {
+    if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
+        return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                     "stop_strings need a tokenizer, and the engine has none");
+    }
+    RETURN_IF_ERROR(check_prompt(prompt, 1));
+    const int64_t length = static_cast<int64_t>(prompt.size());
+    const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);
+    if (scheduler_->fits(tokens)) return {};
+    return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
+                 "%" PRId64 " tokens of prompt and output do not fit the pool of %" PRId64
+                 " KV pages of %d tokens",
+                 tokens, backend_->info().pages, backend_->info().page_tokens);
+}
+
+Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const {
+    if (score.count() == 0) {
+        return error(BATCHLLM_ERROR_ROW_EMPTY, "the row has no continuations to score");
+    }
+    for (int32_t c = 0; c < score.count(); ++c) {
+        if (score.length(c) == 0) {
+            return error(BATCHLLM_ERROR_ROW_EMPTY, "continuation %d has no tokens", c);
+        }
+        RETURN_IF_ERROR(check_tokens("continuation", score.continuation(c)));
+    }
+    RETURN_IF_ERROR(check_prompt(prompt, score.longest()));
+    const int64_t tokens = static_cast<int64_t>(prompt.size()) + score.longest();
+    if (scheduler_->fits(tokens)) return {};
+    return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
+                 "%" PRId64 " tokens of prompt and continuation do not fit the pool of %" PRId64
+                 " KV pages of %d tokens",
+                 tokens, backend_->info().pages, backend_->info().page_tokens);
+}
+
+// ---- Sampling parameters of a column's rows ----
+
+// Reads each struct once. A parameter out of its range is the row's error.
+class Engine::RowParams {
+  public:
+    RowParams(const ParamsColumn &column, ParamsReader *reader) : column_(column), reader_(reader) {}
+
+    // Fails only when the column cannot be read.
+    Status move_to(int64_t i) {
+        if (column_.same_as_before(i)) return {};
+        ASSIGN_OR_RETURN(const batchllm_params params, column_.at(i));
+        Result<std::shared_ptr<const PreparedParams>> read = reader_->read(params);
+        status_ = read.status();
+        current_ = read.ok() ? *read : nullptr;
+        return {};
+    }
+    const Status &status() const { return status_; }
+    const std::shared_ptr<const PreparedParams> &get() const { return current_; }
+    int32_t samples() const { return current_ == nullptr ? 1 : current_->samples; }
+
+  private:
+    const ParamsColumn &column_;
+    ParamsReader *reader_;
+    std::shared_ptr<const PreparedParams> current_;
+    Status status_;
+};
+
+void Engine::add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                         const RowParams &params) {
+    const Status status = params.status().ok() ? check_sampled(prompt, *params.get())
+                                               : params.status();
+    const int64_t length = static_cast<int64_t>(prompt.size());
+    if (!status.ok()) {
+        addition->add_bad(tag, length, params.samples(), status);
+        return;
+    }
+    const int64_t generation =
+        int64_t{clipped_max_tokens(*params.get(), length, max_request_tokens_)} *
+        (params.get()->greedy() ? 1 : params.samples());
+    addition->add(tag, prompt, params.get(), nullptr, generation);
+}
+
+void Engine::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                        std::unique_ptr<ScoreSpec> score) {
+    const Status status = check_scored(prompt, *score);
+    if (!status.ok()) {
+        addition->add_bad(tag, static_cast<int64_t>(prompt.size()), 1, status);
+        return;
+    }
+    addition->add(tag, prompt, score_params_, std::move(score), 0);
+}
+
+void Engine::commit(Addition *addition) {
+    addition->commit();
+    next_id_.store(intake_.rows.next_id(), std::memory_order_relaxed);
+}
+
+// ---- The four columns ----
+
+Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
+                          const ParamsColumn &params) {
+    RETURN_IF_ERROR(failed_);
+    Addition addition(&intake_);
+    RowParams row_params(params, &*params_);
+    for (int64_t i = 0; i < prompts.n; ++i) {
+        RETURN_IF_ERROR(row_params.move_to(i));
+        add_sampled(&addition, addition.next_tag(tags), prompts[i], row_params);
+    }
+    commit(&addition);
+    return {};
+}
+
+Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
+                        const ParamsColumn &params) {
+    RETURN_IF_ERROR(failed_);
+    RETURN_IF_ERROR(need_tokenizer());
+    const Clock::time_point start = Clock::now();
+    Addition addition(&intake_);
+    RowParams row_params(params, &*params_);
+    std::vector<Encoded> block;
+    for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
+        const int64_t count = std::min(tokenize_block, prompts.n - begin);
+        encode_block(&pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            ASSIGN_OR_RETURN(const batchllm_params read, params.at(begin + i));
+            const EncodeOptions options{read.add_special != 0, read.parse_special != 0};
+            const std::span<const char> text = prompts[begin + i];
+            return tokenizer_->encode({text.data(), text.size()}, options, tokens);
+        });
+        for (int64_t i = 0; i < count; ++i) {
+            RETURN_IF_ERROR(row_params.move_to(begin + i));
+            const uint64_t tag = addition.next_tag(tags);
+            const Encoded &encoded = block[static_cast<size_t>(i)];
+            if (row_params.status().ok() && !encoded.status.ok()) {
+                addition.add_bad(tag, 0, row_params.samples(), encoded.status);
+            } else {
+                add_sampled(&addition, tag, encoded.tokens, row_params);
+            }
+        }
+    }
+    commit(&addition);
+    stats_.tokenize_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+}
+
+Status Engine::add_scores(const Column<int32_t> &prompts,
+                          const ContinuationColumns<int32_t> &scored, const uint64_t *tags) {
+    RETURN_IF_ERROR(failed_);
+    Addition addition(&intake_);
+    for (int64_t i = 0; i < prompts.n; ++i) {
+        auto score = std::make_unique<ScoreSpec>();
+        for (int64_t c = scored.rows[i]; c < scored.rows[i + 1]; ++c) {
+            const std::span<const int32_t> continuation = scored.continuations[c];
+            score->append(continuation);
+        }
+        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score));
+    }
+    commit(&addition);
+    return {};
+}
+
+Status Engine::add_score_text(const Column<char> &prompts,
+                              const ContinuationColumns<char> &scored, const uint64_t *tags,
+                              const batchllm_params &params) {
+    RETURN_IF_ERROR(failed_);
+    RETURN_IF_ERROR(need_tokenizer());
+    const Clock::time_point start = Clock::now();
+    const EncodeOptions prompt_options{params.add_special != 0, params.parse_special != 0};
+    const EncodeOptions continuation_options{false, false};
+    const Status bad_params = params_->read(params).status();
+    Addition addition(&intake_);
+    std::vector<Encoded> block;
+    std::vector<std::unique_ptr<ScoreSpec>> scores(
+        static_cast<size_t>(std::min(tokenize_block, prompts.n)));
+    for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
+        const int64_t count = std::min(tokenize_block, prompts.n - begin);
+        encode_block(&pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            auto score = std::make_unique<ScoreSpec>();
+            std::vector<int32_t> continuation;
+            for (int64_t c = scored.rows[begin + i]; c < scored.rows[begin + i + 1]; ++c) {
+                const std::span<const char> text = scored.continuations[c];
+                continuation.clear();
+                Status status = tokenizer_->encode({text.data(), text.size()},
+                                                   continuation_options, &continuation);
+                if (!status.ok()) {
+                    return std::move(status).within("continuation " +
+                                                    std::to_string(c - scored.rows[begin + i]));
+                }
+                score->append(continuation);
+            }
+            scores[static_cast<size_t>(i)] = std::move(score);
+            const std::span<const char> text = prompts[begin + i];
+            return tokenizer_->encode({text.data(), text.size()}, prompt_options, tokens);
+        });
+        for (int64_t i = 0; i < count; ++i) {
+            const uint64_t tag = addition.next_tag(tags);
+            const Encoded &encoded = block[static_cast<size_t>(i)];
+            const Status &status = bad_params.ok() ? encoded.status : bad_params;
+            if (!status.ok()) {
+                addition.add_bad(tag, 0, 1, status);
+            } else {
+                add_scored(&addition, tag, encoded.tokens,
+                           std::move(scores[static_cast<size_t>(i)]));
+            }
+        }
+    }
+    commit(&addition);
+    stats_.tokenize_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+}
+
+} // namespace batchllm

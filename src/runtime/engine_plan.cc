@@ -1,0 +1,268 @@
+// Rows -> plan -> jobs at the scheduler, a few groups at a time.
+//
+// Requests are made only when the scheduler is about to want them: a row that waits costs its Row and
+// its place in the plan. A step admits at most one request a token, so that a scheduler with as many
+// waiting requests as a step has tokens never runs short.
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "runtime/engine.h"
+#include "runtime/slice.h"
+
+namespace batchllm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int32_t expected_length(const Row &row, int64_t max_request_tokens) {
+    if (row.score != nullptr) return 1;
+    return clipped_max_tokens(*row.params, row.length, max_request_tokens);
+}
+
+bool equal_rows(const Row &a, const Row &b) {
+    return a.length == b.length && std::equal(a.tokens, a.tokens + static_cast<size_t>(a.length), b.tokens) &&
+           (a.params == b.params || same_greedy_result(*a.params, *b.params));
+}
+
+} // namespace
+
+Status Engine::use_plan(const Plan &plan) {
+    const uint64_t theirs = plan.options.tokenizer_fingerprint;
+    const uint64_t ours = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
+    if (theirs != 0 && ours != 0 && theirs != ours) {
+        return error(BATCHLLM_ERROR_PLAN_MISMATCH,
+                     "the plan was made with another tokenizer (fingerprint %016llx, the model's is "
+                     "%016llx)",
+                     static_cast<unsigned long long>(theirs),
+                     static_cast<unsigned long long>(ours));
+    }
+    next_plan_ = plan;
+    return {};
+}
+
+Result<Plan> Engine::get_plan() const {
+    if (!planned_) {
+        return error(BATCHLLM_ERROR_STATE, "no rows have been planned yet: add rows and call "
+                                           "batchllm_build_groups first");
+    }
+    return plan_;
+}
+
+// What has not been handed over of the old plan, in the order in which it was added, then the new
+// rows. ended: those of the old plan that were answered while they waited.
+std::vector<int64_t> Engine::rows_to_plan(std::vector<int64_t> *ended) {
+    std::vector<int64_t> ids;
+    const auto take = [&](int64_t id) {
+        const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
+        if (row == nullptr || row->state == RowState::started) return;
+        (row->state == RowState::waiting ? &ids : ended)->push_back(id);
+    };
+    for (size_t g = static_cast<size_t>(next_group_); g < plan_.groups.size(); ++g) {
+        for (int64_t i = plan_.groups[g].row_begin; i < plan_.groups[g].row_end; ++i) {
+            take(plan_ids_[static_cast<size_t>(plan_.rows[static_cast<size_t>(i)])]);
+        }
+    }
+    std::sort(ids.begin(), ids.end());
+    // A row that cannot be computed keeps its number in the plan, as a row without tokens.
+    ids.insert(ids.end(), intake_.unplanned.begin(), intake_.unplanned.end());
+    return ids;
+}
+
+Status Engine::build_groups() {
+    RETURN_IF_ERROR(failed_);
+    if (intake_.unplanned.empty()) return {};
+    const Clock::time_point start = Clock::now();
+
+    std::vector<int64_t> ended;
+    std::vector<int64_t> ids = rows_to_plan(&ended);
+    std::vector<TokenRow> token_rows;
+    std::vector<int32_t> decode_lengths;
+    token_rows.reserve(ids.size());
+    decode_lengths.reserve(ids.size());
+    for (int64_t &id : ids) {
+        const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
+        if (row == nullptr || row->state != RowState::waiting) {
+            token_rows.push_back({nullptr, 0, 0});
+            decode_lengths.push_back(1);
+            if (row == nullptr) id = -1;
+            continue;
+        }
+        token_rows.push_back({row->tokens, row->length, row->length - 1});
+        decode_lengths.push_back(expected_length(*row, max_request_tokens_));
+    }
+    PlanOptions options;
+    options.enlarge = options_.enlarge;
+    options.levels = options_.levels;
+    options.order = options_.order;
+    options.tokenizer_fingerprint = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
+    ASSIGN_OR_RETURN(Plan plan, make_plan(token_rows, decode_lengths, options,
+                                          next_plan_ ? &*next_plan_ : nullptr));
+    std::vector<std::pair<uint64_t, int64_t>> by_fingerprint;
+    if (options_.enlarge != BATCHLLM_ENLARGE_NONE) {
+        for (size_t i = 0; i < ids.size(); ++i) {
+            const Row *row = ids[i] < 0 ? nullptr : intake_.rows.find(ids[i]);
+            if (row == nullptr || row->state != RowState::waiting) continue;
+            if (row->score != nullptr || !row->params->greedy()) continue;
+            by_fingerprint.emplace_back(plan.fingerprints[i], ids[i]);
+        }
+        std::sort(by_fingerprint.begin(), by_fingerprint.end());
+    }
+    std::vector<char> counted(plan.prefixes.size(), 0);
+    std::vector<int64_t> roots = last_groups_of_roots(plan);
+
+    // Nothing from here on can fail.
+    plan_ = std::move(plan);
+    plan_ids_ = std::move(ids);
+    prefix_counted_ = std::move(counted);
+    last_group_of_ = std::move(roots);
+    next_group_ = 0;
+    planned_ = true;
+    plan_tokens_left_ = plan_.processed_tokens();
+    next_plan_.reset();
+    intake_.unplanned.clear();
+    intake_.prompt_tokens = 0;
+    link_equal_rows(by_fingerprint);
+    for (const int64_t id : ended) intake_.rows.release(id);
+    stats_.plan_seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+}
+
+// prefix -> the last group below its oldest ancestor. Where no prefix has a parent there is nothing
+// to keep together, and the table is empty.
+std::vector<int64_t> Engine::last_groups_of_roots(const Plan &plan) {
+    const auto has_parent = [](const PlanPrefix &prefix) { return prefix.parent >= 0; };
+    if (std::none_of(plan.prefixes.begin(), plan.prefixes.end(), has_parent)) return {};
+    std::vector<int32_t> root(plan.prefixes.size());
+    for (size_t i = 0; i < root.size(); ++i) {
+        int32_t at = static_cast<int32_t>(i);
+        while (plan.prefixes[static_cast<size_t>(at)].parent >= 0) {
+            at = plan.prefixes[static_cast<size_t>(at)].parent;
+        }
+        root[i] = at;
+    }
+    std::vector<int64_t> last(plan.prefixes.size(), -1);
+    for (size_t g = 0; g < plan.groups.size(); ++g) {
+        const int32_t prefix = plan.groups[g].prefix;
+        if (prefix < 0) continue;
+        last[static_cast<size_t>(root[static_cast<size_t>(prefix)])] = static_cast<int64_t>(g);
+    }
+    for (size_t i = 0; i < root.size(); ++i) last[i] = last[static_cast<size_t>(root[i])];
+    return last;
+}
+
+// Chains equal greedy rows behind the first of them. candidates: (fingerprint, id), sorted.
+void Engine::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates) {
+    // Rows of equal tokens with so many different parameters are rare: the rest are computed.
+    constexpr size_t most_heads = 16;
+    std::array<Row *, most_heads> heads{};
+    std::array<Row *, most_heads> tails{};
+    for (const auto &[fingerprint, id] : candidates) {
+        Row &row = *intake_.rows.find(id);
+        row.follower = false;
+        row.next_equal = -1;
+    }
+    for (size_t begin = 0, end = 0; begin < candidates.size(); begin = end) {
+        size_t count = 0;
+        for (end = begin; end < candidates.size(); ++end) {
+            if (candidates[end].first != candidates[begin].first) break;
+            Row &row = *intake_.rows.find(candidates[end].second);
+            size_t h = 0;
+            while (h < count && !equal_rows(*heads[h], row)) ++h;
+            if (h < count) {
+                row.follower = true;
+                tails[h]->next_equal = candidates[end].second;
+                tails[h] = &row;
+            } else if (count < most_heads) {
+                heads[count] = tails[count] = &row;
+                ++count;
+            }
+        }
+    }
+}
+
+// The job of a row and the rows that equal it, unless all of them have been answered.
+Job *Engine::start_job(int64_t id) {
+    std::vector<int64_t> live;
+    std::vector<int64_t> ended;
+    for (int64_t next = id; next >= 0;) {
+        const Row &row = *intake_.rows.find(next);
+        (row.state == RowState::waiting ? live : ended).push_back(next);
+        next = row.next_equal;
+    }
+    for (const int64_t gone : ended) intake_.rows.release(gone);
+    if (live.empty()) return nullptr;
+
+    std::unique_ptr<Job> job =
+        make_job(&intake_.rows, live, {max_request_tokens_, options_.seed, tokenizer_.get()});
+    Job *started = job.get();
+    jobs_.emplace(started, std::move(job));
+    for (size_t i = 0; i < live.size(); ++i) {
+        Row &row = *intake_.rows.find(live[i]);
+        row.state = RowState::started;
+        if (i == 0) continue;
+        ++stats_.rows_deduplicated;
+        intake_.generation -= generation_of(row);
+    }
+    if (started->answers.size() > 1 || started->sequences.size() > 1) ++unusual_jobs_;
+    return started;
+}
+
+// Prompt tokens of a group, each prefix with the first group that needs it.
+int64_t Engine::tokens_of_group(const PlanGroup &group) {
+    int64_t tokens = 0;
+    const int64_t shared =
+        group.prefix < 0 ? 0 : plan_.prefixes[static_cast<size_t>(group.prefix)].length;
+    for (int64_t i = group.row_begin; i < group.row_end; ++i) {
+        const size_t row = static_cast<size_t>(plan_.rows[static_cast<size_t>(i)]);
+        tokens += plan_.lengths[row] - shared;
+    }
+    for (int32_t prefix = group.prefix; prefix >= 0;) {
+        char &counted = prefix_counted_[static_cast<size_t>(prefix)];
+        if (counted) break;
+        counted = 1;
+        const PlanPrefix &part = plan_.prefixes[static_cast<size_t>(prefix)];
+        tokens += part.length;
+        if (part.parent >= 0) tokens -= plan_.prefixes[static_cast<size_t>(part.parent)].length;
+        prefix = part.parent;
+    }
+    return tokens;
+}
+
+Status Engine::hand_over() {
+    const int64_t enough = std::max<int64_t>(backend_->info().step_tokens, 256);
+    const int64_t groups = static_cast<int64_t>(plan_.groups.size());
+    if (next_group_ == groups || scheduler_->waiting() >= enough) return {};
+
+    Slice slice(plan_, options_.enlarge != BATCHLLM_ENLARGE_NONE);
+    std::vector<Job *> jobs;
+    int64_t keep_together_until = -1;
+    while (next_group_ < groups) {
+        const bool full = scheduler_->waiting() + slice.size() >= enough;
+        if (full && next_group_ > keep_together_until) break;
+        const PlanGroup &group = plan_.groups[static_cast<size_t>(next_group_)];
+        if (group.prefix >= 0) {
+            ++stats_.groups;
+            // Groups with a common head stay together, so that it is computed once.
+            if (!last_group_of_.empty()) {
+                keep_together_until =
+                    std::max(keep_together_until, last_group_of_[static_cast<size_t>(group.prefix)]);
+            }
+        }
+        jobs.clear();
+        for (int64_t i = group.row_begin; i < group.row_end; ++i) {
+            const int64_t id = plan_ids_[static_cast<size_t>(plan_.rows[static_cast<size_t>(i)])];
+            const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
+            if (row == nullptr || row->follower || row->state == RowState::started) continue;
+            if (Job *job = start_job(id)) jobs.push_back(job);
+        }
+        plan_tokens_left_ -= tokens_of_group(group);
+        slice.add_group(group, jobs);
+        for (const Job *job : jobs) stats_.logical_prompt_tokens += logical_tokens(*job);
+        ++next_group_;
+    }
+    if (slice.empty()) return {};
+    return scheduler_->add(slice.plan(), slice.requests());
+}
+
+} // namespace batchllm

@@ -1,0 +1,202 @@
+#include "runtime/job.h"
+
+#include <algorithm>
+
+namespace batchllm {
+namespace {
+
+void set_prompt(Sequence *sequence, std::span<const int32_t> tokens, int32_t shareable) {
+    sequence->prompt = {tokens.data(), static_cast<int32_t>(tokens.size()), shareable};
+}
+
+// All candidates of one token are read off the logits at the prompt's last position.
+void make_candidates_sequence(const Row &row, Job *job) {
+    const ScoreSpec &score = *row.score;
+    std::vector<int32_t> candidates;
+    for (int32_t c = 0; c < score.count(); ++c) {
+        if (score.length(c) == 1) candidates.push_back(score.continuation(c)[0]);
+    }
+    if (candidates.empty()) return;
+    Sequence &sequence = job->sequences.emplace_back();
+    set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
+    sequence.score_positions = 1;
+    sequence.target_offsets = {0, static_cast<int32_t>(candidates.size())};
+    sequence.targets = std::move(candidates);
+}
+
+// A longer continuation is computed up to its last token but one: the logits of the position before
+// each of its tokens score that token.
+void make_continuation_sequence(const Row &row, std::span<const int32_t> continuation, Job *job) {
+    Sequence &sequence = job->sequences.emplace_back();
+    sequence.own_tokens.reserve(static_cast<size_t>(row.length) + continuation.size() - 1);
+    sequence.own_tokens.assign(row.tokens, row.tokens + row.length);
+    sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
+                               continuation.end() - 1);
+    set_prompt(&sequence, sequence.own_tokens, row.length - 1);
+    sequence.score_positions = static_cast<int32_t>(continuation.size());
+    sequence.targets.assign(continuation.begin(), continuation.end());
+    for (int32_t i = 0; i <= sequence.score_positions; ++i) sequence.target_offsets.push_back(i);
+}
+
+void make_scored_sequences(const Row &row, Job *job) {
+    const ScoreSpec &score = *row.score;
+    int32_t longer = 0;
+    for (int32_t c = 0; c < score.count(); ++c) longer += score.length(c) > 1;
+    job->sequences.reserve(static_cast<size_t>(longer) + 1);
+    make_candidates_sequence(row, job);
+    for (int32_t c = 0; c < score.count(); ++c) {
+        if (score.length(c) > 1) make_continuation_sequence(row, score.continuation(c), job);
+    }
+}
+
+void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
+    const PreparedParams &params = *row.params;
+    // Greedy samples are all the same: one is computed.
+    const int32_t count = params.greedy() ? 1 : params.samples;
+    job->sequences.resize(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) {
+        Sequence &sequence = job->sequences[static_cast<size_t>(i)];
+        set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
+        sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
+        sequence.sample = i;
+        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, i);
+        if (params.stops != nullptr && limits.tokenizer != nullptr) {
+            sequence.stop.reset(new StopWatch{StreamDecoder(*limits.tokenizer, true),
+                                              StopScanner(*params.stops), {}});
+        }
+    }
+}
+
+std::string decode(const Tokenizer &tokenizer, std::span<const int32_t> tokens) {
+    StreamDecoder decoder(tokenizer, true);
+    std::string text;
+    for (const int32_t token : tokens) text += decoder.push(token);
+    return text + decoder.finish();
+}
+
+std::string text_of(const Sequence &sequence, const Tokenizer *tokenizer) {
+    if (tokenizer == nullptr) return {};
+    if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
+        return sequence.stop->text;
+    }
+    const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
+                                                  : static_cast<size_t>(sequence.text_tokens);
+    return decode(*tokenizer, {sequence.output.data(), count});
+}
+
+// Puts the scores of the candidates and of the longer continuations back into the row's order.
+void collect_scores(const Job &job, Outcome *outcome) {
+    const ScoreSpec &score = *job.score;
+    size_t next_sequence = 0;
+    const Sequence *candidates = nullptr;
+    if (job.sequences.front().own_tokens.empty()) candidates = &job.sequences[next_sequence++];
+    size_t next_candidate = 0;
+    for (int32_t c = 0; c < score.count(); ++c) {
+        const int32_t length = score.length(c);
+        outcome->score_lengths.push_back(length);
+        if (length == 1) {
+            outcome->score_logprobs.push_back(candidates->score_logprobs[next_candidate++]);
+            continue;
+        }
+        const std::vector<float> &logprobs = job.sequences[next_sequence++].score_logprobs;
+        outcome->score_logprobs.insert(outcome->score_logprobs.end(), logprobs.begin(),
+                                       logprobs.end());
+    }
+}
+
+void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
+                   std::deque<Outcome> *outcomes) {
+    Outcome outcome;
+    outcome.tag = to.tag;
+    outcome.prompt_tokens = job.prompt_length;
+    outcome.shared_tokens = job.shared_tokens;
+    outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : BATCHLLM_FINISH_SCORED;
+    for (const Sequence &sequence : job.sequences) {
+        if (sequence.status == BATCHLLM_OK) continue;
+        outcome.finish = BATCHLLM_FINISH_ERROR;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        break;
+    }
+    if (outcome.finish == BATCHLLM_FINISH_SCORED) collect_scores(job, &outcome);
+    outcomes->push_back(std::move(outcome));
+}
+
+} // namespace
+
+bool Job::any_answer_left() const {
+    return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.given; });
+}
+
+int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
+                           int64_t max_request_tokens) {
+    return static_cast<int32_t>(
+        std::min<int64_t>(params.max_tokens, max_request_tokens - prompt_length));
+}
+
+int64_t logical_tokens(const Job &job) {
+    int64_t tokens = 0;
+    if (job.score != nullptr) {
+        for (const Sequence &sequence : job.sequences) tokens += sequence.prompt.length;
+        return tokens;
+    }
+    for (const Job::Answer &answer : job.answers) {
+        tokens += int64_t{answer.samples} * job.prompt_length;
+    }
+    return tokens;
+}
+
+std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
+                              const JobLimits &limits) {
+    auto job = std::make_unique<Job>();
+    const Row &row = *rows->find(ids.front());
+    job->params = row.params;
+    job->score = row.score.get();
+    job->prompt_length = row.length;
+    for (const int64_t id : ids) {
+        const Row &equal = *rows->find(id);
+        const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;
+        job->answers.push_back({id, equal.tag, samples, false});
+    }
+    if (row.score != nullptr) {
+        make_scored_sequences(row, job.get());
+    } else {
+        make_sampled_sequences(row, limits, job.get());
+    }
+    for (Sequence &sequence : job->sequences) {
+        sequence.job = job.get();
+        sequence.params = job->params.get();
+        sequence.row = ids.front();
+    }
+    job->unfinished = static_cast<int32_t>(job->sequences.size());
+    return job;
+}
+
+void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
+            std::deque<Outcome> *outcomes) {
+    if (job.score != nullptr) {
+        answer_scores(job, to, cancelled, outcomes);
+        return;
+    }
+    for (int32_t sample = 0; sample < to.samples; ++sample) {
+        const bool one_for_all = job.sequences.size() == 1;
+        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
+        Outcome outcome;
+        outcome.tag = to.tag;
+        outcome.sample = sample;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
+        outcome.prompt_tokens = job.prompt_length;
+        outcome.shared_tokens = job.shared_tokens;
+        outcome.tokens = sequence.output;
+        outcome.text = text_of(sequence, tokenizer);
+        outcome.has_logprobs = job.params->logprobs >= 0;
+        outcome.logprobs = sequence.logprobs;
+        outcome.top_counts = sequence.top_counts;
+        outcome.top = sequence.top;
+        outcomes->push_back(std::move(outcome));
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,87 @@
+// Rows -> requests. A job is one row (with the rows that equal it) being computed: a sequence for
+// each of its samples, or for each thing about it that is scored.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/outcome.h"
+#include "runtime/row_store.h"
+#include "sample/stop.h"
+#include "schedule/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace batchllm {
+
+struct Job;
+
+// The text of a sequence as it grows, up to the first stop string in it.
+struct StopWatch {
+    StreamDecoder decoder;
+    StopScanner scanner;
+    std::string text;
+
+    // True once a stop string has been found.
+    bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
+};
+
+// What the scheduler computes, with what the runtime remembers of it.
+struct Sequence : Request {
+    Job *job = nullptr;
+    std::vector<int32_t> own_tokens; // prompt and continuation of a scored sequence; else empty
+    std::vector<float> logprobs;     // of `output`, where asked
+    std::vector<int32_t> top_counts;
+    std::vector<TopLogprob> top;
+    std::vector<float> score_logprobs; // [targets], as they arrive
+    std::unique_ptr<StopWatch> stop;   // only with stop strings
+    int32_t text_tokens = -1;          // tokens of `output` that are text; -1: all
+    int32_t finish = 0;                // BATCHLLM_FINISH_, once done
+    int32_t status = BATCHLLM_OK;
+    std::string error;
+};
+
+struct Job {
+    struct Answer {
+        int64_t row;
+        uint64_t tag;
+        int32_t samples;
+        bool given; // its result has been made: cancelled before the others
+    };
+
+    std::vector<Answer> answers;     // the row, then its equals
+    std::vector<Sequence> sequences; // never moved once they have been handed to the scheduler
+    std::shared_ptr<const PreparedParams> params;
+    const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
+    int32_t prompt_length = 0;
+    int32_t shared_tokens = 0; // of the prompt, not computed for one result alone
+    int32_t unfinished = 0;    // sequences not done
+
+    bool any_answer_left() const;
+};
+
+// What a row's job is to be, of rows that are all equal and waiting, the first of which lends its
+// tokens. eos etc. are not known here: only what is computed, not when it ends.
+struct JobLimits {
+    int64_t max_request_tokens = 0;
+    uint64_t engine_seed = 0;
+    const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
+};
+std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
+                              const JobLimits &limits);
+
+// The result that the job gives one of its rows: `samples` outcomes. A cancelled row gets what there
+// is so far.
+void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
+            std::deque<Outcome> *outcomes);
+
+// Prompt tokens that computing each of the job's results for itself would take.
+int64_t logical_tokens(const Job &job);
+
+// Most tokens that a row may generate: its max_tokens, within the longest request.
+int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
+                           int64_t max_request_tokens);
+
+} // namespace batchllm

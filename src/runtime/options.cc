@@ -1,0 +1,113 @@
+#include "runtime/options.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <limits>
+
+namespace batchllm {
+namespace {
+
+std::string text_or(const char *text, const char *otherwise) {
+    return text == nullptr ? otherwise : text;
+}
+
+Status check_count(const char *field, int64_t value) {
+    if (value >= 0) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %" PRId64 ": it cannot be negative", field,
+                 value);
+}
+
+Status check_range(const char *field, int32_t value, int32_t least, int32_t most) {
+    if (value >= least && value <= most) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be %d to %d", field, value,
+                 least, most);
+}
+
+// "key=value,key=value" -> pairs.
+Status read_extra(const std::string &text,
+                  std::vector<std::pair<std::string, std::string>> *extra) {
+    size_t begin = 0;
+    while (begin < text.size()) {
+        const size_t end = std::min(text.find(',', begin), text.size());
+        const std::string item = text.substr(begin, end - begin);
+        const size_t equals = item.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend_options: \"%s\" is not of the form key=value", item.c_str());
+        }
+        extra->emplace_back(item.substr(0, equals), item.substr(equals + 1));
+        begin = end + 1;
+    }
+    return {};
+}
+
+} // namespace
+
+batchllm_engine_options default_engine_options() {
+    batchllm_engine_options options{};
+    options.struct_size = sizeof options;
+    options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    options.levels = 1;
+    options.order = BATCHLLM_ORDER_DECODE_FIRST;
+    options.log_level = BATCHLLM_LOG_WARNING;
+    return options;
+}
+
+Result<EngineOptions> read_engine_options(const batchllm_engine_options &options) {
+    EngineOptions read;
+    read.model_dir = text_or(options.model_dir, "");
+    read.backend = text_or(options.backend, "auto");
+    if (read.backend != "auto" && read.backend != "cpu" && read.backend != "cuda" &&
+        read.backend != "sim") {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend is \"%s\": it must be auto, cpu, cuda or sim", read.backend.c_str());
+    }
+    BackendOptions &backend = read.backend_options;
+    backend.devices = text_or(options.devices, "0");
+    backend.compute_type = text_or(options.compute_type, "auto");
+    if (backend.compute_type != "auto" && backend.compute_type != "bf16" &&
+        backend.compute_type != "f16" && backend.compute_type != "f32") {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "compute_type is \"%s\": it must be auto, bf16, f16 or f32",
+                     backend.compute_type.c_str());
+    }
+    RETURN_IF_ERROR(read_extra(text_or(options.backend_options, ""), &backend.extra));
+    RETURN_IF_ERROR(check_count("threads", options.threads));
+    RETURN_IF_ERROR(check_count("kv_memory_bytes", options.kv_memory_bytes));
+    RETURN_IF_ERROR(check_count("step_tokens", options.step_tokens));
+    RETURN_IF_ERROR(check_count("max_request_tokens", options.max_request_tokens));
+    RETURN_IF_ERROR(check_count("max_requests", options.max_requests));
+    if (options.max_request_tokens > std::numeric_limits<int32_t>::max()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "max_request_tokens is %" PRId64 ": it must be below 2^31",
+                     options.max_request_tokens);
+    }
+    if (!(options.kv_memory_fraction >= 0 && options.kv_memory_fraction <= 1)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "kv_memory_fraction is %g: it must be 0 to 1", options.kv_memory_fraction);
+    }
+    RETURN_IF_ERROR(check_range("enlarge", options.enlarge, BATCHLLM_ENLARGE_NONE,
+                                BATCHLLM_ENLARGE_PAPER));
+    RETURN_IF_ERROR(check_range("levels", options.levels, 1, 2));
+    RETURN_IF_ERROR(check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST,
+                                BATCHLLM_ORDER_ARRIVAL));
+    RETURN_IF_ERROR(
+        check_range("log_level", options.log_level, BATCHLLM_LOG_ERROR, BATCHLLM_LOG_DEBUG));
+    backend.threads = options.threads;
+    backend.kv_memory_bytes = options.kv_memory_bytes;
+    backend.kv_memory_fraction = options.kv_memory_fraction;
+    backend.step_tokens = options.step_tokens;
+    backend.seed = options.seed;
+    read.threads = options.threads;
+    read.max_request_tokens = options.max_request_tokens;
+    read.max_requests = options.max_requests;
+    read.enlarge = options.enlarge;
+    read.levels = options.levels;
+    read.order = options.order;
+    read.seed = options.seed;
+    read.timeline_path = text_or(options.timeline_path, "");
+    read.log = {options.log, options.log_user, options.log_level};
+    return read;
+}
+
+} // namespace batchllm

@@ -1,0 +1,44 @@
+// batchllm_engine_options -> what the engine works with: strings copied, choices checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/backend.h"
+#include "base/status.h"
+
+namespace batchllm {
+
+struct Log {
+    batchllm_log_function function = nullptr;
+    void *user = nullptr;
+    int32_t level = BATCHLLM_LOG_WARNING;
+
+    void operator()(int32_t of, const std::string &message) const {
+        if (function != nullptr && of <= level) function(user, of, message.c_str());
+    }
+};
+
+struct EngineOptions {
+    std::string model_dir; // "": none
+    std::string backend = "auto";
+    BackendOptions backend_options;
+    int32_t threads = 0;
+    int64_t max_request_tokens = 0;
+    int64_t max_requests = 0;
+    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    int32_t levels = 1;
+    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    uint64_t seed = 0;
+    std::string timeline_path; // "": none
+    Log log;
+};
+
+// What batchllm_engine_options_init fills in.
+batchllm_engine_options default_engine_options();
+
+// `options` is a whole struct: fields that the caller does not know hold their defaults. Errors name
+// the field and its value (INVALID_ARGUMENT).
+Result<EngineOptions> read_engine_options(const batchllm_engine_options &options);
+
+} // namespace batchllm

@@ -1,0 +1,107 @@
+#include "runtime/outcome.h"
+
+namespace batchllm {
+namespace {
+
+template <typename T> int64_t size_of(const T &container) {
+    return static_cast<int64_t>(container.size());
+}
+
+template <typename T> void extend(std::vector<T> *to, const std::vector<T> &from) {
+    to->insert(to->end(), from.begin(), from.end());
+}
+
+} // namespace
+
+std::unique_ptr<ResultBatch> ResultBatch::take(std::deque<Outcome> *outcomes, int64_t max_results) {
+    std::unique_ptr<ResultBatch> batch(new ResultBatch);
+    size_t taken = 0;
+    while (taken < outcomes->size()) {
+        const Outcome &next = (*outcomes)[taken];
+        const bool full = max_results > 0 && static_cast<int64_t>(taken) >= max_results;
+        if (full && next.sample == 0) break;
+        // A row of several samples begins only where there is room for all of it, except at the
+        // front of the batch.
+        if (next.sample == 0 && taken > 0 && max_results > 0) {
+            size_t end = taken + 1;
+            while (end < outcomes->size() && (*outcomes)[end].sample != 0) ++end;
+            if (static_cast<int64_t>(end) > max_results) break;
+        }
+        batch->append(next);
+        ++taken;
+    }
+    batch->publish();
+    outcomes->erase(outcomes->begin(), outcomes->begin() + static_cast<std::ptrdiff_t>(taken));
+    return batch;
+}
+
+void ResultBatch::append(const Outcome &outcome) {
+    auto &c = columns_;
+    c.tags.push_back(outcome.tag);
+    c.statuses.push_back(outcome.status);
+    c.finish_reasons.push_back(outcome.finish);
+    c.samples.push_back(outcome.sample);
+    c.prompt_tokens.push_back(outcome.prompt_tokens);
+    c.shared_tokens.push_back(outcome.shared_tokens);
+    extend(&c.tokens, outcome.tokens);
+    c.token_offsets.push_back(size_of(c.tokens));
+    c.text += outcome.text;
+    c.text_offsets.push_back(size_of(c.text));
+    c.errors += outcome.error;
+    c.error_offsets.push_back(size_of(c.errors));
+
+    if (outcome.has_logprobs) {
+        extend(&c.logprobs, outcome.logprobs);
+        size_t next = 0;
+        for (const int32_t likeliest : outcome.top_counts) {
+            for (int32_t i = 0; i < likeliest; ++i, ++next) {
+                c.top_tokens.push_back(outcome.top[next].token);
+                c.top_logprobs.push_back(outcome.top[next].logprob);
+            }
+            c.top_offsets.push_back(size_of(c.top_tokens));
+        }
+    }
+    c.logprob_offsets.push_back(size_of(c.logprobs));
+
+    size_t next = 0;
+    for (const int32_t length : outcome.score_lengths) {
+        double sum = 0;
+        for (int32_t i = 0; i < length; ++i) {
+            const float logprob = outcome.score_logprobs[next++];
+            sum += static_cast<double>(logprob);
+            c.score_logprobs.push_back(logprob);
+        }
+        c.scores.push_back(sum);
+        c.score_token_offsets.push_back(size_of(c.score_logprobs));
+    }
+    c.score_offsets.push_back(size_of(c.scores));
+}
+
+void ResultBatch::publish() {
+    const auto &c = columns_;
+    struct_size = sizeof(batchllm_results);
+    count = size_of(c.tags);
+    tags = c.tags.data();
+    statuses = c.statuses.data();
+    finish_reasons = c.finish_reasons.data();
+    samples = c.samples.data();
+    prompt_tokens = c.prompt_tokens.data();
+    shared_tokens = c.shared_tokens.data();
+    token_offsets = c.token_offsets.data();
+    tokens = c.tokens.data();
+    text_offsets = c.text_offsets.data();
+    text = c.text.data();
+    error_offsets = c.error_offsets.data();
+    errors = c.errors.data();
+    logprob_offsets = c.logprob_offsets.data();
+    logprobs = c.logprobs.data();
+    top_offsets = c.top_offsets.data();
+    top_tokens = c.top_tokens.data();
+    top_logprobs = c.top_logprobs.data();
+    score_offsets = c.score_offsets.data();
+    scores = c.scores.data();
+    score_token_offsets = c.score_token_offsets.data();
+    score_logprobs = c.score_logprobs.data();
+}
+
+} // namespace batchllm

@@ -1,0 +1,67 @@
+// Finished rows -> one column batch that the caller owns.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "batchllm.h"
+#include "sample/sampling.h"
+
+namespace batchllm {
+
+// One result: a row, or one of its samples. A row's samples follow each other, sample 0 first.
+struct Outcome {
+    uint64_t tag = 0;
+    int32_t status = BATCHLLM_OK;
+    int32_t finish = BATCHLLM_FINISH_ERROR;
+    int32_t sample = 0;
+    int64_t prompt_tokens = 0;
+    int64_t shared_tokens = 0;
+    std::vector<int32_t> tokens;
+    std::string text;
+    std::string error;
+    bool has_logprobs = false;
+    std::vector<float> logprobs;      // [tokens] where has_logprobs
+    std::vector<int32_t> top_counts;  // [tokens] where has_logprobs
+    std::vector<TopLogprob> top;      // [sum of top_counts]
+    std::vector<int32_t> score_lengths; // of each continuation
+    std::vector<float> score_logprobs;  // [sum of score_lengths]
+};
+
+// batchllm_results with the memory that its pointers lead to. Deleted as a whole.
+struct ResultBatch : batchllm_results {
+    // Takes outcomes from the front of the queue: up to max_results of them (0: all), never
+    // splitting a row. Strong guarantee: takes none when memory runs out.
+    static std::unique_ptr<ResultBatch> take(std::deque<Outcome> *outcomes, int64_t max_results);
+
+  private:
+    ResultBatch() : batchllm_results{} {}
+    void append(const Outcome &outcome);
+    void publish();
+
+    struct {
+        std::vector<uint64_t> tags;
+        std::vector<int32_t> statuses, finish_reasons, samples;
+        std::vector<int64_t> prompt_tokens, shared_tokens;
+        std::vector<int64_t> token_offsets{0};
+        std::vector<int32_t> tokens;
+        std::vector<int64_t> text_offsets{0};
+        std::string text;
+        std::vector<int64_t> error_offsets{0};
+        std::string errors;
+        std::vector<int64_t> logprob_offsets{0};
+        std::vector<float> logprobs;
+        std::vector<int64_t> top_offsets{0};
+        std::vector<int32_t> top_tokens;
+        std::vector<float> top_logprobs;
+        std::vector<int64_t> score_offsets{0};
+        std::vector<double> scores;
+        std::vector<int64_t> score_token_offsets{0};
+        std::vector<float> score_logprobs;
+    } columns_;
+};
+
+} // namespace batchllm

@@ -1,0 +1,116 @@
+// Added columns -> rows with their own copy of the tokens, in segments that go back to the system as
+// soon as the last of their rows is released. A waiting row costs sizeof(Row) beyond its tokens.
+//
+//     segment 0                         segment 1
+//     +--------------------------+      +--------------------------+
+//     | rows   [<= 4096]         |      | rows                     |     id = segment * 4096 + index
+//     | tokens t t t t t t ..    |      | tokens                   |
+//     +--------------------------+      +--------------------------+
+//
+// Always: ids rise in the order in which rows are added and are never used twice; the tokens of a
+// row stay where they are until it is released.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/columns.h"
+
+namespace batchllm {
+
+// The continuations of a row that is scored: c is tokens[offsets[c], offsets[c + 1]).
+struct ScoreSpec {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> offsets{0};
+
+    int32_t count() const { return static_cast<int32_t>(offsets.size()) - 1; }
+    int32_t length(int32_t c) const { return offsets[c + 1] - offsets[c]; }
+    std::span<const int32_t> continuation(int32_t c) const {
+        return {tokens.data() + offsets[c], static_cast<size_t>(length(c))};
+    }
+    int32_t longest() const;
+    void append(std::span<const int32_t> continuation) {
+        tokens.insert(tokens.end(), continuation.begin(), continuation.end());
+        offsets.push_back(static_cast<int32_t>(tokens.size()));
+    }
+};
+
+enum class RowState : uint8_t {
+    waiting,  // planned or not, but not handed to the scheduler
+    started,  // a job computes it
+    answered, // its result has been made; a job may still hold its tokens
+    released, // nothing is left of it
+};
+
+struct Row {
+    uint64_t tag = 0;
+    const int32_t *tokens = nullptr; // [length]
+    int32_t length = 0;
+    RowState state = RowState::waiting;
+    bool follower = false;   // an equal row before it is computed in its stead
+    int64_t next_equal = -1; // the next row that the same computation answers
+    std::shared_ptr<const PreparedParams> params;
+    std::unique_ptr<const ScoreSpec> score; // null: a row that generates
+};
+
+class RowStore {
+  public:
+    // Copies the tokens. Strong guarantee: adds nothing when memory runs out.
+    int64_t add(uint64_t tag, std::span<const int32_t> tokens,
+                std::shared_ptr<const PreparedParams> params,
+                std::unique_ptr<const ScoreSpec> score);
+
+    // The row, or null when it has been released.
+    Row *find(int64_t id);
+
+    // Gives up the row. Its tokens go with the last row of its segment.
+    void release(int64_t id);
+
+    // The least id that no row has yet.
+    int64_t next_id() const;
+    // Takes back the rows from `id` on, which must be the last added and all be waiting.
+    void take_back(int64_t id);
+
+    // Calls visit(id, row) for each row that is not released, in the order of their ids.
+    template <typename Visit> void for_each(Visit visit);
+
+    int64_t segments() const; // that hold memory; for tests
+    int64_t rows() const { return rows_; }
+
+  private:
+    static constexpr int64_t segment_rows = 4096;
+    static constexpr int64_t segment_tokens = 1 << 18;
+
+    struct Segment {
+        std::vector<Row> rows;
+        std::unique_ptr<int32_t[]> tokens;
+        int64_t capacity = 0;
+        int64_t used = 0;
+        int64_t live = 0; // rows not released
+        bool open = true; // rows may still be added
+    };
+
+    Segment *segment_of(int64_t id);
+    void drop_empty_front();
+
+    std::deque<std::unique_ptr<Segment>> segments_; // null: all of its rows are released
+    int64_t first_ = 0;                             // number of segments_[0]
+    int64_t rows_ = 0;                              // not released
+};
+
+template <typename Visit> void RowStore::for_each(Visit visit) {
+    for (size_t s = 0; s < segments_.size(); ++s) {
+        if (segments_[s] == nullptr) continue;
+        std::vector<Row> &rows = segments_[s]->rows;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            if (rows[i].state == RowState::released) continue;
+            visit((first_ + static_cast<int64_t>(s)) * segment_rows + static_cast<int64_t>(i),
+                  rows[i]);
+        }
+    }
+}
+
+} // namespace batchllm

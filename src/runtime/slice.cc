@@ -1,0 +1,80 @@
+#include "runtime/slice.h"
+
+namespace batchllm {
+
+int32_t Slice::length_of(int32_t index) const {
+    return index < 0 ? 0 : from_.prefixes[static_cast<size_t>(index)].length;
+}
+
+// The slice's copy of a prefix of the plan, made with its parents when it is first asked for. Its
+// tokens are read off `row`, a request of the slice that has it.
+int32_t Slice::take_prefix(int32_t index, int64_t row) {
+    if (index < 0) return -1;
+    const auto found = taken_.find(index);
+    if (found != taken_.end()) return found->second;
+    const PlanPrefix &prefix = from_.prefixes[static_cast<size_t>(index)];
+    const int32_t parent = take_prefix(prefix.parent, row);
+    const int32_t copy = static_cast<int32_t>(plan_.prefixes.size());
+    plan_.prefixes.push_back({row, prefix.length, parent});
+    taken_.emplace(index, copy);
+    return copy;
+}
+
+void Slice::add_requests(Job *job) {
+    for (Sequence &sequence : job->sequences) {
+        plan_.rows.push_back(static_cast<int64_t>(requests_.size()));
+        plan_.lengths.push_back(sequence.prompt.length);
+        requests_.push_back(&sequence);
+    }
+}
+
+void Slice::close_group(int32_t prefix, int64_t row_begin) {
+    if (row_begin == size()) return;
+    if (prefix >= 0) {
+        plan_.groups.push_back({prefix, row_begin, size()});
+        return;
+    }
+    for (int64_t row = row_begin; row < size(); ++row) {
+        plan_.groups.push_back({-1, row, row + 1});
+    }
+}
+
+void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
+    const int32_t shared = length_of(group.prefix);
+    // Whether a job shares its prompt between requests of its own, beyond what the group shares.
+    const auto apart = [&](const Job &job) {
+        return sharing_ && job.sequences.size() > 1 && job.prompt_length - 1 > shared;
+    };
+
+    const int64_t begin = size();
+    for (Job *job : jobs) {
+        if (!apart(*job)) add_requests(job);
+    }
+    int32_t prefix = group.prefix;
+    // What only one job would share with itself is not worth a prefix.
+    if (jobs.size() == 1 && apart(*jobs.front()) && prefix >= 0 && from_.options.levels == 1) {
+        prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;
+    }
+    if (size() > begin) close_group(take_prefix(prefix, begin), begin);
+
+    for (Job *job : jobs) {
+        job->shared_tokens = shared;
+        if (!apart(*job)) continue;
+        const int64_t row = size();
+        add_requests(job);
+        const int32_t parent = take_prefix(prefix, row);
+        plan_.prefixes.push_back({row, job->prompt_length - 1, parent});
+        close_group(static_cast<int32_t>(plan_.prefixes.size()) - 1, row);
+        job->shared_tokens = job->prompt_length - 1;
+    }
+    for (Job *job : jobs) {
+        // Equal rows and equal samples are answered by one computation of the whole prompt.
+        if (job->answers.size() > 1 || job->answers.front().samples > 1) {
+            if (job->score == nullptr && job->sequences.size() == 1) {
+                job->shared_tokens = job->prompt_length;
+            }
+        }
+    }
+}
+
+} // namespace batchllm

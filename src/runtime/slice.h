@@ -1,0 +1,49 @@
+// Some of a plan's groups -> a small plan of requests, as the scheduler takes it.
+//
+// The plan's rows are the caller's rows; a slice's rows are requests. A row of several requests (its
+// samples, or its continuations to score) becomes a group of its own, whose prefix is the row's
+// whole prompt but its last token and continues the prefix that the row shares with others:
+//
+//     plan:   P = [system prompt, document]       rows a, b, c (c wants 3 samples)
+//     slice:  P                                   requests a, b
+//             Q = [P, rest of c's prompt]         requests c0, c1, c2; parent P
+//
+// Always: requests() and plan().rows have the same length; a prefix stands after its parent.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "plan/plan.h"
+#include "runtime/job.h"
+
+namespace batchllm {
+
+class Slice {
+  public:
+    // sharing off: each request is computed for itself alone.
+    Slice(const Plan &plan, bool sharing) : from_(plan), sharing_(sharing) {}
+
+    // Adds the requests of jobs, all of the plan's group `group`. Sets the jobs' shared_tokens.
+    void add_group(const PlanGroup &group, const std::vector<Job *> &jobs);
+
+    bool empty() const { return requests_.empty(); }
+    int64_t size() const { return static_cast<int64_t>(requests_.size()); }
+    const Plan &plan() const { return plan_; }
+    const std::vector<Request *> &requests() const { return requests_; }
+
+  private:
+    void add_requests(Job *job);
+    void close_group(int32_t prefix, int64_t row_begin);
+    int32_t take_prefix(int32_t index, int64_t row);
+    int32_t length_of(int32_t index) const;
+
+    const Plan &from_;
+    bool sharing_;
+    Plan plan_;
+    std::vector<Request *> requests_;
+    std::unordered_map<int32_t, int32_t> taken_; // prefix of the plan -> prefix of the slice
+};
+
+} // namespace batchllm

@@ -1,0 +1,35 @@
+// What each step was made of -> one line of CSV a step.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "schedule/scheduler.h"
+
+namespace batchllm {
+
+// A write error (a full disk) ends the timeline, not the job: it is told once, by write() or
+// flush(), and nothing is written after it.
+class Timeline {
+  public:
+    // Replaces the file.
+    static Result<Timeline> open(const std::string &path);
+
+    Status write(int64_t step, double milliseconds, const StepCounts &counts);
+    Status flush();
+
+  private:
+    struct Close {
+        void operator()(std::FILE *file) const { std::fclose(file); }
+    };
+    Status failed();
+
+    std::string path_;
+    std::unique_ptr<std::FILE, Close> file_;
+    int64_t unflushed_ = 0;
+};
+
+} // namespace batchllm

@@ -1,0 +1,126 @@
+#include "schedule/batch_builder.h"
+
+#include <algorithm>
+
+namespace batchllm {
+
+namespace {
+
+// Of the chunk that starts at `computed`, what has been computed before.
+int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
+    return std::clamp(highest - computed, 0, chunk);
+}
+
+} // namespace
+
+void BatchBuilder::build(std::span<Request *const> running,
+                         std::span<const int32_t> planned_prefixes, PrefixForest *forest) {
+    ++step_;
+    batch_.clear();
+    sampled_.clear();
+    counts_ = {};
+    for (Request *request : running)
+        if (request->chunk > 0 && request->state == RequestState::decoding)
+            own_node(request, forest);
+    for (const int32_t prefix : planned_prefixes)
+        if (forest->at(prefix).chunk > 0) prefix_node(prefix, forest);
+    for (Request *request : running)
+        if (request->chunk > 0 && request->state != RequestState::decoding)
+            own_node(request, forest);
+}
+
+int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
+                               const PageTable &pages, bool shared) {
+    ContextNode node{};
+    node.parent = parent;
+    node.start = start;
+    node.length = computed + chunk;
+    node.token_begin = static_cast<int32_t>(batch_.tokens.size());
+    node.token_count = chunk;
+    node.page_begin = static_cast<int32_t>(batch_.pages.size());
+    node.page_count = static_cast<int32_t>(pages_for(node.length, page_tokens_));
+    node.shared = shared;
+    batch_.pages.insert(batch_.pages.end(), pages.begin(), pages.begin() + node.page_count);
+    batch_.nodes.push_back(node);
+    return static_cast<int32_t>(batch_.nodes.size()) - 1;
+}
+
+int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
+    if (prefix < 0) return -1;
+    if (forest->at(prefix).batch_step == step_) return forest->at(prefix).batch_node;
+    chain_.clear();
+    int32_t parent = prefix;
+    for (; parent >= 0 && forest->at(parent).batch_step != step_;
+         parent = forest->at(parent).parent)
+        chain_.push_back(parent);
+    int32_t node = parent < 0 ? -1 : forest->at(parent).batch_node;
+    for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
+        PrefixNode &part = forest->at(*i);
+        node = add_node(node, part.start, part.computed, part.chunk, part.pages, true);
+        part.batch_node = node;
+        part.batch_step = step_;
+        const int32_t begin = part.start + part.computed;
+        for (int32_t j = 0; j < part.chunk; ++j) {
+            batch_.tokens.push_back(part.source[begin + j]);
+            batch_.positions.push_back(begin + j);
+        }
+        counts_.prefix_tokens += part.chunk;
+        counts_.recomputed_tokens += recomputed(part.computed, part.chunk, part.highest);
+    }
+    return node;
+}
+
+void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
+    const int32_t parent = prefix_node(request->prefix, forest);
+    const int32_t token_begin = static_cast<int32_t>(batch_.tokens.size());
+    add_node(parent, request->own_begin, request->computed, request->chunk, request->pages, false);
+    const int32_t prompt = request->prompt.length;
+    const int32_t begin = request->own_begin + request->computed;
+    for (int32_t position = begin; position < begin + request->chunk; ++position) {
+        batch_.tokens.push_back(position < prompt
+                                    ? request->prompt.tokens[position]
+                                    : request->output[static_cast<size_t>(position - prompt)]);
+        batch_.positions.push_back(position);
+    }
+    add_logits(request, token_begin);
+    counts_.requests += 1;
+    if (request->state == RequestState::decoding) {
+        counts_.decode_tokens += request->chunk;
+    } else {
+        counts_.own_tokens += request->chunk;
+        counts_.recomputed_tokens +=
+            recomputed(request->computed, request->chunk, request->highest);
+    }
+}
+
+void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
+    const int32_t prompt = request->prompt.length;
+    const int32_t begin = request->own_begin + request->computed;
+    const int32_t end = begin + request->chunk;
+    LogitsRow row{};
+    row.sample.params = request->params;
+    row.sample.prompt = {request->prompt.tokens, static_cast<size_t>(prompt)};
+    row.sample.output = request->output;
+    row.sample.random_key = request->random_key;
+    if (request->max_tokens > 0) {
+        if (end < prompt + static_cast<int32_t>(request->output.size())) return;
+        row.token = token_begin + request->chunk - 1;
+        row.sample.position = end;
+        batch_.logits.push_back(row);
+        sampled_.push_back(request);
+        return;
+    }
+    const int32_t first_scored = prompt - request->score_positions;
+    for (int32_t i = std::max(request->scored, begin - first_scored); first_scored + i < end; ++i) {
+        const size_t target = static_cast<size_t>(request->target_offsets[static_cast<size_t>(i)]);
+        const size_t target_end =
+            static_cast<size_t>(request->target_offsets[static_cast<size_t>(i) + 1]);
+        row.token = token_begin + first_scored + i - begin;
+        row.sample.position = first_scored + i + 1;
+        row.targets = {request->targets.data() + target, target_end - target};
+        batch_.logits.push_back(row);
+        sampled_.push_back(request);
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,45 @@
+// Planned chunks -> the token batch, its context nodes, page tables and logits rows. Decode tokens
+// come first, then prefixes (parents before children), then requests' own prompt tokens.
+//
+// Always: each prefix is one node a batch, however many requests continue it; nothing is allocated
+// once the batch's arrays have reached their working size.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "schedule/prefix_forest.h"
+#include "schedule/scheduler.h"
+
+namespace batchllm {
+
+class BatchBuilder {
+  public:
+    explicit BatchBuilder(int32_t page_tokens) : page_tokens_(page_tokens) {}
+
+    // Fills the batch from the chunks of the requests and of the planned prefixes.
+    void build(std::span<Request *const> running, std::span<const int32_t> planned_prefixes,
+               PrefixForest *forest);
+
+    const TokenBatch &batch() const { return batch_; }
+    std::span<Request *const> sampled() const { return sampled_; }
+    const StepCounts &counts() const { return counts_; }
+
+  private:
+    int32_t prefix_node(int32_t prefix, PrefixForest *forest);
+    void own_node(Request *request, PrefixForest *forest);
+    void add_logits(Request *request, int32_t token_begin);
+    int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
+                     const PageTable &pages, bool shared);
+
+    int32_t page_tokens_;
+    uint64_t step_ = 0;
+    TokenBatch batch_;
+    std::vector<Request *> sampled_;
+    std::vector<int32_t> chain_; // scratch
+    StepCounts counts_;
+};
+
+} // namespace batchllm

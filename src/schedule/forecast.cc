@@ -1,0 +1,96 @@
+#include "schedule/forecast.h"
+
+#include <cmath>
+
+namespace batchllm {
+
+LengthEstimate::LengthEstimate() { update(); }
+
+void LengthEstimate::forget(int64_t longest) {
+    const double kept = std::exp2(-1.0 / static_cast<double>(std::max<int64_t>(longest, 64)));
+    for (double &reached : reached_) reached *= kept;
+    for (double &stopped : stopped_) stopped *= kept;
+}
+
+void LengthEstimate::update() {
+    // Imagined requests that ran to max_tokens; and requests that an age must have seen for its own
+    // share to weigh as much as the common one.
+    constexpr double imagined = 4, enough = 8;
+    double reached = imagined * ages, stopped = 0;
+    for (size_t age = 0; age < ages; ++age) {
+        reached += reached_[age];
+        stopped += stopped_[age];
+    }
+    const double common = stopped / reached;
+    std::array<double, ages + 1> survive; // to the age's start
+    survive[0] = 1;
+    for (size_t age = 0; age < ages; ++age) {
+        const double stop = (stopped_[age] + enough * common) / (reached_[age] + enough);
+        survive[age + 1] = survive[age] * (1 - std::min(stop, 0.999)); // never 0
+    }
+    for (size_t age = 0; age < ages; ++age) {
+        size_t end = age;
+        for (size_t i = 0; i < outlook_points; ++i) {
+            const double quantile = (static_cast<double>(i) + 0.5) / outlook_points;
+            const double level = survive[age] * (1 - quantile);
+            while (end < ages && survive[end + 1] > level) ++end;
+            double at = static_cast<double>(end);
+            if (end < ages) at += (survive[end] - level) / (survive[end] - survive[end + 1]);
+            left_[age][i] = at - static_cast<double>(age);
+        }
+    }
+    left_[ages].fill(0);
+}
+
+double LengthEstimate::share() const {
+    double sum = 0;
+    for (const double left : left_[0]) sum += left;
+    return sum / (outlook_points * ages);
+}
+
+Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool preempted) const {
+    Outlook outlook{};
+    if (max_tokens < 1) return outlook;
+    // The last token is never stored.
+    const int64_t most = std::max<int64_t>(0, max_tokens - 1 - generated);
+    // This runs for every request in every step that may admit one: no integer division.
+    const double tokens_an_age = static_cast<double>(max_tokens) / ages;
+    const double exact_age = static_cast<double>(generated) / tokens_an_age;
+    const auto age = static_cast<size_t>(std::min<double>(exact_age, ages - 1));
+    const double into = exact_age - static_cast<double>(age);
+    for (size_t i = 0; i < outlook_points; ++i) {
+        const double left = left_[age][i] + into * (left_[age + 1][i] - left_[age][i]);
+        const auto steps = static_cast<int64_t>(left * tokens_an_age + 0.999999);
+        outlook[i] = std::clamp<int64_t>(preempted ? std::max(steps, generated) : steps, 0, most);
+    }
+    return outlook;
+}
+
+void MemoryForecast::clear(int64_t longest) {
+    shift_ = 0;
+    while (longest >> shift_ >= buckets) ++shift_;
+    buckets_.fill({});
+}
+
+void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
+    for (const int64_t steps : outlook) add_part(&buckets_[bucket_of(steps)], slots_now, steps);
+}
+
+int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook) const {
+    std::array<Bucket, buckets> all = buckets_;
+    for (const int64_t steps : outlook) add_part(&all[bucket_of(steps)], slots_now, steps);
+    int64_t peak = 0;
+    int64_t later_parts = 0; // those that end in later buckets: they grow through this one
+    int64_t later_slots = 0;
+    for (int64_t i = buckets - 1; i >= 0; --i) {
+        const Bucket &bucket = all[static_cast<size_t>(i)];
+        peak =
+            std::max(peak, bucket.slots_at_end + later_slots + (later_parts * (i + 1) << shift_));
+        later_parts += bucket.parts;
+        later_slots += bucket.slots_now;
+    }
+    constexpr auto parts = static_cast<int64_t>(outlook_points);
+    return (peak + parts - 1) / parts;
+}
+
+} // namespace batchllm

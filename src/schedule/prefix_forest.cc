@@ -1,0 +1,114 @@
+#include "schedule/prefix_forest.h"
+
+#include <algorithm>
+
+namespace batchllm {
+
+int32_t PrefixForest::add(int32_t parent, int32_t end) {
+    int32_t slot;
+    if (free_slots_.empty()) {
+        slot = static_cast<int32_t>(nodes_.size());
+        nodes_.emplace_back();
+    } else {
+        slot = free_slots_.back();
+        free_slots_.pop_back();
+    }
+    const int32_t start = parent < 0 ? 0 : at(parent).start + at(parent).length;
+    PrefixNode &node = at(slot);
+    PageTable pages = std::move(node.pages); // keeps its memory
+    node = PrefixNode{};
+    node.pages = std::move(pages);
+    node.parent = parent;
+    node.start = start;
+    node.length = end - start;
+    node.order = created_++;
+    tokens_left_ += node.length;
+    if (parent >= 0) add_pending(parent);
+    return slot;
+}
+
+void PrefixForest::remove_pending(int32_t node) {
+    while (node >= 0 && --at(node).pending == 0) {
+        if (at(node).resident) evict(node);
+        tokens_left_ -= at(node).length - at(node).highest;
+        free_slots_.push_back(node);
+        node = at(node).parent;
+    }
+}
+
+void PrefixForest::hold(int32_t node) {
+    while (node >= 0) {
+        PrefixNode &prefix = at(node);
+        if (prefix.live++ > 0) return;
+        live_pages_ += pages_for(prefix.length, pool_->page_tokens());
+        if (prefix.idle) {
+            prefix.idle = false;
+            idle_.erase(std::find(idle_.begin(), idle_.end(), node));
+        }
+        if (prefix.resident) return; // its parent is held on its behalf
+        prefix.resident = true;
+        node = prefix.parent;
+    }
+}
+
+int32_t PrefixForest::release(int32_t node) {
+    int32_t cancelled = 0;
+    while (node >= 0) {
+        PrefixNode &prefix = at(node);
+        if (--prefix.live > 0) break;
+        live_pages_ -= pages_for(prefix.length, pool_->page_tokens());
+        cancelled += prefix.chunk;
+        prefix.chunk = 0;
+        if (prefix.computed > 0) {
+            prefix.idle = true;
+            idle_.push_back(node);
+            break;
+        }
+        pool_->give(&prefix.pages);
+        prefix.resident = false;
+        node = prefix.parent;
+    }
+    return cancelled;
+}
+
+void PrefixForest::evict(int32_t node) {
+    PrefixNode &prefix = at(node);
+    if (prefix.idle) {
+        prefix.idle = false;
+        idle_.erase(std::find(idle_.begin(), idle_.end(), node));
+    }
+    pool_->give(&prefix.pages);
+    prefix.computed = 0;
+    prefix.resident = false;
+    // A parent's chunk is never cancelled here: chunks are planned from the root down, and a prefix
+    // with something computed or planned below it is complete.
+    if (prefix.parent >= 0) release(prefix.parent);
+}
+
+bool PrefixForest::evict_idle() {
+    if (idle_.empty()) return false;
+    evict(*std::max_element(idle_.begin(), idle_.end(),
+                            [this](int32_t a, int32_t b) { return at(a).order < at(b).order; }));
+    return true;
+}
+
+int64_t PrefixForest::pages_to_hold(int32_t node) const {
+    int64_t pages = 0;
+    for (; node >= 0 && at(node).live == 0; node = at(node).parent) {
+        pages += pages_for(at(node).length, pool_->page_tokens());
+        if (at(node).resident) break;
+    }
+    return pages;
+}
+
+void PrefixForest::finish_chunk(int32_t node) {
+    PrefixNode &prefix = at(node);
+    prefix.computed += prefix.chunk;
+    prefix.chunk = 0;
+    if (prefix.computed > prefix.highest) {
+        tokens_left_ -= prefix.computed - prefix.highest;
+        prefix.highest = prefix.computed;
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,81 @@
+// The shared prefixes of all requests that have not finished: what of each is computed, on which
+// pages, and who needs it.
+//
+// A prefix has two counts of users:
+//   pending  unfinished requests directly below it, and prefixes below it that are still pending.
+//            At 0 it is gone for good: its pages go back and its slot is used again.
+//   live     admitted requests directly below it, and resident prefixes below it. At 0 nothing in a
+//            batch can need it: it is idle, and its pages may be taken when others need them; it is
+//            computed again should one of its pending requests be admitted later.
+//
+// Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
+// its children's); idle prefixes are resident, hold pages, and have live == 0 < pending.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kv/page_pool.h"
+
+namespace batchllm {
+
+struct PrefixNode {
+    int32_t parent = -1;
+    int32_t start = 0;    // position of its first token
+    int32_t length = 0;   // its own tokens: those beyond the parent's
+    int32_t computed = 0; // of them, stored
+    int32_t highest = 0;  // most that were ever stored: what is computed below it is recomputed
+    int32_t chunk = 0;    // in the batch that is being built
+    int32_t pending = 0;
+    int32_t live = 0;
+    bool resident = false;
+    bool idle = false;
+    int32_t batch_node = -1; // in the batch of step `batch_step`
+    uint64_t batch_step = 0;
+    int64_t order = 0;               // of creation: a greater one is needed later
+    const int32_t *source = nullptr; // prompt that the chunk's tokens are read from
+    PageTable pages;
+
+    bool ready() const { return computed + chunk == length; }
+};
+
+class PrefixForest {
+  public:
+    explicit PrefixForest(PagePool *pool) : pool_(pool) {}
+
+    // A prefix of positions [parent's end, end). The parent counts it as pending.
+    int32_t add(int32_t parent, int32_t end);
+    PrefixNode &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+    const PrefixNode &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+
+    void add_pending(int32_t node) { at(node).pending += 1; }
+    void remove_pending(int32_t node);
+    void hold(int32_t node);
+    // Returns the tokens of the chunk that was planned for it, when nobody is left to need them.
+    int32_t release(int32_t node);
+
+    // Drops the idle prefix that is needed last. False when none is idle.
+    bool evict_idle();
+    bool has_idle() const { return !idle_.empty(); }
+
+    int64_t live_pages() const { return live_pages_; } // of live prefixes, when fully computed
+    int64_t pages_to_hold(int32_t node) const; // what live_pages would grow by with hold(node)
+    int64_t tokens_left() const { return tokens_left_; } // never computed yet, of pending prefixes
+
+    // The batch that was built has run.
+    void finish_chunk(int32_t node);
+
+  private:
+    void evict(int32_t node);
+
+    PagePool *pool_;
+    std::vector<PrefixNode> nodes_;
+    std::vector<int32_t> free_slots_;
+    std::vector<int32_t> idle_;
+    int64_t live_pages_ = 0;
+    int64_t tokens_left_ = 0;
+    int64_t created_ = 0;
+};
+
+} // namespace batchllm

@@ -1,0 +1,238 @@
+// The three queues, admission and preemption.
+//
+// Requests run in the order of their admission, and one is admitted only when the tokens of all that
+// run already are planned and some of the budget is left. So at most one request, the youngest, has
+// prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
+// in this step still need.
+//
+// Why every job whose requests fit the pool one by one finishes. Three rules:
+//   1. A page is taken from a request only for a decode token of one that was admitted before it,
+//      the youngest first. So the oldest is never preempted.
+//   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
+//      the oldest, now alone, still finds none, then its pages fit but for the slots that its
+//      prefixes' last pages leave empty: it starts again without sharing, once, and Scheduler::fits
+//      says that this fits.
+//   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
+// Order the states of a job by (requests finished, requests started again unshared, output tokens
+// generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
+// deciding. Each of the four is bounded, and each step moves up:
+//   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
+//     drops keys and values, and they are computed again, from prompt and output, as one prefill;
+//   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
+#include <algorithm>
+#include <stdexcept>
+
+#include "schedule/scheduler_impl.h"
+
+namespace batchllm {
+
+// ---- A step ----
+
+const TokenBatch &Scheduler::next_step() {
+    Impl &impl = *impl_;
+    impl.budget = impl.options.step_tokens;
+    impl.preemptions = 0;
+    impl.planned_prefixes.clear();
+    impl.plan_decode();
+    impl.plan_prompts();
+    impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest);
+    impl.counts = impl.builder.counts();
+    impl.counts.preemptions = impl.preemptions;
+    impl.counts.pages_used = impl.pool.used();
+    return impl.builder.batch();
+}
+
+// First queue.
+void Scheduler::Impl::plan_decode() {
+    for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
+        Request *request = running[i];
+        if (request->state != RequestState::decoding || budget == 0) continue;
+        if (grow_by_preemption(request)) {
+            request->chunk = 1;
+            --budget;
+        } else if (running.size() == 1) {
+            start_unshared(request);
+        } // else it is the youngest: it waits, and keeps its pages until an older one needs them
+    }
+}
+
+// Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
+// prefix that this batch completes, the own tokens of its requests.
+void Scheduler::Impl::plan_prompts() {
+    if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
+        plan_prompt(running.back());
+    bool forecast_made = false;
+    while (budget > 0) {
+        Request *request = next_waiting();
+        if (!request) break;
+        if (!running.empty()) {
+            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
+            if (options.max_requests > 0 &&
+                static_cast<int64_t>(running.size()) >= options.max_requests)
+                break;
+            if (options.look_ahead) {
+                if (!forecast_made) forecast_running();
+                forecast_made = true;
+                if (!forecast_allows(*request)) break;
+            }
+        }
+        pop_waiting();
+        admit(request);
+        if (forecast_made)
+            forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
+        plan_prompt(request);
+    }
+}
+
+void Scheduler::Impl::plan_prompt(Request *request) {
+    if (plan_prefix(request)) plan_own(request);
+}
+
+// Plans the next tokens of the request's prefix and of those above it. True when they are complete
+// with this batch.
+bool Scheduler::Impl::plan_prefix(Request *request) {
+    chain.clear();
+    for (int32_t i = request->prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
+        chain.push_back(i);
+    for (auto i = chain.rbegin(); i != chain.rend(); ++i) {
+        PrefixNode &node = forest.at(*i);
+        const int64_t stored = int64_t{node.computed} + node.chunk;
+        const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
+        if (wanted == 0) return false;
+        const int64_t got = grow(&node.pages, stored, wanted);
+        if (got > 0) {
+            if (node.chunk == 0) planned_prefixes.push_back(*i);
+            node.chunk += static_cast<int32_t>(got);
+            node.source = request->prompt.tokens;
+            budget -= got;
+        }
+        if (got == 0 && running.size() == 1) {
+            start_unshared(request);
+            return false;
+        }
+        if (!node.ready()) return false;
+    }
+    return true;
+}
+
+void Scheduler::Impl::plan_own(Request *request) {
+    const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
+    if (wanted <= 0) return;
+    const int64_t got = grow(&request->pages, request->computed, wanted);
+    request->chunk = static_cast<int32_t>(got);
+    budget -= got;
+    if (got == 0 && running.size() == 1) start_unshared(request);
+}
+
+// Takes pages for more tokens of a node. Returns how many of them there is room for.
+int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
+    const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
+    while (static_cast<int64_t>(pages->size()) < wanted)
+        if (!pool.take(pages) && !forest.evict_idle()) break;
+    return std::min(tokens, static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored);
+}
+
+// Room for a decode token, if need be on a page of a younger request.
+bool Scheduler::Impl::grow_by_preemption(Request *request) {
+    while (grow(&request->pages, request->computed, 1) == 0) {
+        if (running.back() == request) return false;
+        preempt_youngest();
+    }
+    return true;
+}
+
+// ---- Admission and preemption ----
+
+Request *Scheduler::Impl::next_waiting() {
+    if (!preempted.empty()) return preempted.back();
+    while (!queue.empty() && !queue.front()) {
+        queue.pop_front();
+        ++first_place;
+    }
+    return queue.empty() ? nullptr : queue.front();
+}
+
+void Scheduler::Impl::pop_waiting() {
+    --waiting;
+    if (!preempted.empty()) {
+        preempted.pop_back();
+        return;
+    }
+    queue.front()->place = -1;
+    queue.pop_front();
+    ++first_place;
+}
+
+Outlook Scheduler::Impl::outlook(const Request &request) const {
+    return lengths.outlook(request.max_tokens, static_cast<int64_t>(request.output.size()),
+                           request.preemptions > 0);
+}
+
+// Prompts count in full from now on, and half a page a request for its last one, partly filled.
+void Scheduler::Impl::forecast_running() {
+    lengths.update();
+    forecast.clear(longest);
+    for (const Request *request : running)
+        forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
+}
+
+bool Scheduler::Impl::forecast_allows(const Request &request) const {
+    const int64_t prefix_pages =
+        forest.live_pages() + (request.prefix < 0 ? 0 : forest.pages_to_hold(request.prefix));
+    const int64_t slots =
+        forecast.peak_with(own_target(request) + pool.page_tokens() / 2, outlook(request));
+    return prefix_pages + pages_for(slots, pool.page_tokens()) <= pool.total();
+}
+
+void Scheduler::Impl::admit(Request *request) {
+    request->state = RequestState::prefilling;
+    if (request->prefix >= 0) forest.hold(request->prefix);
+    running.push_back(request);
+}
+
+// Takes the youngest request's pages, before any of its tokens is planned; it waits before all
+// others.
+void Scheduler::Impl::preempt_youngest() {
+    Request *request = running.back();
+    running.pop_back();
+    leave(request);
+    request->state = RequestState::waiting;
+    request->preemptions += 1;
+    preempted.push_back(request);
+    ++waiting;
+    ++preemptions;
+}
+
+// For a request that is alone and finds no page: the pool holds it, but not also the slots that the
+// last pages of its prefixes leave empty.
+void Scheduler::Impl::start_unshared(Request *request) {
+    if (request->prefix < 0) throw std::logic_error("scheduler: a request that fits found no page");
+    preempt_youngest();
+    forest.remove_pending(request->prefix);
+    // What is left of the prefix to compute stays counted there.
+    request->highest += request->own_begin;
+    request->own_begin = 0;
+    request->prefix = -1;
+}
+
+// ---- The rest of the interface ----
+
+Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
+Scheduler::~Scheduler() = default;
+
+bool Scheduler::fits(int64_t tokens) const {
+    return tokens - 1 <= impl_->pool.total() * impl_->pool.page_tokens();
+}
+
+std::span<Request *const> Scheduler::sampled() const { return impl_->builder.sampled(); }
+const StepCounts &Scheduler::counts() const { return impl_->counts; }
+int64_t Scheduler::waiting() const { return impl_->waiting; }
+int64_t Scheduler::running() const { return static_cast<int64_t>(impl_->running.size()); }
+int64_t Scheduler::pages_used() const { return impl_->pool.used(); }
+int64_t Scheduler::pages_peak() const { return impl_->pool.peak(); }
+int64_t Scheduler::prompt_tokens_left() const {
+    return impl_->own_tokens_left + impl_->forest.tokens_left();
+}
+double Scheduler::expected_length_share() const { return impl_->lengths.share(); }
+
+} // namespace batchllm

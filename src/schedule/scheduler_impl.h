@@ -1,0 +1,91 @@
+// What the parts of the scheduler share: scheduler.cc plans steps, scheduler_rows.cc takes requests
+// in and lets them go.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "kv/page_pool.h"
+#include "schedule/batch_builder.h"
+#include "schedule/forecast.h"
+#include "schedule/prefix_forest.h"
+#include "schedule/scheduler.h"
+
+namespace batchllm {
+
+// Own tokens that are known: all of them are stored once the next token has been sampled.
+inline int64_t own_target(const Request &request) {
+    return request.prompt.length - request.own_begin + static_cast<int64_t>(request.output.size());
+}
+
+inline int32_t own_prompt(const Request &request) {
+    return request.prompt.length - request.own_begin;
+}
+
+// Own prompt tokens never computed yet.
+inline int64_t own_prompt_left(const Request &request) {
+    return std::max(0, own_prompt(request) - request.highest);
+}
+
+struct Scheduler::Impl {
+    explicit Impl(const SchedulerOptions &given)
+        : options(given), pool(given.pages, given.page_tokens), forest(&pool),
+          builder(given.page_tokens) {
+        options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
+    }
+
+    // add
+    Status check(const Plan &plan, std::span<Request *const> requests) const;
+    void enqueue(Request *request, int32_t prefix);
+
+    // next_step
+    void plan_decode();
+    void plan_prompts();
+    void plan_prompt(Request *request);
+    bool plan_prefix(Request *request);
+    void plan_own(Request *request);
+    int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
+    bool grow_by_preemption(Request *request);
+
+    // Admission and preemption
+    Request *next_waiting();
+    void pop_waiting();
+    void forecast_running();
+    bool forecast_allows(const Request &request) const;
+    Outlook outlook(const Request &request) const;
+    void admit(Request *request);
+    void preempt_youngest();
+    void start_unshared(Request *request);
+
+    // End of a request
+    void leave(Request *request);
+    void forget(Request *request);
+
+    SchedulerOptions options;
+    PagePool pool;
+    PrefixForest forest;
+    BatchBuilder builder;
+    LengthEstimate lengths;
+    MemoryForecast forecast;
+    int64_t longest = 0; // max_tokens of all requests held so far
+
+    // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
+    // + i. Preempted ones go before all of them, the last of `preempted` first.
+    std::deque<Request *> queue;
+    int64_t first_place = 0;
+    int64_t waiting = 0;
+    std::vector<Request *> preempted;
+    std::vector<Request *> running; // in the order of admission: the oldest first
+    int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
+
+    // Of the step that is being planned.
+    int64_t budget = 0;
+    int64_t preemptions = 0;
+    std::vector<int32_t> planned_prefixes; // parents before children
+    std::vector<int32_t> chain;            // scratch
+    StepCounts counts;
+};
+
+} // namespace batchllm

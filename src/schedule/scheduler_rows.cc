@@ -1,0 +1,187 @@
+// Requests in, and their ends.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "schedule/scheduler_impl.h"
+
+namespace batchllm {
+
+namespace {
+
+int64_t stored_at_most(const Request &request) {
+    return request.prompt.length + std::max<int64_t>(0, int64_t{request.max_tokens} - 1);
+}
+
+} // namespace
+
+// ---- Rows in ----
+
+Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
+    if (static_cast<int64_t>(requests.size()) != plan.row_count())
+        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
+                     static_cast<long long>(plan.row_count()), requests.size());
+    const int64_t slots = pool.total() * pool.page_tokens();
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const Request *request = requests[i];
+        if (!request) continue;
+        if (request->prompt.length < 1 || request->score_positions > request->prompt.length ||
+            (request->max_tokens < 1 && request->score_positions < 1))
+            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
+        if (stored_at_most(*request) > slots)
+            return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
+                         "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
+                         static_cast<long long>(stored_at_most(*request)),
+                         static_cast<long long>(slots));
+    }
+    const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
+    for (int64_t i = 0; i < prefixes; ++i) {
+        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(i)];
+        const int32_t parent = prefix.parent;
+        if (parent >= prefixes || prefix.length < 1 ||
+            (parent >= 0 && plan.prefixes[static_cast<size_t>(parent)].length >= prefix.length))
+            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: prefix %lld continues none",
+                         static_cast<long long>(i));
+    }
+    for (const PlanGroup &group : plan.groups)
+        if (group.prefix >= prefixes || group.row_begin < 0 || group.row_begin > group.row_end ||
+            group.row_end > plan.row_count())
+            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a group outside its plan");
+    for (const int64_t row : plan.rows)
+        if (row < 0 || row >= plan.row_count())
+            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a row outside its plan");
+    return {};
+}
+
+void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
+    request->state = RequestState::waiting;
+    request->prefix = prefix;
+    request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
+    request->computed = request->chunk = request->highest = request->scored = 0;
+    request->preemptions = 0;
+    request->pages.clear();
+    request->place = first_place + static_cast<int64_t>(queue.size());
+    if (prefix >= 0) forest.add_pending(prefix);
+    queue.push_back(request);
+    ++waiting;
+    own_tokens_left += own_prompt(*request);
+    longest = std::max<int64_t>(longest, request->max_tokens);
+}
+
+Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
+    Impl &impl = *impl_;
+    RETURN_IF_ERROR(impl.check(plan, requests));
+    std::vector<size_t> order(plan.groups.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (impl.options.order == BATCHLLM_ORDER_ARRIVAL) {
+        std::vector<int64_t> first(plan.groups.size(), INT64_MAX);
+        for (size_t i = 0; i < first.size(); ++i)
+            for (int64_t j = plan.groups[i].row_begin; j < plan.groups[i].row_end; ++j)
+                first[i] = std::min(first[i], plan.rows[static_cast<size_t>(j)]);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](size_t a, size_t b) { return first[a] < first[b]; });
+    }
+    std::vector<int32_t> nodes(plan.prefixes.size(), -1); // plan's prefix -> node, once needed
+    for (const size_t i : order) {
+        const PlanGroup &group = plan.groups[i];
+        for (int64_t j = group.row_begin; j < group.row_end; ++j) {
+            Request *request = requests[static_cast<size_t>(plan.rows[static_cast<size_t>(j)])];
+            if (!request) continue;
+            const int32_t limit =
+                std::min(request->prompt.shareable,
+                         request->prompt.length - std::max(1, request->score_positions));
+            int32_t prefix = group.prefix;
+            while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
+                prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
+            impl.chain.clear();
+            int32_t above = prefix;
+            for (; above >= 0 && nodes[static_cast<size_t>(above)] < 0;
+                 above = plan.prefixes[static_cast<size_t>(above)].parent)
+                impl.chain.push_back(above);
+            int32_t node = above < 0 ? -1 : nodes[static_cast<size_t>(above)];
+            for (auto k = impl.chain.rbegin(); k != impl.chain.rend(); ++k) {
+                node = impl.forest.add(node, plan.prefixes[static_cast<size_t>(*k)].length);
+                nodes[static_cast<size_t>(*k)] = node;
+            }
+            impl.enqueue(request, node);
+        }
+    }
+    return {};
+}
+
+// ---- Ends of a step and of a request ----
+
+void Scheduler::finish_step() {
+    Impl &impl = *impl_;
+    for (const int32_t prefix : impl.planned_prefixes) impl.forest.finish_chunk(prefix);
+    impl.planned_prefixes.clear();
+    size_t kept = 0;
+    for (Request *request : impl.running) {
+        if (request->chunk > 0) {
+            const int64_t left = own_prompt_left(*request);
+            request->computed += request->chunk;
+            request->chunk = 0;
+            request->highest = std::max(request->highest, request->computed);
+            impl.own_tokens_left -= left - own_prompt_left(*request);
+            if (request->max_tokens < 1) {
+                const int32_t end = request->own_begin + request->computed;
+                request->scored = std::max(request->scored,
+                                           end - request->prompt.length + request->score_positions);
+            } else if (!request->output.empty() &&
+                       own_target(*request) == int64_t{request->computed} + 1) {
+                impl.lengths.generated(request->max_tokens,
+                                       static_cast<int64_t>(request->output.size()) - 1);
+                request->state = RequestState::decoding;
+            }
+        }
+        if (request->done) {
+            if (request->max_tokens > 0)
+                impl.lengths.ended(request->max_tokens,
+                                   static_cast<int64_t>(request->output.size()));
+            impl.leave(request);
+            impl.forget(request);
+        } else {
+            impl.running[kept++] = request;
+        }
+    }
+    impl.running.resize(kept);
+    impl.lengths.forget(impl.longest);
+}
+
+// Gives up what an admitted request holds.
+void Scheduler::Impl::leave(Request *request) {
+    request->computed = 0;
+    pool.give(&request->pages);
+    if (request->prefix >= 0) budget += forest.release(request->prefix);
+}
+
+// A request that is not needed any more, and holds nothing.
+void Scheduler::Impl::forget(Request *request) {
+    request->state = RequestState::finished;
+    own_tokens_left -= own_prompt_left(*request);
+    if (request->prefix >= 0) forest.remove_pending(request->prefix);
+}
+
+void Scheduler::drop(Request *request) {
+    Impl &impl = *impl_;
+    if (request->state == RequestState::finished) return;
+    if (request->state != RequestState::waiting) {
+        const auto at = std::find(impl.running.begin(), impl.running.end(), request);
+        if (at == impl.running.end()) throw std::logic_error("scheduler: drop of a stranger");
+        impl.running.erase(at);
+        impl.leave(request);
+    } else {
+        if (request->place >= 0) {
+            impl.queue[static_cast<size_t>(request->place - impl.first_place)] = nullptr;
+            request->place = -1;
+        } else {
+            const auto at = std::find(impl.preempted.begin(), impl.preempted.end(), request);
+            if (at == impl.preempted.end()) throw std::logic_error("scheduler: drop of a stranger");
+            impl.preempted.erase(at);
+        }
+        --impl.waiting;
+    }
+    impl.forget(request);
+}
+
+} // namespace batchllm

@@ -1,0 +1,65 @@
+// Tokens added to the vocabulary, found in text before it is split and merged.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/unicode.h"
+
+namespace batchllm {
+
+// An entry of "added_tokens".
+struct AddedToken {
+    std::string content;
+    std::string pattern; // what is looked for: content, normalized if `normalized`
+    int32_t id = -1;
+    bool special = false;     // left out of decoded text, and may be plain text in strangers' text
+    bool single_word = false; // only between characters that are not of a word
+    bool left_strip = false;  // takes in the spaces before it
+    bool right_strip = false; // takes in the spaces after it
+    bool normalized = false;  // looked for in the normalized text, not in the raw text
+};
+
+// A piece of text: an added token (id >= 0), or text between such (-1). Pieces do not always join to
+// the text: see find().
+struct AddedPiece {
+    size_t begin;
+    size_t end;
+    int32_t id;
+};
+
+// Finds a set of tokens: leftmost first, the longest of those that start at one place.
+class AddedTokenFinder {
+  public:
+    // tokens outlives the finder. Takes those whose `normalized` is as asked.
+    AddedTokenFinder(const std::vector<AddedToken> &tokens, bool normalized);
+
+    bool empty() const { return !any_; }
+
+    // Cuts text (not empty) into *pieces, exactly as the reference does: a match that is discarded
+    // (not a single word, or special while parse_special is off) still ends where it ends, and is
+    // plain text; a token inside the spaces that the one before has stripped counts again.
+    void find(std::string_view text, bool parse_special, std::vector<AddedPiece> *pieces) const;
+
+  private:
+    struct Node {
+        int32_t token = -1; // index of the token that ends here
+        int32_t first_child = -1;
+        int32_t next_sibling = -1;
+        char byte = 0;
+    };
+    int32_t child(int32_t node, char byte) const;
+    // The longest token that starts at text[begin]; -1: none.
+    int32_t longest_at(std::string_view text, size_t begin) const;
+
+    const std::vector<AddedToken> &tokens_;
+    const UnicodeClasses &classes_;
+    bool any_ = false;
+    bool starts_[256] = {};     // whether a token starts with this byte
+    std::vector<Node> nodes_;   // trie; node 0 is its root
+    std::vector<int32_t> root_; // [256] child of the root
+};
+
+} // namespace batchllm

@@ -1,0 +1,61 @@
+// Tokens' spellings to text, step by step: the "decoder" of tokenizer.json.
+//
+// A decoder is a chain of stages. Each takes a sequence of tokens and gives one on; a token may come
+// in fragments, each of whole characters. Stages hold back no more than they must, so that the same
+// chain decodes a whole sequence and a stream, with the same result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace batchllm {
+
+struct DecoderStep {
+    enum class Kind : uint8_t {
+        byte_level,    // the byte alphabet to bytes, all tokens to one; bad UTF-8 to U+FFFD
+        byte_fallback, // runs of <0x..> tokens to bytes; if bad UTF-8, U+FFFD for each
+        fuse,          // all tokens to one
+        replace,       // pattern (not empty) by content in each token
+        strip,         // up to start / stop times content (one character) off each token's ends
+        metaspace, // pattern (one character) by a space; nothing in the first token if drop_first
+        join,      // a space between tokens: what no decoder at all means
+    };
+    Kind kind;
+    std::string pattern = {};
+    std::string content = {};
+    int64_t start = 0;
+    int64_t stop = 0;
+    bool drop_first = false;
+};
+
+// Takes tokens, in one or more fragments each.
+class TokenSink {
+  public:
+    virtual ~TokenSink() = default;
+    virtual void fragment(std::string_view text) = 0;
+    virtual void end_token() = 0;
+    virtual void finish() = 0; // no more tokens
+};
+
+class DecoderChain {
+  public:
+    explicit DecoderChain(const std::vector<DecoderStep> &steps);
+    DecoderChain(DecoderChain &&) noexcept;
+    DecoderChain &operator=(DecoderChain &&) noexcept;
+    ~DecoderChain();
+
+    // Takes a token; appends the text that is certain by now to *out.
+    void push(std::string_view token, std::string *out);
+    void finish(std::string *out);
+
+  private:
+    class Output;
+    std::unique_ptr<Output> output_;
+    std::vector<std::unique_ptr<TokenSink>> stages_; // the last step's first
+    TokenSink *head_;
+};
+
+} // namespace batchllm

@@ -1,0 +1,39 @@
+// Text to normalized text: the "normalizer" of tokenizer.json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace batchllm {
+
+struct NormalizerStep {
+    enum class Kind : uint8_t {
+        nfc,
+        prepend, // content before the text, unless that is empty
+        replace, // each occurrence of pattern (not empty) by content
+    };
+    Kind kind;
+    std::string pattern;
+    std::string content;
+};
+
+// Text with each occurrence of pattern replaced, leftmost first, appended to *out.
+void append_replaced(std::string_view text, std::string_view pattern, std::string_view content,
+                     std::string *out);
+
+class Normalizer {
+  public:
+    explicit Normalizer(std::vector<NormalizerStep> steps = {}) : steps_(std::move(steps)) {}
+
+    const std::vector<NormalizerStep> &steps() const { return steps_; }
+
+    // Steps applied in order. Returns text itself when nothing changes, else a view of *buffer.
+    std::string_view apply(std::string_view text, std::string *buffer) const;
+
+  private:
+    std::vector<NormalizerStep> steps_;
+};
+
+} // namespace batchllm

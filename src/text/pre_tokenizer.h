@@ -1,0 +1,96 @@
+// Normalized text to words: the "pre_tokenizer" of tokenizer.json.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/split.h"
+
+namespace batchllm {
+
+struct PreTokenizerStep {
+    enum class Kind : uint8_t {
+        split,        // into the words of a pattern
+        prefix_space, // a space before each piece that does not start with one
+        metaspace,    // spaces to mark; mark before the piece; cut before each mark
+    };
+    enum class Prepend : uint8_t { always, first, never };
+    Kind kind;
+    SplitPattern pattern = SplitPattern::gpt2;
+    std::string mark = {}; // one character
+    Prepend prepend = Prepend::always;
+    bool cut = true;
+};
+
+class PreTokenizer {
+  public:
+    explicit PreTokenizer(std::vector<PreTokenizerStep> steps = {}) : steps_(std::move(steps)) {}
+
+    const std::vector<PreTokenizerStep> &steps() const { return steps_; }
+
+    // Calls take(word, readable) for the words of a piece of text (not empty), in order. readable:
+    // bytes that may be read from the piece's, or the word's, start. at_start: the piece starts
+    // where the raw text does. A word is valid during the call.
+    template <typename Take>
+    void apply(std::string_view piece, size_t readable, bool at_start, const Take &take) const {
+        run(0, piece, readable, at_start, take);
+    }
+
+  private:
+    template <typename Take> void run(size_t step, std::string_view piece, size_t readable,
+                                      bool at_start, const Take &take) const;
+
+    static void add_marks(const PreTokenizerStep &step, std::string_view piece, bool at_start,
+                          std::string *out);
+
+    std::vector<PreTokenizerStep> steps_;
+    const UnicodeClasses &classes_ = unicode_classes();
+};
+
+template <typename Take> void PreTokenizer::run(size_t step, std::string_view piece,
+                                                size_t readable, bool at_start,
+                                                const Take &take) const {
+    if (step == steps_.size()) {
+        take(piece, readable);
+        return;
+    }
+    const PreTokenizerStep &now = steps_[step];
+    std::string changed;
+    switch (now.kind) {
+    case PreTokenizerStep::Kind::split:
+        for (const char *p = piece.data(), *end = p + piece.size(); p < end;) {
+            const char *word_end = next_word(now.pattern, classes_, p, end);
+            run(step + 1, {p, static_cast<size_t>(word_end - p)},
+                readable - static_cast<size_t>(p - piece.data()), at_start, take);
+            at_start = false;
+            p = word_end;
+        }
+        return;
+    case PreTokenizerStep::Kind::prefix_space:
+        if (!piece.starts_with(' ')) {
+            changed.reserve(piece.size() + 1);
+            changed.push_back(' ');
+            changed.append(piece);
+            piece = changed;
+            readable = piece.size();
+        }
+        run(step + 1, piece, readable, at_start, take);
+        return;
+    case PreTokenizerStep::Kind::metaspace:
+        add_marks(now, piece, at_start, &changed);
+        piece = changed;
+        while (!piece.empty()) {
+            size_t length = piece.size();
+            if (now.cut) length = std::min(piece.find(now.mark, 1), length);
+            run(step + 1, piece.substr(0, length), piece.size(), at_start, take);
+            at_start = false;
+            piece.remove_prefix(length);
+        }
+        return;
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,30 @@
+// Text to words: the split patterns of tokenizer.json, each coded by hand.
+//
+// The patterns are regular expressions that cover all text: each word starts where the one before
+// ends. A pattern is known by its exact spelling. Splitting is linear in the text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "text/unicode.h"
+
+namespace batchllm {
+
+enum class SplitPattern : uint8_t {
+    gpt2,        // contractions in lower case; letters, numbers, others with a space before them
+    llama3,      // also cl100k: contractions in any case, one to three digits
+    qwen2,       // as llama3, digits one by one
+    digits,      // runs of numbers, and what lies between
+    digits_each, // each number by itself, and runs of what lies between
+};
+
+// The pattern that a regular expression spells, if it is one of the above.
+std::optional<SplitPattern> split_pattern_of(std::string_view regex);
+
+// End of the word that starts at p. p < end, both at boundaries of characters of valid UTF-8.
+const char *next_word(SplitPattern pattern, const UnicodeClasses &classes, const char *p,
+                      const char *end);
+
+} // namespace batchllm

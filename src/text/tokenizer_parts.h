@@ -1,0 +1,34 @@
+// The small parts of tokenizer.json (everything but model and added_tokens) to their steps.
+//
+// Each reader takes the part's value, which is not null, and refuses by name what is not supported.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/json.h"
+#include "text/tokenizer_spec.h"
+
+namespace batchllm {
+
+// The value of the part's key "type".
+Result<std::string> part_type(const JsonValue &part);
+
+Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps);
+
+// Sets spec->pre_tokenizer and spec->byte_level.
+Status read_pre_tokenizer(const JsonValue &part, TokenizerSpec *spec);
+
+// Sets spec->special. The vocabulary and the added tokens are there already.
+Status read_post_processor(const JsonValue &part, TokenizerSpec *spec);
+
+Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps);
+
+// {"String": text}, not empty: the pattern of Replace. Regular expressions are refused.
+Result<std::string> read_string_pattern(const JsonValue &pattern);
+
+// A string of one character.
+Result<std::string> read_character(const JsonObject &object, std::string_view key);
+
+} // namespace batchllm

@@ -1,0 +1,44 @@
+// What a tokenizer.json says, checked and resolved: every id is of the vocabulary, every part is one
+// that this library carries out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+
+namespace batchllm {
+
+// A part of what "post_processor" makes of a text: its tokens, or given ones.
+struct TemplatePiece {
+    bool is_text;
+    std::vector<int32_t> tokens; // when not
+};
+
+struct TokenizerSpec {
+    BpeSettings model;
+    bool byte_level = false; // words are spelled in the byte alphabet
+    std::vector<AddedToken> added_tokens;
+    std::vector<NormalizerStep> normalizer;
+    std::vector<PreTokenizerStep> pre_tokenizer;
+    std::vector<TemplatePiece> special; // with add_special; without, only the text's tokens
+    std::vector<DecoderStep> decoder;
+    int64_t texts = 1; // how often `special` has the text: once, in any sensible template
+};
+
+// Reads and checks a tokenizer.json. An error names the file and the key.
+Result<TokenizerSpec> read_tokenizer_json(const std::string &path);
+
+// The same from the file's bytes; name stands for the file in errors.
+Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes);
+
+// Of all that changes how text becomes tokens; not 0.
+uint64_t tokenizer_fingerprint(const TokenizerSpec &spec);
+
+} // namespace batchllm

@@ -1,0 +1,366 @@
+// Random jobs, and the loop that runs one through a scheduler and the checked model and compares
+// every row's outcome with its reference.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "checked_model.h"
+#include "schedule/scheduler.h"
+
+namespace batchllm {
+
+using Random = std::mt19937_64;
+
+inline int64_t draw(Random &random, int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+// A row and what must come out of it. The prompt and the request are freed as soon as the row has
+// finished, so that a pointer kept too long is seen by the address sanitizer.
+struct Row {
+    std::vector<int32_t> prompt;
+    int32_t shareable = 0;
+    int32_t max_tokens = 0;
+    int32_t score_positions = 0;
+    std::vector<int32_t> targets;
+    std::vector<int32_t> target_offsets;
+    bool null = false;
+
+    std::unique_ptr<int32_t[]> held_prompt;
+    std::unique_ptr<Request> request;
+    bool finished = false;
+    bool cancelled = false;
+    std::vector<int32_t> output;
+    std::vector<float> scores;
+};
+
+struct Window { // rows that are planned together
+    std::vector<Row> rows;
+    Plan plan;
+};
+
+struct Limits {
+    int32_t prefix_length = 20;
+    int32_t own_length = 12;
+    int32_t output_length = 12;
+    int32_t groups = 6;
+    int32_t group_rows = 6;
+    int32_t depth = 3;
+};
+
+inline std::vector<int32_t> some_tokens(Random &random, int64_t count) {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (int32_t &token : tokens) token = static_cast<int32_t>(draw(random, 1, 3));
+    return tokens;
+}
+
+inline Window make_window(Random &random, const Limits &limits) {
+    Window window;
+    std::vector<std::vector<int32_t>> prefix_tokens;
+    std::vector<int32_t> prefix_depth;
+    const int64_t groups = draw(random, 1, limits.groups);
+    for (int64_t g = 0; g < groups; ++g) {
+        int32_t prefix = -1;
+        if (draw(random, 0, 3) > 0) {
+            const auto known = static_cast<int64_t>(prefix_tokens.size());
+            int32_t parent = static_cast<int32_t>(draw(random, -1, known - 1));
+            if (draw(random, 0, 1)) parent = -1;
+            if (parent >= 0 && prefix_depth[static_cast<size_t>(parent)] >= limits.depth)
+                parent = -1;
+            std::vector<int32_t> tokens =
+                parent < 0 ? std::vector<int32_t>() : prefix_tokens[static_cast<size_t>(parent)];
+            const auto more = some_tokens(random, draw(random, 1, limits.prefix_length));
+            tokens.insert(tokens.end(), more.begin(), more.end());
+            prefix = static_cast<int32_t>(known);
+            window.plan.prefixes.push_back({0, static_cast<int32_t>(tokens.size()), parent});
+            prefix_tokens.push_back(tokens);
+            prefix_depth.push_back(parent < 0 ? 1 : prefix_depth[static_cast<size_t>(parent)] + 1);
+        }
+        const auto begin = static_cast<int64_t>(window.rows.size());
+        const int64_t rows = prefix < 0 ? 1 : draw(random, 1, limits.group_rows);
+        for (int64_t r = 0; r < rows; ++r) {
+            Row row;
+            if (prefix >= 0) row.prompt = prefix_tokens[static_cast<size_t>(prefix)];
+            const auto own = some_tokens(random, draw(random, 1, limits.own_length));
+            row.prompt.insert(row.prompt.end(), own.begin(), own.end());
+            const auto length = static_cast<int32_t>(row.prompt.size());
+            row.shareable = length - 1;
+            if (draw(random, 0, 5) == 0)
+                row.shareable = static_cast<int32_t>(draw(random, 0, length - 1));
+            row.null = draw(random, 0, 12) == 0;
+            if (draw(random, 0, 4) == 0) {
+                row.score_positions =
+                    static_cast<int32_t>(draw(random, 1, draw(random, 0, 3) ? own.size() : length));
+                row.target_offsets.push_back(0);
+                for (int32_t i = 0; i < row.score_positions; ++i) {
+                    const auto more = some_tokens(random, draw(random, 1, 3));
+                    row.targets.insert(row.targets.end(), more.begin(), more.end());
+                    row.target_offsets.push_back(static_cast<int32_t>(row.targets.size()));
+                }
+            } else {
+                row.max_tokens = static_cast<int32_t>(draw(random, 1, limits.output_length));
+            }
+            window.rows.push_back(std::move(row));
+        }
+        window.plan.groups.push_back({prefix, begin, static_cast<int64_t>(window.rows.size())});
+        if (prefix >= 0) window.plan.prefixes.back().row = begin;
+    }
+    for (size_t i = 0; i < window.rows.size(); ++i) {
+        window.plan.rows.push_back(static_cast<int64_t>(i));
+        window.plan.lengths.push_back(static_cast<int32_t>(window.rows[i].prompt.size()));
+    }
+    // Row numbers are in no order that the groups know of.
+    std::vector<int64_t> number(window.rows.size());
+    for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<int64_t>(i);
+    std::shuffle(number.begin(), number.end(), random);
+    std::vector<Row> shuffled(window.rows.size());
+    for (size_t i = 0; i < number.size(); ++i)
+        shuffled[static_cast<size_t>(number[i])] = std::move(window.rows[i]);
+    window.rows = std::move(shuffled);
+    for (int64_t &row : window.plan.rows) row = number[static_cast<size_t>(row)];
+    for (PlanPrefix &prefix : window.plan.prefixes)
+        prefix.row = number[static_cast<size_t>(prefix.row)];
+    return window;
+}
+
+inline void reference(const Row &row, int32_t mean_length, std::vector<int32_t> *output,
+                      std::vector<float> *scores) {
+    uint64_t hash = 1;
+    const auto length = static_cast<int32_t>(row.prompt.size());
+    for (int32_t p = 0; p < length; ++p) {
+        hash = context_hash(hash, row.prompt[static_cast<size_t>(p)]);
+        const int32_t i = p - (length - row.score_positions);
+        if (i < 0) continue;
+        for (int32_t t = row.target_offsets[static_cast<size_t>(i)];
+             t < row.target_offsets[static_cast<size_t>(i) + 1]; ++t)
+            scores->push_back(target_logprob(hash, row.targets[static_cast<size_t>(t)]));
+    }
+    while (static_cast<int32_t>(output->size()) < row.max_tokens) {
+        output->push_back(next_token(hash, mean_length));
+        if (output->back() == model_eos) break;
+        hash = context_hash(hash, output->back());
+    }
+}
+
+struct JobOptions {
+    SchedulerOptions scheduler;
+    int32_t mean_length = 8;
+    int32_t cancel_one_in = 0; // 0: nobody is cancelled
+    bool all_at_once = true;   // every window before the first step
+    int64_t most_steps = 200000;
+};
+
+struct JobResult {
+    int64_t steps = 0;
+    int64_t preemptions = 0;
+    int64_t recomputed = 0;
+    int64_t prefix_tokens = 0;
+    int64_t own_tokens = 0;
+    int64_t peak_running = 0;
+};
+
+// Runs the windows' rows to their ends. "" or what went wrong.
+class Job {
+  public:
+    Job(std::vector<Window> *windows, const JobOptions &options, Random *random)
+        : windows_(*windows), options_(options), random_(*random), scheduler_(options.scheduler),
+          model_(options.scheduler.pages, options.scheduler.page_tokens,
+                 options.scheduler.step_tokens, options.mean_length) {}
+
+    std::string run(JobResult *result);
+
+  private:
+    std::string add(Window *window);
+    std::string step(JobResult *result);
+    std::string check_counts(const TokenBatch &batch) const;
+    std::string check_decode_first() const;
+    void take_outputs(const TokenBatch &batch, const BatchOutput &output);
+    void finish(Row *row);
+    void cancel_some();
+
+    std::vector<Window> &windows_;
+    JobOptions options_;
+    Random &random_;
+    Scheduler scheduler_;
+    CheckedModel model_;
+    std::vector<Row *> live_;
+};
+
+inline std::string Job::add(Window *window) {
+    std::vector<Request *> requests;
+    for (Row &row : window->rows) {
+        if (row.null) {
+            row.finished = true;
+            requests.push_back(nullptr);
+            continue;
+        }
+        const size_t length = row.prompt.size();
+        row.held_prompt.reset(new int32_t[length]);
+        std::copy(row.prompt.begin(), row.prompt.end(), row.held_prompt.get());
+        row.request = std::make_unique<Request>();
+        row.request->prompt = {row.held_prompt.get(), static_cast<int32_t>(length), row.shareable};
+        row.request->max_tokens = row.max_tokens;
+        row.request->score_positions = row.score_positions;
+        row.request->targets = row.targets;
+        row.request->target_offsets = row.target_offsets;
+        row.request->row = static_cast<int64_t>(live_.size());
+        live_.push_back(&row);
+        requests.push_back(row.request.get());
+    }
+    const Status status = scheduler_.add(window->plan, requests);
+    return status.ok() ? "" : status.message();
+}
+
+inline void Job::finish(Row *row) {
+    row->output = row->request->output;
+    row->finished = true;
+    row->request.reset();
+    row->held_prompt.reset();
+}
+
+inline void Job::cancel_some() {
+    if (options_.cancel_one_in == 0 || draw(random_, 0, 3) > 0) return;
+    for (Row *row : live_)
+        if (!row->finished && draw(random_, 1, options_.cancel_one_in) == 1) {
+            row->cancelled = true;
+            row->request->done = true;
+            scheduler_.drop(row->request.get());
+            finish(row);
+        }
+}
+
+inline std::string Job::check_counts(const TokenBatch &batch) const {
+    const StepCounts &counts = scheduler_.counts();
+    if (counts.decode_tokens + counts.own_tokens + counts.prefix_tokens !=
+        static_cast<int64_t>(batch.tokens.size()))
+        return fault("counts do not add up");
+    int64_t prefix_tokens = 0, own_nodes = 0;
+    for (const ContextNode &node : batch.nodes) {
+        prefix_tokens += node.shared ? node.token_count : 0;
+        own_nodes += node.shared ? 0 : 1;
+    }
+    if (prefix_tokens != counts.prefix_tokens) return fault("prefix tokens miscounted");
+    if (own_nodes != counts.requests) return fault("requests miscounted");
+    if (counts.pages_used > options_.scheduler.pages) return fault("more pages than the pool");
+    if (scheduler_.sampled().size() != batch.logits.size()) return fault("sampled is not logits");
+    const int64_t cap = options_.scheduler.max_requests;
+    if (cap > 0 && scheduler_.running() > cap) return fault("more requests than the cap");
+    return "";
+}
+
+// Every decoding request gets its token before any prompt does. One may be left out, the youngest,
+// and only when no page is free.
+inline std::string Job::check_decode_first() const {
+    int64_t decoding = 0, left_out = 0;
+    for (const Row *row : live_) {
+        if (row->finished || row->request->state != RequestState::decoding) continue;
+        decoding += row->request->chunk;
+        left_out += row->request->chunk == 0;
+    }
+    const StepCounts &counts = scheduler_.counts();
+    if (counts.decode_tokens != decoding) return fault("decode tokens of nobody");
+    if (left_out > 1) return fault("decoding requests left out", left_out, decoding);
+    if (left_out == 1 && counts.pages_used != options_.scheduler.pages)
+        return fault("a decoding request left out while pages are free");
+    if (left_out == 1 && counts.own_tokens + counts.prefix_tokens > 0)
+        return fault("prompt tokens before a decode token");
+    return "";
+}
+
+inline void Job::take_outputs(const TokenBatch &batch, const BatchOutput &output) {
+    size_t target = 0;
+    for (size_t i = 0; i < batch.logits.size(); ++i) {
+        Request *request = scheduler_.sampled()[i];
+        Row *row = live_[static_cast<size_t>(request->row)];
+        if (!batch.logits[i].targets.empty()) {
+            for (size_t j = 0; j < batch.logits[i].targets.size(); ++j)
+                row->scores.push_back(output.target_logprobs[target++]);
+            request->done = row->scores.size() == row->targets.size();
+            continue;
+        }
+        request->output.push_back(output.samples[i].token);
+        request->done = output.samples[i].token == model_eos ||
+                        static_cast<int32_t>(request->output.size()) == request->max_tokens;
+    }
+}
+
+inline std::string Job::step(JobResult *result) {
+    int64_t unfinished = 0;
+    for (const Row *row : live_) unfinished += !row->finished;
+    if (scheduler_.waiting() + scheduler_.running() != unfinished)
+        return fault("waiting and running are not all", scheduler_.waiting(), scheduler_.running());
+    const TokenBatch &batch = scheduler_.next_step();
+    if (batch.tokens.empty() != (unfinished == 0)) return fault("an empty step", unfinished);
+    std::string wrong = check_counts(batch);
+    if (wrong.empty()) wrong = check_decode_first();
+    BatchOutput output;
+    if (wrong.empty()) wrong = model_.run(batch, &output);
+    if (!wrong.empty()) return wrong;
+    take_outputs(batch, output);
+    result->steps += 1;
+    result->preemptions += scheduler_.counts().preemptions;
+    result->recomputed += scheduler_.counts().recomputed_tokens;
+    result->prefix_tokens += scheduler_.counts().prefix_tokens;
+    result->own_tokens += scheduler_.counts().own_tokens;
+    result->peak_running = std::max(result->peak_running, scheduler_.running());
+    scheduler_.finish_step();
+    for (Row *row : live_)
+        if (!row->finished && row->request->done) finish(row);
+    return "";
+}
+
+inline std::string Job::run(JobResult *result) {
+    size_t added = 0;
+    for (bool first = true;; first = false) {
+        while (added < windows_.size() &&
+               (first || options_.all_at_once || draw(random_, 0, 9) == 0 ||
+                scheduler_.waiting() + scheduler_.running() == 0)) {
+            const std::string wrong = add(&windows_[added++]);
+            if (!wrong.empty()) return wrong;
+            if (!options_.all_at_once) break;
+        }
+        cancel_some();
+        if (added == windows_.size() && scheduler_.waiting() + scheduler_.running() == 0) break;
+        if (scheduler_.waiting() + scheduler_.running() == 0) continue;
+        const std::string wrong = step(result);
+        if (!wrong.empty()) return wrong;
+        if (result->steps > options_.most_steps) return fault("no end");
+    }
+    if (!scheduler_.next_step().tokens.empty()) return fault("a batch of nothing");
+    scheduler_.finish_step();
+    if (scheduler_.pages_used() != 0) return fault("pages leaked", scheduler_.pages_used());
+    if (scheduler_.prompt_tokens_left() != 0)
+        return fault("prompt tokens left", scheduler_.prompt_tokens_left());
+    for (const Window &window : windows_)
+        for (const Row &row : window.rows) {
+            if (row.null) continue;
+            std::vector<int32_t> expected;
+            std::vector<float> expected_scores;
+            reference(row, options_.mean_length, &expected, &expected_scores);
+            if (!row.finished) return fault("a row without end");
+            if (row.cancelled) {
+                if (row.output.size() > expected.size() ||
+                    !std::equal(row.output.begin(), row.output.end(), expected.begin()))
+                    return fault("a cancelled row's output is not the start of its own");
+                continue;
+            }
+            if (row.output != expected) return fault("wrong output");
+            if (row.scores != expected_scores) return fault("wrong scores");
+        }
+    return "";
+}
+
+inline int64_t slots_needed(const std::vector<Window> &windows) {
+    int64_t most = 1;
+    for (const Window &window : windows)
+        for (const Row &row : window.rows)
+            most = std::max(most, static_cast<int64_t>(row.prompt.size()) +
+                                      std::max(0, row.max_tokens - 1));
+    return most;
+}
+
+} // namespace batchllm

@@ -1,0 +1,390 @@
+// The engine on the CPU against transformers: tests/golden, made by scripts/make_golden.py. Whatever is
+// shared, however small the steps or the pool, the tokens are the reference's.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "batchllm.h"
+#include "testing.h"
+
+namespace {
+
+// Under this, the reference's two likeliest tokens are as good as equal (tests/golden/README.md).
+constexpr double margin_limit = 1e-3;
+constexpr double logprob_tolerance = 2e-3;
+
+struct GoldenRow {
+    std::vector<int32_t> prompt;
+    std::vector<int32_t> tokens;
+    std::vector<double> margins;
+    std::vector<double> logprobs;
+};
+
+struct GoldenScore {
+    int64_t prompt = 0;
+    std::vector<std::vector<int32_t>> continuations;
+    std::vector<std::vector<double>> logprobs;
+};
+
+struct Golden {
+    std::string directory;
+    int32_t new_tokens = 0;
+    std::vector<GoldenRow> rows;
+    std::vector<GoldenScore> scores;
+};
+
+std::vector<int32_t> read_ints(simdjson::dom::element array) {
+    std::vector<int32_t> values;
+    for (const auto value : array) values.push_back(static_cast<int32_t>(int64_t(value)));
+    return values;
+}
+
+std::vector<double> read_doubles(simdjson::dom::element array) {
+    std::vector<double> values;
+    for (const auto value : array) values.push_back(double(value));
+    return values;
+}
+
+Golden read_golden(const std::string &directory) {
+    simdjson::dom::parser parser;
+    const simdjson::dom::element file = parser.load(directory + "/golden.json");
+    Golden golden;
+    golden.directory = directory;
+    golden.new_tokens = static_cast<int32_t>(int64_t(file["new_tokens"]));
+    for (const auto row : file["rows"]) {
+        golden.rows.push_back({read_ints(row["prompt"]), read_ints(row["tokens"]),
+                               read_doubles(row["margins"]), read_doubles(row["logprobs"])});
+    }
+    for (const auto score : file["scores"]) {
+        GoldenScore read;
+        read.prompt = int64_t(score["prompt"]);
+        for (const auto c : score["continuations"]) read.continuations.push_back(read_ints(c));
+        for (const auto l : score["logprobs"]) read.logprobs.push_back(read_doubles(l));
+        golden.scores.push_back(std::move(read));
+    }
+    return golden;
+}
+
+std::vector<Golden> all_golden() {
+    std::vector<Golden> all;
+    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
+        if (std::filesystem::exists(entry.path() / "golden.json")) {
+            all.push_back(read_golden(entry.path().string()));
+        }
+    }
+    return all;
+}
+
+void check(int32_t status, const char *what) {
+    if (status != BATCHLLM_OK) fail_msg("%s: %s", what, batchllm_last_error());
+}
+#define CHECK(call) check(call, #call)
+
+struct EngineDeleter {
+    void operator()(batchllm_engine *engine) const { batchllm_engine_destroy(engine); }
+};
+struct ResultsDeleter {
+    void operator()(batchllm_results *results) const { batchllm_results_free(results); }
+};
+using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
+using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
+
+batchllm_engine_options float32_options() {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "cpu";
+    options.compute_type = "f32";
+    options.kv_memory_bytes = int64_t{64} << 20;
+    options.threads = 2;
+    return options;
+}
+
+EngineHandle make_engine(const Golden &golden, batchllm_engine_options options) {
+    options.model_dir = golden.directory.c_str();
+    batchllm_engine *engine = nullptr;
+    CHECK(batchllm_engine_create(&options, &engine));
+    return EngineHandle(engine);
+}
+
+batchllm_params greedy_params(const Golden &golden) {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = golden.new_tokens;
+    params.logprobs = 0;
+    return params;
+}
+
+void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_params &params) {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets{0};
+    std::vector<uint64_t> tags;
+    for (const GoldenRow &row : golden.rows) {
+        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
+        offsets.push_back(static_cast<int64_t>(tokens.size()));
+        tags.push_back(tags.size());
+    }
+    CHECK(batchllm_add_tokens(engine, static_cast<int64_t>(golden.rows.size()), tokens.data(),
+                              offsets.data(), tags.data(), &params, 1));
+}
+
+ResultsHandle run(batchllm_engine *engine) {
+    CHECK(batchllm_run(engine, nullptr, nullptr));
+    batchllm_results *results = nullptr;
+    CHECK(batchllm_poll(engine, 0, &results));
+    return ResultsHandle(results);
+}
+
+batchllm_stats stats_of(const EngineHandle &engine) {
+    batchllm_stats stats;
+    stats.struct_size = sizeof stats;
+    CHECK(batchllm_engine_stats(engine.get(), &stats));
+    return stats;
+}
+
+struct Compared {
+    int64_t tokens = 0; // equal to the reference's
+    int64_t left_out = 0; // behind a choice that rounding decides
+};
+
+// One result against its row. Ends at the first token that rounding decided otherwise.
+void compare(const Golden &golden, const batchllm_results &results, int64_t i, Compared *compared) {
+    const GoldenRow &row = golden.rows[results.tags[i]];
+    if (results.statuses[i] != BATCHLLM_OK) {
+        fail_msg("%s: row %d: %s", golden.directory.c_str(), int(results.tags[i]),
+                 batchllm_status_name(results.statuses[i]));
+    }
+    const int64_t begin = results.token_offsets[i];
+    const int64_t count = results.token_offsets[i + 1] - begin;
+    for (int64_t t = 0; t < static_cast<int64_t>(row.tokens.size()); ++t) {
+        const size_t at = static_cast<size_t>(t);
+        const int32_t token = t < count ? results.tokens[begin + t] : -1;
+        if (token != row.tokens[at]) {
+            if (row.margins[at] >= margin_limit) {
+                fail_msg("%s: row %d, token %d is %d and not %d (margin %g)",
+                         golden.directory.c_str(), int(results.tags[i]), int(t), token,
+                         row.tokens[at], row.margins[at]);
+            }
+            compared->left_out += static_cast<int64_t>(row.tokens.size()) - t;
+            return;
+        }
+        const double logprob = static_cast<double>(
+            results.logprobs[results.logprob_offsets[i] + t]);
+        if (!(std::fabs(logprob - row.logprobs[at]) <= logprob_tolerance)) {
+            fail_msg("%s: row %d, token %d: log-probability %g and not %g",
+                     golden.directory.c_str(), int(results.tags[i]), int(t), logprob,
+                     row.logprobs[at]);
+        }
+        ++compared->tokens;
+    }
+    if (count != static_cast<int64_t>(row.tokens.size())) {
+        fail_msg("%s: row %d: %d tokens and not %zu", golden.directory.c_str(),
+                 int(results.tags[i]), int(count), row.tokens.size());
+    }
+}
+
+// Rows that end after a token or two, long before their max_tokens: the scheduler then expects little
+// of the rows that follow, and admits more of them than the pool can hold to their ends.
+void run_short_rows(batchllm_engine *engine, const Golden &golden) {
+    for (const GoldenRow &row : golden.rows) {
+        batchllm_params params = greedy_params(golden);
+        params.stop_tokens = row.tokens.data();
+        params.stop_token_count = 1;
+        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
+        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
+    }
+    const ResultsHandle results = run(engine);
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->finish_reasons[i], BATCHLLM_FINISH_STOP);
+        assert_int_equal(results->token_offsets[i + 1] - results->token_offsets[i], 1);
+    }
+}
+
+// All models with these options. Returns the preemptions of all.
+int64_t compare_all(const char *name, const batchllm_engine_options &options,
+                    bool after_short_rows = false) {
+    Compared compared;
+    int64_t preemptions = 0;
+    int64_t shared = 0;
+    int64_t models = 0;
+    for (const Golden &golden : all_golden()) {
+        const EngineHandle engine = make_engine(golden, options);
+        if (after_short_rows) run_short_rows(engine.get(), golden);
+        add_prompts(engine.get(), golden, greedy_params(golden));
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, golden.rows.size());
+        for (int64_t i = 0; i < results->count; ++i) compare(golden, *results, i, &compared);
+        preemptions += stats_of(engine).preemptions;
+        shared += stats_of(engine).shared_prompt_tokens;
+        ++models;
+    }
+    print_message("%s: %d models, %d tokens equal, %d left out, %d prompt tokens shared, %d "
+                  "preemptions\n",
+                  name, int(models), int(compared.tokens), int(compared.left_out), int(shared),
+                  int(preemptions));
+    assert_true(models >= 10);
+    // In float32 nearly all are compared.
+    assert_true(compared.left_out * 20 < compared.tokens);
+    if (options.enlarge == BATCHLLM_ENLARGE_NONE) {
+        assert_int_equal(shared, 0);
+    } else {
+        assert_true(shared > 0);
+    }
+    return preemptions;
+}
+
+void greedy_tokens_are_the_references_with_sharing(void **) {
+    compare_all("sharing", float32_options());
+}
+
+void greedy_tokens_are_the_references_without_sharing(void **) {
+    batchllm_engine_options options = float32_options();
+    options.enlarge = BATCHLLM_ENLARGE_NONE;
+    compare_all("no sharing", options);
+}
+
+void greedy_tokens_are_the_references_with_shared_heads_of_prefixes(void **) {
+    batchllm_engine_options options = float32_options();
+    options.levels = 2;
+    compare_all("levels 2", options);
+}
+
+void greedy_tokens_are_the_references_with_steps_of_64_tokens(void **) {
+    batchllm_engine_options options = float32_options();
+    options.step_tokens = 64;
+    compare_all("64-token steps", options);
+}
+
+void greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts(void **) {
+    batchllm_engine_options options = float32_options();
+    options.kv_memory_bytes = int64_t{2} << 20;
+    options.levels = 2;
+    assert_true(compare_all("2 MiB of KV pages", options, true) > 0);
+}
+
+void scores_are_the_references(void **) {
+    int64_t compared = 0;
+    for (const bool sharing : {true, false}) {
+        for (const Golden &golden : all_golden()) {
+            batchllm_engine_options options = float32_options();
+            if (!sharing) options.enlarge = BATCHLLM_ENLARGE_NONE;
+            const EngineHandle engine = make_engine(golden, options);
+            std::vector<int32_t> tokens, continuations;
+            std::vector<int64_t> offsets{0}, continuation_offsets{0}, continuation_rows{0};
+            for (const GoldenScore &score : golden.scores) {
+                const std::vector<int32_t> &prompt =
+                    golden.rows[static_cast<size_t>(score.prompt)].prompt;
+                tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+                offsets.push_back(static_cast<int64_t>(tokens.size()));
+                for (const std::vector<int32_t> &c : score.continuations) {
+                    continuations.insert(continuations.end(), c.begin(), c.end());
+                    continuation_offsets.push_back(static_cast<int64_t>(continuations.size()));
+                }
+                continuation_rows.push_back(static_cast<int64_t>(continuation_offsets.size()) - 1);
+            }
+            CHECK(batchllm_add_scores(engine.get(), static_cast<int64_t>(golden.scores.size()),
+                                      tokens.data(), offsets.data(), continuations.data(),
+                                      continuation_offsets.data(), continuation_rows.data(),
+                                      nullptr));
+            const ResultsHandle results = run(engine.get());
+            assert_int_equal(results->count, golden.scores.size());
+            for (int64_t i = 0; i < results->count; ++i) {
+                assert_int_equal(results->finish_reasons[i], BATCHLLM_FINISH_SCORED);
+                const GoldenScore &score = golden.scores[results->tags[i]];
+                int64_t c = results->score_offsets[i];
+                assert_int_equal(results->score_offsets[i + 1] - c, score.continuations.size());
+                for (const std::vector<double> &expected : score.logprobs) {
+                    int64_t at = results->score_token_offsets[c];
+                    assert_int_equal(results->score_token_offsets[c + 1] - at, expected.size());
+                    double sum = 0;
+                    for (const double logprob : expected) {
+                        const double got = static_cast<double>(results->score_logprobs[at++]);
+                        if (!(std::fabs(got - logprob) <= logprob_tolerance)) {
+                            fail_msg("%s: score row %d: %g and not %g", golden.directory.c_str(),
+                                     int(results->tags[i]), got, logprob);
+                        }
+                        sum += logprob;
+                        ++compared;
+                    }
+                    assert_true(std::fabs(results->scores[c] - sum) <=
+                                logprob_tolerance * static_cast<double>(expected.size()));
+                    ++c;
+                }
+            }
+        }
+    }
+    print_message("%d log-probabilities compared\n", int(compared));
+    assert_true(compared > 100);
+}
+
+void greedy_samples_of_a_row_are_all_the_reference(void **) {
+    const Golden golden = read_golden("golden/llama3_gqa_sharded_bf16");
+    const EngineHandle engine = make_engine(golden, float32_options());
+    batchllm_params params = greedy_params(golden);
+    params.samples = 3;
+    add_prompts(engine.get(), golden, params);
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, 3 * golden.rows.size());
+    Compared compared;
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->samples[i], i % 3);
+        compare(golden, *results, i, &compared);
+    }
+    assert_true(compared.tokens > 0);
+}
+
+ResultsHandle run_sampled(const Golden &golden) {
+    const EngineHandle engine = make_engine(golden, float32_options());
+    batchllm_params params = greedy_params(golden);
+    params.samples = 3;
+    params.temperature = 1;
+    params.top_k = 20;
+    params.seed = 7;
+    params.logprobs = 4;
+    add_prompts(engine.get(), golden, params);
+    return run(engine.get());
+}
+
+void the_same_sampled_job_twice_gives_the_same_results(void **) {
+    const Golden golden = read_golden("golden/qwen3_bf16");
+    const ResultsHandle a = run_sampled(golden);
+    const ResultsHandle b = run_sampled(golden);
+    assert_int_equal(a->count, 3 * golden.rows.size());
+    assert_int_equal(b->count, a->count);
+    const size_t tokens = static_cast<size_t>(a->token_offsets[a->count]);
+    assert_memory_equal(a->tags, b->tags, static_cast<size_t>(a->count) * sizeof *a->tags);
+    assert_memory_equal(a->token_offsets, b->token_offsets,
+                        static_cast<size_t>(a->count + 1) * sizeof *a->token_offsets);
+    assert_memory_equal(a->tokens, b->tokens, tokens * sizeof *a->tokens);
+    assert_memory_equal(a->logprobs, b->logprobs, tokens * sizeof *a->logprobs);
+    // Samples of one row differ from each other.
+    int64_t different = 0;
+    for (int64_t i = 0; i + 2 < a->count; i += 3) {
+        const int64_t *at = a->token_offsets + i;
+        different += at[1] - at[0] != at[2] - at[1] ||
+                     std::memcmp(a->tokens + at[0], a->tokens + at[1],
+                                 static_cast<size_t>(at[1] - at[0]) * sizeof(int32_t)) != 0;
+    }
+    assert_true(different > static_cast<int64_t>(golden.rows.size()) / 2);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_tokens_are_the_references_with_sharing),
+        cmocka_unit_test(greedy_tokens_are_the_references_without_sharing),
+        cmocka_unit_test(greedy_tokens_are_the_references_with_shared_heads_of_prefixes),
+        cmocka_unit_test(greedy_tokens_are_the_references_with_steps_of_64_tokens),
+        cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
+        cmocka_unit_test(scores_are_the_references),
+        cmocka_unit_test(greedy_samples_of_a_row_are_all_the_reference),
+        cmocka_unit_test(the_same_sampled_job_twice_gives_the_same_results),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

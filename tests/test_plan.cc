@@ -1,0 +1,460 @@
+// src/plan: from rows to groups in order, and plans made from earlier plans.
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+extern "C" { // which cmocka 1.1.5 does not say itself
+#include <cmocka.h>
+}
+
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "plan/checks.h"
+#include "plan/plan.h"
+
+using namespace batchllm;
+
+namespace {
+
+PlanOptions with(int32_t enlarge, int32_t levels = 1, int32_t min_prefix_tokens = 1) {
+    PlanOptions options;
+    options.enlarge = enlarge;
+    options.levels = levels;
+    options.min_prefix_tokens = min_prefix_tokens;
+    return options;
+}
+
+Plan plan_of(const TokenRows &rows, const PlanOptions &options, const Plan *previous = nullptr,
+             std::vector<int32_t> decode = {}) {
+    return make_plan(views(rows), decode, options, previous).value();
+}
+
+std::mt19937_64 seeded() {
+    const uint64_t seed = std::random_device{}();
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    return std::mt19937_64(seed);
+}
+
+// `shared` tokens that depend on `which`, then `own` that depend on `row` as well.
+std::vector<int32_t> row_of(int which, int shared, int row, int own) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < shared; ++i) tokens.push_back(which * 1000 + i);
+    for (int i = 0; i < own; ++i) tokens.push_back(1000000 + row * 1000 + i);
+    return tokens;
+}
+
+// The rows of the group that row `row` is in.
+std::vector<int64_t> companions(const Plan &plan, int64_t row) {
+    for (const PlanGroup &group : plan.groups) {
+        const std::vector<int64_t> rows(plan.rows.begin() + group.row_begin,
+                                        plan.rows.begin() + group.row_end);
+        if (std::find(rows.begin(), rows.end(), row) != rows.end()) return rows;
+    }
+    return {};
+}
+
+int32_t prefix_length(const Plan &plan, int64_t row) {
+    for (const PlanGroup &group : plan.groups) {
+        for (int64_t i = group.row_begin; i < group.row_end; ++i) {
+            if (plan.rows[static_cast<size_t>(i)] != row) continue;
+            return group.prefix < 0 ? 0 : plan.prefixes[static_cast<size_t>(group.prefix)].length;
+        }
+    }
+    return -1;
+}
+
+void no_rows_make_an_empty_plan(void **) {
+    const Plan plan = plan_of({}, PlanOptions());
+    assert_int_equal(plan.row_count(), 0);
+    assert_int_equal(plan.groups.size(), 0);
+    assert_true(plan.saving_ratio() == 0);
+}
+
+void one_row_is_alone(void **) {
+    const Plan plan = plan_of({{1, 2, 3}}, with(BATCHLLM_ENLARGE_OPTIMAL));
+    assert_int_equal(plan.groups.size(), 1);
+    assert_int_equal(plan.groups[0].prefix, -1);
+    assert_int_equal(plan.processed_tokens(), 3);
+}
+
+void empty_rows_and_rows_of_one_token_are_alone(void **) {
+    const TokenRows rows = {{}, {7}, {7}, {}};
+    const Plan plan = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL));
+    assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+    assert_int_equal(plan.groups.size(), 4);
+}
+
+void equal_rows_share_all_but_their_last_token(void **) {
+    const TokenRows rows(5, std::vector<int32_t>{1, 2, 3, 4});
+    const Plan plan = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL));
+    assert_int_equal(plan.groups.size(), 1);
+    assert_int_equal(plan.prefixes[0].length, 3);
+    assert_int_equal(plan.processed_tokens(), 3 + 5);
+    assert_true(plan.fingerprints[0] == plan.fingerprints[4]);
+}
+
+void nothing_is_shared_beyond_a_rows_shareable_part(void **) {
+    const TokenRows rows = {{1, 2, 3, 4, 5}, {1, 2, 3, 4, 6}, {1, 2, 3, 4, 7}};
+    auto limited = views(rows);
+    limited[1].shareable = 2;
+    const Plan plan = make_plan(limited, {}, with(BATCHLLM_ENLARGE_OPTIMAL), nullptr).value();
+    assert_string_equal(fault_of(plan, limited).c_str(), "");
+    // 3 rows sharing 2 tokens (saves 4) and 2 rows sharing 4 (saves 4) are as good; the former has it all.
+    assert_int_equal(plan.processed_tokens(), 15 - 4);
+}
+
+void without_enlarging_every_row_is_alone(void **) {
+    const TokenRows rows(5, std::vector<int32_t>(50, 1));
+    const Plan plan = plan_of(rows, with(BATCHLLM_ENLARGE_NONE));
+    assert_int_equal(plan.groups.size(), 5);
+    assert_int_equal(plan.prefixes.size(), 0);
+    assert_true(plan.saving_ratio() == 0);
+}
+
+void random_plans_hold_what_the_header_says(void **) {
+    std::mt19937_64 random = seeded();
+    for (int i = 0; i < 600; ++i) {
+        const TokenRows rows = random_rows(random, 1 + static_cast<int>(random() % 60),
+                                           1 + static_cast<int>(random() % 4), 40);
+        for (const int32_t enlarge :
+             {BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_OPTIMAL, BATCHLLM_ENLARGE_PAPER}) {
+            PlanOptions options = with(enlarge, 1 + static_cast<int32_t>(random() % 3),
+                                       1 + static_cast<int32_t>(random() % 6));
+            options.order = static_cast<int32_t>(random() % 2);
+            std::vector<int32_t> decode(random() % 2 ? rows.size() : 0);
+            for (int32_t &length : decode) length = static_cast<int32_t>(random() % 100) - 10;
+            const Plan plan = plan_of(rows, options, nullptr, decode);
+            assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+            assert_true(plan.processed_tokens() <= plan.logical_tokens());
+        }
+    }
+}
+
+void optimal_plan_computes_as_few_tokens_as_any_set_of_prefixes(void **) {
+    std::mt19937_64 random = seeded();
+    int checked = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 8),
+                                           1 + static_cast<int>(random() % 3), 10);
+        auto limited = views(rows);
+        for (TokenRow &row : limited) {
+            if (random() % 4 == 0)
+                row.shareable = static_cast<int32_t>(random() % static_cast<uint64_t>(row.length));
+        }
+        const int32_t min_prefix_tokens = random() % 2 ? 1 : 3;
+        const int64_t least = least_processed(limited, min_prefix_tokens);
+        if (least < 0) continue;
+        ++checked;
+        const auto optimal = with(BATCHLLM_ENLARGE_OPTIMAL, 1, min_prefix_tokens);
+        const auto paper = with(BATCHLLM_ENLARGE_PAPER, 1, min_prefix_tokens);
+        const Plan plan = make_plan(limited, {}, optimal, nullptr).value();
+        assert_string_equal(fault_of(plan, limited).c_str(), "");
+        assert_int_equal(plan.processed_tokens(), least);
+        assert_true(make_plan(limited, {}, paper, nullptr)->processed_tokens() >= least);
+    }
+    assert_true(checked > 400);
+}
+
+void prefixes_below_the_minimum_are_not_shared(void **) {
+    // All rows start with one token; of these, two share 20.
+    TokenRows rows = {row_of(1, 20, 0, 5), row_of(1, 20, 1, 5)};
+    for (int i = 2; i < 6; ++i) {
+        rows.push_back(row_of(1, 1, i, 30));
+    }
+    const Plan plan = plan_of(rows, PlanOptions());
+    assert_int_equal(prefix_length(plan, 0), 20);
+    assert_int_equal(prefix_length(plan, 2), 0);
+    const Plan all = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL));
+    assert_int_equal(prefix_length(all, 2), 1);
+    assert_true(all.processed_tokens() < plan.processed_tokens());
+}
+
+void two_levels_compute_the_head_of_prefixes_once(void **) {
+    TokenRows rows;
+    for (int document = 0; document < 3; ++document) {
+        for (int i = 0; i < 4; ++i) {
+            auto row = row_of(9, 40, 0, 0);
+            const auto rest = row_of(document, 60, document * 4 + i, 10);
+            row.insert(row.end(), rest.begin(), rest.end());
+            rows.push_back(row);
+        }
+    }
+    const Plan one = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1));
+    const Plan two = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+    assert_string_equal(fault_of(two, views(rows)).c_str(), "");
+    assert_int_equal(one.processed_tokens(), 3 * 100 + 12 * 10);
+    assert_int_equal(two.processed_tokens(), 40 + 3 * 60 + 12 * 10);
+    assert_int_equal(two.groups.size(), one.groups.size());
+    assert_int_equal(two.prefixes.size(), 4);
+    assert_int_equal(two.prefixes[0].parent, -1);
+    assert_int_equal(two.prefixes[0].length, 40);
+}
+
+void a_groups_prefix_can_be_the_head_of_another(void **) {
+    // Many rows share 30 tokens; some of these share 300 more.
+    TokenRows rows;
+    for (int i = 0; i < 20; ++i) rows.push_back(row_of(1, 30, i, 10));
+    for (int i = 20; i < 26; ++i) {
+        auto row = row_of(1, 30, 0, 0);
+        const auto rest = row_of(2, 300, i, 10);
+        row.insert(row.end(), rest.begin(), rest.end());
+        rows.push_back(row);
+    }
+    const Plan plan = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+    assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+    assert_int_equal(plan.prefixes.size(), 2);
+    assert_int_equal(plan.prefixes[1].parent, 0);
+    assert_int_equal(plan.processed_tokens(), 30 + 300 + 26 * 10);
+}
+
+void more_levels_never_compute_more_tokens_and_never_change_groups(void **) {
+    std::mt19937_64 random = seeded();
+    int better = 0;
+    for (int i = 0; i < 400; ++i) {
+        const TokenRows rows = random_rows(random, 40, 1 + static_cast<int>(random() % 3), 60);
+        const Plan one = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1));
+        const Plan two = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+        const Plan many = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 8));
+        assert_true(two.processed_tokens() <= one.processed_tokens());
+        assert_true(many.processed_tokens() <= two.processed_tokens());
+        assert_true(one.rows == two.rows && two.rows == many.rows);
+        assert_string_equal(fault_of(many, views(rows)).c_str(), "");
+        better += many.processed_tokens() < one.processed_tokens();
+    }
+    assert_true(better > 50);
+}
+
+void groups_with_most_to_decode_for_their_prompt_go_first(void **) {
+    const TokenRows rows = {row_of(1, 100, 0, 10), row_of(2, 100, 1, 10), row_of(1, 100, 2, 10),
+                            row_of(2, 100, 3, 10), row_of(3, 10, 4, 10)};
+    // Group 1: 60 / 120. Group 2: 130 / 120. Row 4 alone: 20 / 20.
+    const Plan plan = plan_of(rows, PlanOptions(), nullptr, {10, 30, 50, 100, 20});
+    const std::vector<int64_t> expected = {3, 1, 4, 2, 0};
+    assert_true(plan.rows == expected);
+    PlanOptions arrival;
+    arrival.order = BATCHLLM_ORDER_ARRIVAL;
+    const std::vector<int64_t> by_first_row = {0, 2, 1, 3, 4};
+    assert_true(plan_of(rows, arrival, nullptr, {10, 30, 50, 100, 20}).rows == by_first_row);
+}
+
+void groups_of_equal_ratio_keep_the_order_of_their_first_rows(void **) {
+    TokenRows rows;
+    for (int i = 0; i < 12; ++i) rows.push_back(row_of(i % 4, 50, i, 10));
+    const Plan plan = plan_of(rows, PlanOptions());
+    const std::vector<int64_t> expected = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11};
+    assert_true(plan.rows == expected);
+}
+
+void the_same_rows_always_make_the_same_plan(void **) {
+    std::mt19937_64 random = seeded();
+    const TokenRows rows = random_rows(random, 300, 3, 60), copy = rows;
+    const Plan a = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2)),
+               b = plan_of(copy, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+    assert_true(a.rows == b.rows);
+    assert_int_equal(a.prefixes.size(), b.prefixes.size());
+}
+
+void bad_arguments_are_named(void **) {
+    const std::vector<int32_t> tokens(4, 1);
+    const std::vector<TokenRow> good = {{tokens.data(), 4, 3}},
+                                bad = {{tokens.data(), 4, 3}, {tokens.data(), 4, 4}};
+    const auto message = [](const Result<Plan> &plan) {
+        return plan.ok() ? std::string() : plan.status().message();
+    };
+    assert_non_null(strstr(message(make_plan(bad, {}, PlanOptions(), nullptr)).c_str(), "row 1"));
+    const std::vector<int32_t> lengths = {1, 2};
+    assert_non_null(strstr(message(make_plan(good, lengths, PlanOptions(), nullptr)).c_str(),
+                           "decode_lengths"));
+    PlanOptions options;
+    options.enlarge = 9;
+    assert_non_null(strstr(message(make_plan(good, {}, options, nullptr)).c_str(), "enlarge"));
+    options = PlanOptions();
+    options.levels = 0;
+    assert_non_null(strstr(message(make_plan(good, {}, options, nullptr)).c_str(), "levels"));
+    options = PlanOptions();
+    options.min_prefix_tokens = 0;
+    assert_non_null(
+        strstr(message(make_plan(good, {}, options, nullptr)).c_str(), "min_prefix_tokens"));
+}
+
+void self_contained_plan_has_all_tokens_in_row_order(void **) {
+    const TokenRows rows = {{1, 2, 3}, {}, {4, 5}};
+    PlanOptions options;
+    options.self_contained = true;
+    const std::vector<int32_t> expected = {1, 2, 3, 4, 5};
+    assert_true(plan_of(rows, options).tokens == expected);
+}
+
+// ---- Reuse
+
+TokenRows some_rows() {
+    TokenRows rows;
+    for (int i = 0; i < 12; ++i) rows.push_back(row_of(i % 3, 50, i, 10));
+    rows.push_back(row_of(7, 40, 12, 10));
+    return rows;
+}
+
+void unchanged_rows_keep_their_plan(void **) {
+    const TokenRows rows = some_rows();
+    const Plan before = plan_of(rows, PlanOptions());
+    const Plan after = plan_of(rows, PlanOptions(), &before);
+    assert_true(after.rows == before.rows);
+    assert_int_equal(after.reused_rows, 13);
+    assert_int_equal(before.reused_rows, 0);
+    assert_int_equal(after.processed_tokens(), before.processed_tokens());
+}
+
+void rows_that_moved_keep_their_groups(void **) {
+    TokenRows rows = some_rows();
+    const Plan before = plan_of(rows, PlanOptions());
+    std::reverse(rows.begin(), rows.end());
+    const Plan after = plan_of(rows, PlanOptions(), &before);
+    assert_string_equal(fault_of(after, views(rows)).c_str(), "");
+    assert_int_equal(after.reused_rows, 13);
+    const std::vector<int64_t> expected = {3, 6, 9, 12};
+    assert_true(companions(after, 12) == expected); // was row 0
+}
+
+void a_new_row_joins_the_kept_group_whose_prefix_it_has(void **) {
+    for (const int32_t enlarge : {BATCHLLM_ENLARGE_OPTIMAL, BATCHLLM_ENLARGE_PAPER}) {
+        TokenRows rows = some_rows();
+        const Plan before = plan_of(rows, with(enlarge, 1, 16));
+        rows.push_back(row_of(1, 50, 13, 10)); // joins
+        rows.push_back(row_of(7, 40, 14, 10)); // makes a group with the one that was alone
+        rows.push_back(row_of(8, 40, 15, 10)); // is alone
+        const Plan after = plan_of(rows, with(enlarge, 1, 16), &before);
+        assert_string_equal(fault_of(after, views(rows)).c_str(), "");
+        assert_int_equal(companions(after, 13).size(), 5);
+        const std::vector<int64_t> pair = {12, 14};
+        assert_true(companions(after, 12) == pair);
+        assert_int_equal(companions(after, 15).size(), 1);
+        assert_int_equal(after.reused_rows, 12);
+    }
+}
+
+void changed_rows_leave_and_removed_rows_vanish(void **) {
+    TokenRows rows = some_rows();
+    const Plan before = plan_of(rows, PlanOptions());
+    rows[0][10] = -5;             // changed within the prefix
+    rows[3].back() = -5;          // changed behind it: joins its group again
+    rows.erase(rows.begin() + 1); // row 1; what follows moves up by one
+    const Plan after = plan_of(rows, PlanOptions(), &before);
+    assert_string_equal(fault_of(after, views(rows)).c_str(), "");
+    assert_int_equal(after.row_count(), 12);
+    assert_int_equal(companions(after, 0).size(), 1);
+    assert_int_equal(companions(after, 2).size(), 3);
+    assert_int_equal(companions(after, 3).size(), 3);
+    assert_int_equal(after.reused_rows, 2 + 3 + 4 + 1);
+}
+
+void a_group_of_which_one_row_is_left_dissolves(void **) {
+    const TokenRows rows = some_rows();
+    const Plan before = plan_of(rows, PlanOptions());
+    const TokenRows fewer = {rows[0], rows[1], rows[4]};
+    const Plan after = plan_of(fewer, PlanOptions(), &before);
+    assert_int_equal(companions(after, 0).size(), 1);
+    assert_int_equal(companions(after, 1).size(), 2);
+    assert_int_equal(after.reused_rows, 2);
+}
+
+void a_plan_of_other_options_is_not_reused(void **) {
+    const TokenRows rows = some_rows();
+    const Plan before = plan_of(rows, PlanOptions());
+    const Plan none = plan_of(rows, with(BATCHLLM_ENLARGE_NONE, 1, 16), &before);
+    assert_int_equal(none.reused_rows, 0);
+    assert_int_equal(none.prefixes.size(), 0);
+    assert_int_equal(plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1, 17), &before).reused_rows, 0);
+    const Plan levels = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2, 16), &before);
+    assert_int_equal(levels.reused_rows, 13); // heads are found anew
+}
+
+void equal_rows_are_matched_one_to_one(void **) {
+    const TokenRows two(2, std::vector<int32_t>(40, 3)), three(3, std::vector<int32_t>(40, 3));
+    const Plan before = plan_of(two, PlanOptions());
+    const Plan more = plan_of(three, PlanOptions(), &before);
+    assert_int_equal(more.reused_rows, 2);
+    assert_int_equal(more.groups.size(), 1);
+    const Plan fewer = plan_of(two, PlanOptions(), &more);
+    assert_int_equal(fewer.reused_rows, 2);
+}
+
+void a_forged_plan_cannot_make_a_wrong_prefix(void **) {
+    std::mt19937_64 random = seeded();
+    for (int i = 0; i < 300; ++i) {
+        const TokenRows rows = random_rows(random, 30, 2, 40);
+        Plan forged = plan_of(random_rows(random, 30, 2, 40), with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+        // Another job's plan that claims to be of these rows.
+        const Plan honest = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+        forged.fingerprints = honest.fingerprints;
+        forged.lengths = honest.lengths;
+        for (const int32_t enlarge : {BATCHLLM_ENLARGE_OPTIMAL, BATCHLLM_ENLARGE_PAPER}) {
+            forged.options.enlarge = enlarge;
+            const Plan plan = plan_of(rows, with(enlarge, 2), &forged);
+            assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+        }
+    }
+}
+
+void random_changes_keep_unchanged_groups_and_lose_little(void **) {
+    std::mt19937_64 random = seeded();
+    for (int i = 0; i < 200; ++i) {
+        TokenRows rows = random_rows(random, 60, 3, 40);
+        const auto options =
+            with(random() % 3 ? BATCHLLM_ENLARGE_OPTIMAL : BATCHLLM_ENLARGE_PAPER, 2);
+        const Plan before = plan_of(rows, options);
+        const TokenRows fresh = random_rows(random, 20, 3, 40);
+        for (const auto &row : fresh) {
+            rows[random() % rows.size()] = row;
+            if (random() % 2) rows.push_back(row);
+            if (random() % 4 == 0)
+                rows.erase(rows.begin() + static_cast<ptrdiff_t>(random() % rows.size()));
+        }
+        std::shuffle(rows.begin(), rows.end(), random);
+        const Plan after = plan_of(rows, options, &before);
+        assert_string_equal(fault_of(after, views(rows)).c_str(), "");
+        assert_true(after.reused_rows > 0 && after.reused_rows <= after.row_count());
+        assert_true(after.processed_tokens() <= after.logical_tokens());
+        // And again from its own plan: nothing is left to change.
+        const Plan again = plan_of(rows, options, &after);
+        assert_int_equal(again.reused_rows, again.row_count());
+        assert_int_equal(again.processed_tokens(), after.processed_tokens());
+    }
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(no_rows_make_an_empty_plan),
+        cmocka_unit_test(one_row_is_alone),
+        cmocka_unit_test(empty_rows_and_rows_of_one_token_are_alone),
+        cmocka_unit_test(equal_rows_share_all_but_their_last_token),
+        cmocka_unit_test(nothing_is_shared_beyond_a_rows_shareable_part),
+        cmocka_unit_test(without_enlarging_every_row_is_alone),
+        cmocka_unit_test(random_plans_hold_what_the_header_says),
+        cmocka_unit_test(optimal_plan_computes_as_few_tokens_as_any_set_of_prefixes),
+        cmocka_unit_test(prefixes_below_the_minimum_are_not_shared),
+        cmocka_unit_test(two_levels_compute_the_head_of_prefixes_once),
+        cmocka_unit_test(a_groups_prefix_can_be_the_head_of_another),
+        cmocka_unit_test(more_levels_never_compute_more_tokens_and_never_change_groups),
+        cmocka_unit_test(groups_with_most_to_decode_for_their_prompt_go_first),
+        cmocka_unit_test(groups_of_equal_ratio_keep_the_order_of_their_first_rows),
+        cmocka_unit_test(the_same_rows_always_make_the_same_plan),
+        cmocka_unit_test(bad_arguments_are_named),
+        cmocka_unit_test(self_contained_plan_has_all_tokens_in_row_order),
+        cmocka_unit_test(unchanged_rows_keep_their_plan),
+        cmocka_unit_test(rows_that_moved_keep_their_groups),
+        cmocka_unit_test(a_new_row_joins_the_kept_group_whose_prefix_it_has),
+        cmocka_unit_test(changed_rows_leave_and_removed_rows_vanish),
+        cmocka_unit_test(a_group_of_which_one_row_is_left_dissolves),
+        cmocka_unit_test(a_plan_of_other_options_is_not_reused),
+        cmocka_unit_test(equal_rows_are_matched_one_to_one),
+        cmocka_unit_test(a_forged_plan_cannot_make_a_wrong_prefix),
+        cmocka_unit_test(random_changes_keep_unchanged_groups_and_lose_little),
+    };
+    return cmocka_run_group_tests_name("plan", tests, nullptr, nullptr);
+}

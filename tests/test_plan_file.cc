@@ -1,0 +1,348 @@
+// src/plan: plan files written, read, of old versions, damaged and forged.
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+extern "C" { // which cmocka 1.1.5 does not say itself
+#include <cmocka.h>
+}
+
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <unistd.h>
+#include <vector>
+#include <zstd.h>
+
+#include "base/file.h"
+#include "plan/checks.h"
+#include "plan/plan.h"
+#include "plan/plan_bytes.h"
+#include "plan/plan_file.h"
+
+using namespace batchllm;
+
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string &text) {
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+bool same(const Plan &a, const Plan &b) {
+    const auto same_prefix = [](const PlanPrefix &x, const PlanPrefix &y) {
+        return x.row == y.row && x.length == y.length && x.parent == y.parent;
+    };
+    const auto same_group = [](const PlanGroup &x, const PlanGroup &y) {
+        return x.prefix == y.prefix && x.row_begin == y.row_begin && x.row_end == y.row_end;
+    };
+    return a.options.enlarge == b.options.enlarge && a.options.levels == b.options.levels &&
+           a.options.order == b.options.order &&
+           a.options.min_prefix_tokens == b.options.min_prefix_tokens &&
+           a.options.self_contained == b.options.self_contained &&
+           a.options.tokenizer_fingerprint == b.options.tokenizer_fingerprint &&
+           std::equal(a.prefixes.begin(), a.prefixes.end(), b.prefixes.begin(), b.prefixes.end(),
+                      same_prefix) &&
+           std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
+                      same_group) &&
+           a.rows == b.rows && a.fingerprints == b.fingerprints && a.lengths == b.lengths &&
+           a.tokens == b.tokens;
+}
+
+std::string temporary(const char *name) {
+    return "/tmp/batchllm-" + std::to_string(::getpid()) + name;
+}
+
+Plan some_plan(std::mt19937_64 &random, bool self_contained, int rows = 40) {
+    PlanOptions options;
+    options.levels = 1 + static_cast<int32_t>(random() % 3);
+    options.min_prefix_tokens = 1 + static_cast<int32_t>(random() % 3);
+    options.order = static_cast<int32_t>(random() % 2);
+    options.enlarge = static_cast<int32_t>(random() % 3);
+    options.self_contained = self_contained;
+    options.tokenizer_fingerprint = random();
+    return make_plan(views(random_rows(random, rows, 3, 40)), {}, options, nullptr).value();
+}
+
+std::mt19937_64 seeded() {
+    const uint64_t seed = std::random_device{}();
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    return std::mt19937_64(seed);
+}
+
+void a_plan_read_back_is_the_plan_written(void **) {
+    std::mt19937_64 random = seeded();
+    const std::string path = temporary("-roundtrip.plan");
+    for (int i = 0; i < 200; ++i) {
+        const Plan plan = some_plan(random, i % 2 == 0, static_cast<int>(random() % 60));
+        assert_true(save_plan(plan, path).ok());
+        const auto loaded = load_plan(path);
+        assert_string_equal(loaded.status().message().c_str(), "");
+        assert_true(same(plan, *loaded));
+    }
+    ::unlink(path.c_str());
+}
+
+void a_loaded_plan_is_reused_as_the_plan_itself(void **) {
+    std::mt19937_64 random = seeded();
+    const std::string path = temporary("-reuse.plan");
+    const TokenRows rows = random_rows(random, 50, 3, 40);
+    for (const bool self_contained : {false, true}) {
+        PlanOptions options;
+        options.self_contained = self_contained;
+        const Plan plan = make_plan(views(rows), {}, options, nullptr).value();
+        assert_true(save_plan(plan, path).ok());
+        const Plan loaded = load_plan(path).value();
+        const Plan again = make_plan(views(rows), {}, options, &loaded).value();
+        assert_int_equal(again.reused_rows, 50);
+        assert_true(again.rows == plan.rows);
+    }
+    ::unlink(path.c_str());
+}
+
+// The rows of tests/plan/make_version_1.py.
+TokenRows rows_of_version_1() {
+    std::vector<int32_t> head(16);
+    for (int i = 0; i < 16; ++i) head[static_cast<size_t>(i)] = 100 + i;
+    const std::vector<int32_t> a = {1, 2, 3, 4}, b = {-1, INT32_MAX, INT32_MIN, 0, 5, 5, 5, 5};
+    const std::vector<std::pair<const std::vector<int32_t> *, std::vector<int32_t>>> parts = {
+        {&a, {10}}, {&b, {11, 12}}, {&a, {13, 14, 15}}, {nullptr, {7}}, {&a, {16}}, {&b, {17}}};
+    TokenRows rows;
+    for (const auto &[middle, end] : parts) {
+        std::vector<int32_t> row;
+        if (middle != nullptr) {
+            row = head;
+            row.insert(row.end(), middle->begin(), middle->end());
+        }
+        row.insert(row.end(), end.begin(), end.end());
+        rows.push_back(row);
+    }
+    return rows;
+}
+
+void version_1_files_are_readable(void **) {
+    const TokenRows rows = rows_of_version_1();
+    for (const bool tokens : {false, true}) {
+        const auto loaded =
+            load_plan(tokens ? "plan/version-1-tokens.plan" : "plan/version-1.plan");
+        assert_string_equal(loaded.status().message().c_str(), "");
+        const Plan &plan = *loaded;
+        assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+        assert_int_equal(plan.options.levels, 2);
+        assert_int_equal(plan.options.enlarge, BATCHLLM_ENLARGE_OPTIMAL);
+        assert_true(plan.options.tokenizer_fingerprint == 0x1122334455667788);
+        assert_true(plan.options.self_contained == tokens);
+        assert_true((plan.rows == std::vector<int64_t>{5, 1, 0, 2, 4, 3}));
+        assert_int_equal(plan.prefixes.size(), 3);
+        assert_int_equal(plan.prefixes[2].parent, 0);
+        assert_int_equal(plan.prefixes[2].length, 20);
+        assert_int_equal(plan.processed_tokens(), 16 + 8 + 4 + (1 + 2 + 3 + 1 + 1 + 1));
+        for (size_t i = 0; i < rows.size(); ++i)
+            assert_true(plan.fingerprints[i] == token_fingerprint(rows[i]));
+        std::vector<int32_t> all;
+        for (const auto &row : rows) all.insert(all.end(), row.begin(), row.end());
+        assert_true(plan.tokens == (tokens ? all : std::vector<int32_t>()));
+        const Plan again = make_plan(views(rows), {}, plan.options, &plan).value();
+        assert_int_equal(again.reused_rows, 6);
+        assert_int_equal(again.processed_tokens(), plan.processed_tokens());
+    }
+}
+
+// Each bit of the file in turn; each length; something behind it.
+void flipped_cut_and_extended_files_are_refused(void **) {
+    std::mt19937_64 random = seeded();
+    for (int i = 0; i < 6; ++i) {
+        const Plan original = some_plan(random, i % 2 == 0);
+        const std::string good = write_plan(original).value();
+        int harmless = 0;
+        assert_true(read_plan(bytes_of(good)).ok());
+        for (size_t at = 0; at < good.size(); ++at) {
+            for (int bit = 0; bit < 8; ++bit) {
+                std::string bad = good;
+                bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
+                const auto plan = read_plan(bytes_of(bad));
+                if (plan.ok()) { // the same content, compressed another way
+                    assert_true(same(*plan, original));
+                    ++harmless;
+                    continue;
+                }
+                assert_int_equal(plan.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+            }
+            const auto cut = read_plan(bytes_of(good).first(at));
+            assert_false(cut.ok());
+            assert_int_equal(cut.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+        }
+        const auto extended = read_plan(bytes_of(good + '\0'));
+        assert_false(extended.ok());
+        assert_non_null(strstr(extended.status().message().c_str(), "followed"));
+        assert_false(read_plan(bytes_of(good + good.substr(16))).ok());
+        assert_true(harmless < static_cast<int>(good.size()) * 8 / 20);
+    }
+}
+
+// Behind the checksum: whatever the sections say, they are refused or make a sound plan.
+void damaged_sections_are_refused_or_make_a_sound_plan(void **) {
+    std::mt19937_64 random = seeded();
+    int refused = 0, read = 0;
+    for (int i = 0; i < 20000; ++i) {
+        const bool self_contained = random() % 2 == 0;
+        std::string sections = write_plan_sections(some_plan(random, self_contained, 12));
+        for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
+            const size_t at = random() % sections.size();
+            switch (random() % 5) {
+            case 0:
+                sections[at] = static_cast<char>(random());
+                break;
+            case 1:
+                sections[at] = static_cast<char>(sections[at] ^ (1 << random() % 8));
+                break;
+            case 2:
+                sections.resize(at + 1);
+                break;
+            case 3:
+                sections.insert(at, 1, static_cast<char>(random()));
+                break;
+            case 4:
+                sections[at] = static_cast<char>(0xff);
+                break;
+            }
+        }
+        const auto plan = read_plan_sections(bytes_of(sections), self_contained);
+        if (!plan.ok()) {
+            assert_int_equal(plan.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+            assert_false(plan.status().message().empty());
+            ++refused;
+            continue;
+        }
+        ++read;
+        assert_true(check_plan(*plan).ok());
+        // Such a plan can be used with any rows.
+        const TokenRows rows = random_rows(random, 12, 3, 40);
+        Plan believed = *plan;
+        const Plan honest = make_plan(views(rows), {}, plan->options, nullptr).value();
+        if (believed.row_count() == 12)
+            believed.fingerprints = honest.fingerprints, believed.lengths = honest.lengths;
+        const Plan reused = make_plan(views(rows), {}, plan->options, &believed).value();
+        assert_string_equal(fault_of(reused, views(rows)).c_str(), "");
+    }
+    assert_true(refused > 1000 && read > 100);
+}
+
+std::string file_of(const std::string &sections, uint64_t declared, uint32_t version = 1) {
+    std::string frame(ZSTD_compressBound(sections.size()), '\0');
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    frame.resize(
+        ZSTD_compress2(context, frame.data(), frame.size(), sections.data(), sections.size()));
+    ZSTD_freeCCtx(context);
+    if (declared != sections.size()) {
+        // A frame header with an 8-byte content size, in front of the blocks and the checksum.
+        const size_t size_bytes = sections.size() < 256 ? 1 : sections.size() < 65792 ? 2 : 4;
+        std::string forged = frame.substr(0, 4) + static_cast<char>(0xe4);
+        ByteWriter(forged).fixed(declared);
+        frame = forged + frame.substr(5 + size_bytes);
+    }
+    std::string file = "BLLMPLAN";
+    ByteWriter(file).fixed(version);
+    ByteWriter(file).fixed(uint32_t{0});
+    return file + frame;
+}
+
+void a_file_that_declares_too_much_is_refused_before_memory_is_taken(void **) {
+    const auto message = [](const std::string &file) {
+        const auto plan = read_plan(bytes_of(file));
+        return plan.ok() ? std::string("read") : plan.status().message();
+    };
+    // The frame declares 2^60 bytes.
+    assert_non_null(
+        strstr(message(file_of("0123456789", uint64_t{1} << 60)).c_str(), "more than any plan"));
+    // A frame that really holds 1 GiB of zeros in a few kilobytes.
+    assert_non_null(
+        strstr(message(file_of(std::string(size_t{1} << 28, '\0'), size_t{1} << 28)).c_str(),
+               "more than any plan"));
+    // The options declare 2^30 rows, prefixes and groups.
+    for (int which = 0; which < 3; ++which) {
+        std::string sections;
+        ByteWriter bytes(sections);
+        bytes.fixed(uint32_t{1});
+        std::string options;
+        ByteWriter writer(options);
+        for (const int x : {1, 1, 0, 16}) writer.varint(static_cast<uint64_t>(x));
+        writer.fixed(uint64_t{5});
+        for (int i = 0; i < 3; ++i) writer.varint(i == which ? uint64_t{1} << 30 : 0);
+        bytes.fixed(uint64_t{options.size()});
+        sections += options;
+        for (uint32_t id = 2; id <= 6; ++id) {
+            bytes.fixed(id);
+            bytes.fixed(uint64_t{0});
+        }
+        assert_non_null(
+            strstr(message(file_of(sections, sections.size())).c_str(), "items in 0 bytes"));
+    }
+}
+
+void a_newer_format_and_other_files_are_named_as_such(void **) {
+    const auto newer = read_plan(bytes_of(file_of("", 0, 2)));
+    assert_non_null(strstr(newer.status().message().c_str(), "format version 2"));
+    const auto other = read_plan(bytes_of("PK\3\4 this is something else"));
+    assert_non_null(strstr(other.status().message().c_str(), "not a plan file"));
+    const auto missing = load_plan("plan/no-such-file.plan");
+    assert_int_equal(missing.status().code(), BATCHLLM_ERROR_IO);
+    assert_non_null(strstr(missing.status().message().c_str(), "no-such-file.plan"));
+    const std::string path = temporary("-bad.plan");
+    for (const char *content : {"", "x", "BLLMPLAN", "BLLMPLAN\1\0\0\0"}) {
+        assert_true(write_file(path, content).ok());
+        const auto bad = load_plan(path);
+        assert_int_equal(bad.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+        assert_non_null(strstr(bad.status().message().c_str(), path.c_str()));
+    }
+    ::unlink(path.c_str());
+}
+
+// Plans that compress or unfold more than a reader would believe are padded, and read back.
+void plans_that_shrink_a_thousandfold_can_be_read_back(void **) {
+    const std::vector<int32_t> text(20000, 3);
+    TokenRows equal(3000, std::vector<int32_t>(text.begin(), text.begin() + 500));
+    PlanOptions options;
+    options.self_contained = true;
+    options.enlarge = BATCHLLM_ENLARGE_NONE; // every row's tokens are stored
+    Plan plan = make_plan(views(equal), {}, options, nullptr).value();
+    std::string file = write_plan(plan).value();
+    assert_true(file.size() < 20000);
+    assert_true(same(plan, read_plan(bytes_of(file)).value()));
+
+    const TokenRows shared(2000, text); // 40 million tokens, of which 22,000 are stored
+    options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    plan = make_plan(views(shared), {}, options, nullptr).value();
+    file = write_plan(plan).value();
+    assert_true(file.size() < 100000);
+    assert_true(same(plan, read_plan(bytes_of(file)).value()));
+}
+
+void a_plan_that_contradicts_itself_is_not_written(void **) {
+    std::mt19937_64 random = seeded();
+    Plan plan = some_plan(random, true);
+    plan.rows[0] = plan.rows[1];
+    assert_false(save_plan(plan, temporary("-never.plan")).ok());
+    assert_false(file_exists(temporary("-never.plan")));
+    plan = some_plan(random, true);
+    plan.tokens[0] ^= 1;
+    assert_false(write_plan(plan).ok());
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_read_back_is_the_plan_written),
+        cmocka_unit_test(a_loaded_plan_is_reused_as_the_plan_itself),
+        cmocka_unit_test(version_1_files_are_readable),
+        cmocka_unit_test(flipped_cut_and_extended_files_are_refused),
+        cmocka_unit_test(damaged_sections_are_refused_or_make_a_sound_plan),
+        cmocka_unit_test(a_file_that_declares_too_much_is_refused_before_memory_is_taken),
+        cmocka_unit_test(a_newer_format_and_other_files_are_named_as_such),
+        cmocka_unit_test(plans_that_shrink_a_thousandfold_can_be_read_back),
+        cmocka_unit_test(a_plan_that_contradicts_itself_is_not_written),
+    };
+    return cmocka_run_group_tests_name("plan_file", tests, nullptr, nullptr);
+}

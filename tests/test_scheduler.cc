@@ -1,0 +1,304 @@
+// The scheduler against a model that checks every batch: random jobs on random pools, many of them
+// as small as can be, with cancellation, scored rows, prefix forests and several plans.
+#include <algorithm>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <random>
+#include <stdexcept>
+
+#include "checked_job.h" // before cmocka, whose fail() is a macro
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace batchllm;
+
+namespace {
+
+uint64_t seed_of_run() {
+    const char *given = std::getenv("BATCHLLM_TEST_SEED");
+    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+    print_message("seed %llu (BATCHLLM_TEST_SEED)\n", static_cast<unsigned long long>(seed));
+    return seed;
+}
+
+struct Sweep {
+    int32_t jobs = 3000;
+    int64_t most_extra_pages = 40; // beyond the fewest that hold the longest request
+    int32_t cancel_one_in = 0;
+    Limits limits;
+};
+
+// Random jobs under random options. Returns the first fault, with the job's own seed.
+std::string sweep(const Sweep &given, JobResult *total) {
+    const uint64_t seed = seed_of_run();
+    for (int32_t job = 0; job < given.jobs; ++job) {
+        Random random(seed + static_cast<uint64_t>(job));
+        std::vector<Window> windows;
+        const int64_t count = draw(random, 1, 3);
+        for (int64_t i = 0; i < count; ++i) windows.push_back(make_window(random, given.limits));
+        JobOptions options;
+        options.scheduler.page_tokens = static_cast<int32_t>(draw(random, 1, 7));
+        const int64_t fewest = (slots_needed(windows) + options.scheduler.page_tokens - 1) /
+                               options.scheduler.page_tokens;
+        options.scheduler.pages =
+            fewest + (draw(random, 0, 3) ? draw(random, 0, given.most_extra_pages) : 0);
+        options.scheduler.step_tokens = draw(random, 1, draw(random, 0, 1) ? 6 : 100);
+        options.scheduler.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
+        options.scheduler.order =
+            draw(random, 0, 1) ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
+        options.scheduler.look_ahead = draw(random, 0, 1) == 0;
+        options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
+        options.cancel_one_in = given.cancel_one_in;
+        options.all_at_once = draw(random, 0, 1) == 0;
+        JobResult result;
+        std::string wrong;
+        try {
+            wrong = Job(&windows, options, &random).run(&result);
+        } catch (const std::logic_error &violated) {
+            wrong = violated.what();
+        }
+        total->preemptions += result.preemptions;
+        total->recomputed += result.recomputed;
+        total->steps += result.steps;
+        if (!wrong.empty())
+            return wrong + ", job " + std::to_string(job) + " of seed " + std::to_string(seed);
+    }
+    print_message("%lld steps, %lld preemptions, %lld recomputed tokens\n",
+                  static_cast<long long>(total->steps), static_cast<long long>(total->preemptions),
+                  static_cast<long long>(total->recomputed));
+    return "";
+}
+
+void expect_good(const std::string &wrong) {
+    if (wrong.empty()) return;
+    print_error("%s\n", wrong.c_str());
+    fail();
+}
+
+void every_request_finishes_with_its_own_output_on_any_pool(void **) {
+    JobResult total;
+    expect_good(sweep({}, &total));
+    assert_true(total.preemptions > 0 && total.recomputed > 0);
+}
+
+void tiny_pools_preempt_and_still_finish(void **) {
+    Sweep tight;
+    tight.most_extra_pages = 2;
+    JobResult total;
+    expect_good(sweep(tight, &total));
+    assert_true(total.preemptions > 0);
+}
+
+void cancelling_at_random_disturbs_nobody(void **) {
+    Sweep cancelling;
+    cancelling.cancel_one_in = 40;
+    cancelling.most_extra_pages = 15;
+    JobResult total;
+    expect_good(sweep(cancelling, &total));
+}
+
+void long_outputs_outgrow_the_pool_and_finish(void **) {
+    Sweep longer;
+    longer.jobs = 1000;
+    longer.limits.output_length = 80;
+    longer.limits.own_length = 4;
+    longer.most_extra_pages = 30;
+    JobResult total;
+    expect_good(sweep(longer, &total));
+    assert_true(total.preemptions > 0);
+}
+
+void prefixes_that_waste_more_pages_than_there_are_are_not_shared(void **) {
+    // Prefixes far shorter than a page: sharing needs more pages than the whole request.
+    Sweep seams;
+    seams.limits = {4, 3, 4, 6, 6, 4};
+    seams.most_extra_pages = 2;
+    JobResult total;
+    expect_good(sweep(seams, &total));
+    assert_true(total.preemptions > 0);
+}
+
+// ---- Small jobs, each for one promise ----
+
+Row plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
+    Row row;
+    row.prompt = prompt;
+    row.shareable = static_cast<int32_t>(prompt.size()) - 1;
+    row.max_tokens = max_tokens;
+    return row;
+}
+
+// One group of rows with a prefix of so many tokens.
+Window one_group(int32_t prefix, int32_t own, int32_t rows, int32_t max_tokens) {
+    Window window;
+    for (int32_t i = 0; i < rows; ++i) {
+        std::vector<int32_t> prompt(static_cast<size_t>(prefix + own), 5);
+        prompt[static_cast<size_t>(prefix)] = 10 + i;
+        window.rows.push_back(plain_row(prompt, max_tokens));
+        window.plan.rows.push_back(i);
+        window.plan.lengths.push_back(prefix + own);
+    }
+    window.plan.prefixes.push_back({0, prefix, -1});
+    window.plan.groups.push_back({0, 0, rows});
+    return window;
+}
+
+std::string run_one(Window window, const SchedulerOptions &scheduler, int32_t mean_length,
+                    JobResult *result) {
+    std::vector<Window> windows;
+    windows.push_back(std::move(window));
+    Random random(1);
+    JobOptions options;
+    options.scheduler = scheduler;
+    options.mean_length = mean_length;
+    try {
+        return Job(&windows, options, &random).run(result);
+    } catch (const std::logic_error &violated) {
+        return violated.what();
+    }
+}
+
+constexpr int32_t never = 1 << 30; // mean length: no EOS
+
+void a_shared_prefix_is_computed_once(void **) {
+    JobResult result;
+    expect_good(run_one(one_group(40, 8, 10, 5), {1000, 16, 64, 0, 0, true}, never, &result));
+    assert_int_equal(result.prefix_tokens, 40);
+    assert_int_equal(result.own_tokens, 80);
+    assert_int_equal(result.recomputed, 0);
+    assert_int_equal(result.peak_running, 10);
+}
+
+void a_prefix_end_and_its_rows_share_a_batch(void **) {
+    JobResult result; // 40 + 2 * 8 prompt tokens fit one step; each row's second token is the last
+    expect_good(run_one(one_group(40, 8, 2, 2), {1000, 16, 64, 0, 0, true}, never, &result));
+    assert_int_equal(result.steps, 2);
+}
+
+void a_request_fits_where_its_prefix_would_waste_the_page_it_needs(void **) {
+    // 17 + 15 prompt tokens and no output to store: 2 pages of 16, but 3 with a seam at 17.
+    JobResult result;
+    expect_good(run_one(one_group(17, 15, 3, 1), {2, 16, 64, 0, 0, true}, never, &result));
+    assert_true(result.steps >= 3);
+}
+
+void requests_have_no_cap_unless_one_is_set(void **) {
+    JobResult free_result, capped;
+    expect_good(
+        run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 0, 0, true}, never, &free_result));
+    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 256, 0, true}, never, &capped));
+    assert_int_equal(free_result.peak_running, 600);
+    assert_int_equal(capped.peak_running, 256);
+    assert_true(capped.steps > free_result.steps);
+}
+
+void fits_is_exact(void **) {
+    Scheduler scheduler({3, 8, 64, 0, 0, true});
+    assert_true(scheduler.fits(25)); // the last token is not stored
+    assert_false(scheduler.fits(26));
+}
+
+void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
+    JobResult result;
+    const std::string wrong =
+        run_one(one_group(10, 10, 2, 6), {3, 8, 64, 0, 0, true}, never, &result);
+    assert_non_null(std::strstr(wrong.c_str(), "row 0 needs keys and values of 25 tokens"));
+}
+
+void prefixes_of_rows_that_are_not_computed_are_not_computed(void **) {
+    Window window = one_group(40, 8, 3, 1);
+    for (Row &row : window.rows) row.null = true;
+    JobResult result;
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
+    assert_int_equal(result.steps, 0);
+}
+
+void a_row_that_may_share_less_takes_the_parent_prefix(void **) {
+    Window window = one_group(40, 8, 3, 1);
+    window.plan.prefixes = {{0, 30, -1}, {0, 40, 0}};
+    window.plan.groups[0].prefix = 1;
+    window.rows[1].shareable = 39; // the head of 30
+    window.rows[2].shareable = 29; // nothing
+    JobResult result;
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
+    assert_int_equal(result.prefix_tokens, 40);
+    assert_int_equal(result.own_tokens, 8 + 18 + 48);
+}
+
+void scored_positions_are_never_in_the_prefix(void **) {
+    Window window = one_group(40, 8, 2, 0);
+    for (Row &row : window.rows) {
+        row.score_positions = 9; // one more than the rows' own tokens
+        for (int32_t i = 0; i <= 9; ++i) row.target_offsets.push_back(i);
+        row.targets.assign(9, 3);
+    }
+    JobResult result;
+    expect_good(run_one(std::move(window), {100, 16, 7, 0, 0, true}, never, &result));
+    assert_int_equal(result.prefix_tokens, 0);
+}
+
+void looking_ahead_avoids_preemption(void **) {
+    // Prompts of 4 tokens that grow to 100: admitted by the pages free now, they outgrow the pool.
+    JobResult ahead, by_free_pages;
+    expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, true}, never, &ahead));
+    expect_good(
+        run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, false}, never, &by_free_pages));
+    assert_int_equal(ahead.preemptions, 0);
+    assert_true(ahead.peak_running >=
+                7); // 98 pages of at most 13 a request, with their starts spread
+    assert_true(by_free_pages.preemptions > 0);
+}
+
+void arrival_order_follows_the_first_rows(void **) {
+    // Two groups; the plan puts that of row 1 first.
+    for (const int32_t order : {BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL}) {
+        Plan plan;
+        plan.rows = {1, 0};
+        plan.groups = {{-1, 0, 1}, {-1, 1, 2}};
+        const int32_t tokens[4] = {1, 2, 3, 4};
+        Request requests[2];
+        Request *held[2] = {&requests[0], &requests[1]};
+        for (Request &request : requests) {
+            request.prompt = {tokens, 4, 3};
+            request.max_tokens = 2;
+        }
+        Scheduler scheduler({100, 4, 4, 0, order, true});
+        const bool added = scheduler.add(plan, held).ok();
+        const bool one_row = scheduler.next_step().logits.size() == 1;
+        const bool first =
+            one_row && scheduler.sampled()[0] == held[order == BATCHLLM_ORDER_ARRIVAL ? 0 : 1];
+        assert_true(added);
+        assert_true(one_row);
+        assert_true(first);
+    }
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(a_shared_prefix_is_computed_once),
+        cmocka_unit_test(a_prefix_end_and_its_rows_share_a_batch),
+        cmocka_unit_test(a_request_fits_where_its_prefix_would_waste_the_page_it_needs),
+        cmocka_unit_test(requests_have_no_cap_unless_one_is_set),
+        cmocka_unit_test(fits_is_exact),
+        cmocka_unit_test(a_request_that_does_not_fit_is_refused_and_nothing_is_taken),
+        cmocka_unit_test(prefixes_of_rows_that_are_not_computed_are_not_computed),
+        cmocka_unit_test(a_row_that_may_share_less_takes_the_parent_prefix),
+        cmocka_unit_test(scored_positions_are_never_in_the_prefix),
+        cmocka_unit_test(looking_ahead_avoids_preemption),
+        cmocka_unit_test(arrival_order_follows_the_first_rows),
+        cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
+        cmocka_unit_test(tiny_pools_preempt_and_still_finish),
+        cmocka_unit_test(prefixes_that_waste_more_pages_than_there_are_are_not_shared),
+        cmocka_unit_test(cancelling_at_random_disturbs_nobody),
+        cmocka_unit_test(long_outputs_outgrow_the_pool_and_finish),
+    };
+    return cmocka_run_group_tests_name("scheduler", tests, nullptr, nullptr);
+}

@@ -1,0 +1,283 @@
+// The simulated backend: what it promises of tokens, lengths, scores and time; and large jobs.
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "backend/sim/sim_backend.h"
+#include "schedule/scheduler.h"
+
+using namespace batchllm;
+
+namespace {
+
+using Extra = std::vector<std::pair<std::string, std::string>>;
+
+BackendOptions with(Extra extra) {
+    BackendOptions options;
+    options.extra = std::move(extra);
+    return options;
+}
+
+bool error_names(Extra extra, const char *text) {
+    const auto made = make_sim_backend(nullptr, with(std::move(extra)));
+    return !made.ok() && made.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT &&
+           std::strstr(made.status().message().c_str(), text);
+}
+
+// What the backend gives for a batch of one token and one logits row.
+SampleOutput one_sample(Backend *backend, const SampleInput &input) {
+    TokenBatch batch;
+    batch.tokens = {1};
+    batch.positions = {input.position - 1};
+    batch.nodes.push_back({-1, 0, input.position, 0, 1, 0, 1, false});
+    batch.pages = {0};
+    batch.logits.push_back({0, input, {}});
+    BatchOutput output;
+    if (!backend->run(batch, &output).ok()) return {};
+    return output.samples[0];
+}
+
+void unknown_options_and_bad_values_are_named(void **) {
+    assert_true(error_names({{"pagges", "3"}}, "pagges=3"));
+    assert_true(error_names({{"pages", "three"}}, "pages=three"));
+    assert_true(error_names({{"pages", "0"}}, "pages=0"));
+    assert_true(error_names({{"page_tokens", "1.5"}}, "page_tokens=1.5"));
+    assert_true(error_names({{"kv_bandwidth", "nan"}}, "kv_bandwidth=nan"));
+    assert_true(error_names({{"vocabulary", "10"}, {"eos_token", "10"}}, "eos_token=10"));
+    assert_true(error_names({{"min_length", "9"}, {"max_length", "8"}}, "max_length=8"));
+    assert_true(error_names({{"mean_length", "9"}, {"max_length", "8"}}, "exclude"));
+    const auto small = make_sim_backend(nullptr, [] {
+        BackendOptions options;
+        options.kv_memory_bytes = 1000;
+        return options;
+    }());
+    assert_false(small.ok());
+}
+
+void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
+    BackendOptions options;
+    options.kv_memory_bytes = int64_t{1} << 30;
+    options.step_tokens = 512;
+    const auto llama = make_sim_backend(nullptr, options);
+    assert_true(llama.ok());
+    assert_int_equal((*llama)->info().page_bytes, 2 << 20); // 16 tokens of 128 KiB
+    assert_int_equal((*llama)->info().pages, 512);
+    assert_int_equal((*llama)->info().step_tokens, 512);
+    ModelConfig config;
+    config.layers = 2;
+    config.kv_heads = 1;
+    config.head_dim = 64;
+    config.vocabulary = 100;
+    config.eos_tokens = {7};
+    const auto small = make_sim_backend(&config, options);
+    assert_true(small.ok());
+    assert_int_equal((*small)->info().page_bytes, 2 * 2 * 64 * 2 * 16);
+    assert_int_equal((*small)->info().vocabulary, 100);
+    assert_int_equal((*small)->info().eos_token, 7);
+}
+
+void a_token_depends_on_key_and_position_alone(void **) {
+    auto made = make_sim_backend(nullptr, with({{"vocabulary", "50"}, {"eos_token", "3"}}));
+    Backend *backend = made->get();
+    const int32_t prompt[2] = {1, 2};
+    bool same = true, differ = false, in_range = true;
+    for (int32_t position = 1; position < 300; ++position) {
+        const SampleOutput a = one_sample(backend, {nullptr, {}, {}, 11, position});
+        const SampleOutput b = one_sample(backend, {nullptr, prompt, prompt, 11, position});
+        const SampleOutput c = one_sample(backend, {nullptr, {}, {}, 12, position});
+        same &= a.token == b.token;
+        differ |= a.token != c.token;
+        in_range &= a.token >= 0 && a.token < 50 && a.token != 3;
+    }
+    assert_true(same);
+    assert_true(differ);
+    assert_true(in_range); // no length given: the EOS never comes
+}
+
+void lengths_follow_their_distribution(void **) {
+    BackendOptions options = with({{"eos_token", "2"}, {"min_length", "10"}, {"max_length", "20"}});
+    const SimBackend uniform(*read_sim_options(nullptr, options), options);
+    BackendOptions mean = with({{"eos_token", "2"}, {"mean_length", "100"}});
+    const SimBackend exponential(*read_sim_options(nullptr, mean), mean);
+    int64_t low = 1000, high = 0;
+    double sum = 0, exponential_sum = 0;
+    for (uint64_t key = 0; key < 20000; ++key) {
+        low = std::min(low, uniform.output_length(key));
+        high = std::max(high, uniform.output_length(key));
+        sum += static_cast<double>(uniform.output_length(key));
+        exponential_sum += static_cast<double>(exponential.output_length(key));
+    }
+    assert_int_equal(low, 10);
+    assert_int_equal(high, 20);
+    assert_true(std::abs(sum / 20000 - 15) < 0.2);
+    assert_true(std::abs(exponential_sum / 20000 - 100.5) < 4);
+}
+
+void eos_ends_a_row_unless_ignored(void **) {
+    BackendOptions options = with({{"eos_token", "2"}, {"min_length", "4"}, {"max_length", "4"}});
+    auto made = make_sim_backend(nullptr, options);
+    const int32_t output[8] = {};
+    SamplingParams params, ignore;
+    ignore.ignore_eos = true;
+    const auto token = [&](const SamplingParams *p, size_t generated) {
+        return one_sample(made->get(), {p, {}, {output, generated}, 5, 10}).token;
+    };
+    assert_int_not_equal(token(&params, 2), 2);
+    assert_int_equal(token(&params, 3), 2); // the fourth
+    assert_int_not_equal(token(&ignore, 3), 2);
+}
+
+void log_probabilities_are_a_distribution(void **) {
+    auto made = make_sim_backend(nullptr, with({{"vocabulary", "40"}}));
+    SamplingParams params;
+    params.logprobs = 20;
+    const SampleOutput out = one_sample(made->get(), {&params, {}, {}, 5, 10});
+    double sum = 0;
+    bool falling = true, distinct = true;
+    for (size_t i = 0; i < out.top.size(); ++i) {
+        sum += std::exp(static_cast<double>(out.top[i].logprob));
+        if (i > 0) falling &= out.top[i].logprob <= out.top[i - 1].logprob;
+        for (size_t j = 0; j < i; ++j) distinct &= out.top[j].token != out.top[i].token;
+    }
+    assert_int_equal(out.top.size(), 20);
+    assert_int_equal(out.top[0].token, out.token);
+    assert_true(out.top[0].logprob == out.logprob);
+    assert_true(sum <= 1.0 + 1e-6);
+    assert_true(falling);
+    assert_true(distinct);
+}
+
+void scores_depend_on_position_and_target_alone(void **) {
+    auto made = make_sim_backend(nullptr, with({}));
+    const int32_t targets[3] = {4, 5, 4};
+    TokenBatch batch;
+    batch.tokens = {1, 2};
+    batch.positions = {0, 1};
+    batch.nodes.push_back({-1, 0, 2, 0, 2, 0, 1, false});
+    batch.pages = {0};
+    for (int32_t i = 0; i < 2; ++i) {
+        LogitsRow row{};
+        row.token = i;
+        row.sample.position = i + 1;
+        row.targets = targets;
+        batch.logits.push_back(row);
+    }
+    BatchOutput output;
+    const bool ran = (*made)->run(batch, &output).ok();
+    assert_true(ran);
+    assert_int_equal(output.target_logprobs.size(), 6);
+    assert_int_equal(output.samples.size(), 2);
+    assert_int_equal(output.samples[0].token, -1);
+    assert_true(output.target_logprobs[0] == output.target_logprobs[2]);
+    assert_true(output.target_logprobs[0] != output.target_logprobs[1]);
+    assert_true(output.target_logprobs[0] != output.target_logprobs[3]);
+    for (const float logprob : output.target_logprobs) assert_true(logprob <= 0);
+}
+
+void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
+    auto made =
+        make_sim_backend(nullptr, with({{"tokens_per_second", "1000"},
+                                        {"step_floor_us", "10000"},
+                                        {"kv_bandwidth", "131072000"}, // 1000 slots a second
+                                        {"step_overhead_us", "500"}}));
+    TokenBatch batch; // a prefix of 100 slots, two decoding requests of 10 below it
+    batch.nodes.push_back({-1, 0, 100, 0, 0, 0, 0, true});
+    batch.nodes.push_back({0, 100, 10, 0, 1, 0, 0, false});
+    batch.nodes.push_back({0, 100, 10, 1, 1, 0, 0, false});
+    batch.tokens = {1, 1};
+    batch.positions = {109, 109};
+    BatchOutput output;
+    const bool ran = (*made)->run(batch, &output).ok();
+    const double few = (*made)->last_run_seconds();
+    batch.tokens.resize(50);
+    batch.nodes[2].length = batch.nodes[2].token_count = 49;
+    const bool ran_again = (*made)->run(batch, &output).ok();
+    const double many = (*made)->last_run_seconds();
+    assert_true(ran && ran_again);
+    assert_true(std::abs(few - (0.0005 + 0.010 + 0.122)) < 1e-9);
+    assert_true(std::abs(many - (0.0005 + 0.050 + 0.209)) < 1e-9);
+}
+
+// 100,000 rows in groups of 16, scheduled to the end.
+void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
+    BackendOptions options =
+        with({{"eos_token", "2"}, {"min_length", "8"}, {"max_length", "40"}, {"pages", "20000"}});
+    auto made = make_sim_backend(nullptr, options);
+    Backend *backend = made->get();
+    constexpr int64_t rows = 100000, group = 16, prefix = 200, own = 60;
+    std::vector<int32_t> tokens(prefix + own, 9);
+    auto requests = std::make_unique<Request[]>(rows);
+    auto held = std::make_unique<Request *[]>(rows);
+    auto plan = std::make_unique<Plan>();
+    for (int64_t i = 0; i < rows; ++i) {
+        requests[i].prompt = {tokens.data(), prefix + own, prefix};
+        requests[i].max_tokens = 64;
+        requests[i].random_key = static_cast<uint64_t>(i);
+        held[i] = &requests[i];
+        plan->rows.push_back(i);
+        if (i % group == 0) {
+            plan->prefixes.push_back({i, prefix, -1});
+            plan->groups.push_back({static_cast<int32_t>(i / group), i, i + group});
+        }
+    }
+    Scheduler scheduler({backend->info().pages, backend->info().page_tokens, 2048, 0, 0, true});
+    bool good = scheduler.add(*plan, {held.get(), static_cast<size_t>(rows)}).ok();
+    BatchOutput output;
+    int64_t steps = 0, generated = 0, recomputed = 0, prefix_tokens = 0;
+    for (; good; ++steps) {
+        const TokenBatch &batch = scheduler.next_step();
+        if (batch.tokens.empty()) break;
+        good &= backend->run(batch, &output).ok();
+        for (size_t i = 0; i < batch.logits.size(); ++i) {
+            Request *request = scheduler.sampled()[i];
+            request->output.push_back(output.samples[i].token);
+            request->done = output.samples[i].token == 2;
+        }
+        generated += static_cast<int64_t>(batch.logits.size());
+        recomputed += scheduler.counts().recomputed_tokens;
+        prefix_tokens += scheduler.counts().prefix_tokens;
+        scheduler.finish_step();
+    }
+    print_message("%lld steps, %lld tokens generated, %lld recomputed\n",
+                  static_cast<long long>(steps), static_cast<long long>(generated),
+                  static_cast<long long>(recomputed));
+    bool lengths = true;
+    const SimBackend reference(*read_sim_options(nullptr, options), options);
+    for (int64_t i = 0; i < rows; ++i)
+        lengths &= static_cast<int64_t>(requests[i].output.size()) ==
+                   reference.output_length(static_cast<uint64_t>(i));
+    assert_true(good);
+    assert_true(lengths);
+    assert_int_equal(scheduler.pages_used(), 0);
+    assert_int_equal(scheduler.waiting() + scheduler.running(), 0);
+    assert_true(prefix_tokens - recomputed <= rows / group * prefix);
+    // The budget is what limits this job, and the steps are nearly full.
+    assert_true(steps < (rows / group * prefix + rows * own + generated) / 2048 * 110 / 100);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(unknown_options_and_bad_values_are_named),
+        cmocka_unit_test(pages_follow_from_memory_and_the_shape_of_the_model),
+        cmocka_unit_test(a_token_depends_on_key_and_position_alone),
+        cmocka_unit_test(lengths_follow_their_distribution),
+        cmocka_unit_test(eos_ends_a_row_unless_ignored),
+        cmocka_unit_test(log_probabilities_are_a_distribution),
+        cmocka_unit_test(scores_depend_on_position_and_target_alone),
+        cmocka_unit_test(time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix),
+        cmocka_unit_test(a_job_of_100000_rows_is_scheduled_in_seconds),
+    };
+    return cmocka_run_group_tests_name("sim", tests, nullptr, nullptr);
+}

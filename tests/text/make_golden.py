@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Makes the small tokenizers and the golden data beside this file, with Hugging Face tokenizers.
+
+    pip install tokenizers
+    tests/text/make_golden.py
+
+NAME/tokenizer.json are trained on generated text; golden.jsonl holds a line
+[name, options, text, ids, text decoded, text decoded without special tokens] for each case, options
+being bits: 1 add_special, 2 parse_special.
+"""
+import json
+import os
+import random
+
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers,
+                        pre_tokenizers, processors, trainers)
+
+import sample_text
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"
+          r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+          r"|\s*[\r\n]|\s+(?!\S)|\s+")
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+OTHER = "".join(chr(random.Random(7).choice(range(a, b + 1))) for a, b in sample_text.SCRIPTS
+                for _ in range(30))
+
+
+def corpus():
+    yield from sample_text.english(60000, 1).split("\n")
+    yield from sample_text.code(20000, 2).splitlines(True)
+    for i in range(0, len(OTHER), 10):
+        yield OTHER[i:i + 10]
+
+
+def train_bytes(tokenizer, size, specials):
+    tokenizer.train_from_iterator(corpus(), trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+
+
+def byte_level_split(regex):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), "isolated"),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                             use_regex=False)])
+
+
+def llama3():
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = byte_level_split(LLAMA3)
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 900, [])
+    # A token that no merge makes: only ignore_merges finds it.
+    data = json.loads(tokenizer.to_str())
+    data["model"]["vocab"]["\u0120unmergeable"] = len(data["model"]["vocab"])
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=True),
+        processors.TemplateProcessing(
+            single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|> $B",
+            special_tokens=[("<|begin_of_text|>", tokenizer.token_to_id("<|begin_of_text|>"))])])
+    return tokenizer
+
+
+def qwen2():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = byte_level_split(QWEN2)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    train_bytes(tokenizer, 800, [])
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), "caf\u00e9", "e\u0301t\u00e9",
+                          AddedToken("</think>", normalized=False)])
+    return tokenizer
+
+
+def gpt2():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 700, ["<|endoftext|>"])
+    tokenizer.add_tokens([
+        AddedToken("<mask>", lstrip=True, normalized=False, special=True),
+        AddedToken("[WORD]", single_word=True, normalized=False),
+        AddedToken("dog", single_word=True), AddedToken("<r>", rstrip=True),
+        AddedToken("<both>", lstrip=True, rstrip=True), "  ", "<<", "<", "<<<x",
+        AddedToken("[N]", normalized=True, special=True)])
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("<|endoftext|>", 0), ("<mask>", tokenizer.token_to_id("<mask>")))
+    return tokenizer
+
+
+def sentencepiece(pieces, merges_as_text):
+    """Trained on words marked as SentencePiece does, with tokens of bytes."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.train_from_iterator(corpus(), trainers.BpeTrainer(
+        vocab_size=900, show_progress=False, limit_alphabet=150,
+        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(pieces)]))
+    data = json.loads(tokenizer.to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < 3]
+    vocabulary = data["model"]["vocab"]
+    for run in range(2, 9):  # runs of the mark, as Llama 2's vocabulary has
+        vocabulary["\u2581" * run] = len(vocabulary)
+        half = run // 2
+        data["model"]["merges"].append(["\u2581" * (run - half), "\u2581" * half])
+    if merges_as_text:
+        data["model"]["merges"] = [" ".join(merge) for merge in data["model"]["merges"]]
+    data["pre_tokenizer"] = None
+    return data
+
+
+def llama2():
+    data = sentencepiece(256, True)
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"),
+                                                 normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+        decoders.Strip(" ", 1, 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    data = json.loads(tokenizer.to_str())  # which spells merges the new way
+    data["model"]["merges"] = [" ".join(merge) for merge in data["model"]["merges"]]
+    return Tokenizer.from_str(json.dumps(data)), data
+
+
+def metaspace():
+    data = sentencepiece(200, False)  # some bytes have no token: unknown characters are left
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence([
+        decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first")])
+    tokenizer.add_tokens([AddedToken("[INST]", special=True, normalized=False),
+                          AddedToken("[/INST]", special=True, normalized=False),
+                          AddedToken("<pad>", special=True, normalized=False, rstrip=True)])
+    tokenizer.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 1))
+    return tokenizer
+
+
+def metaspace_split():
+    data = sentencepiece(0, False)  # no bytes at all
+    data["model"]["fuse_unk"] = False
+    data["model"]["byte_fallback"] = False
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)])
+    return tokenizer
+
+
+def digits():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)])
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 500, ["<|endoftext|>"])
+    return tokenizer
+
+
+def cl100k():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = byte_level_split(CL100K)
+    tokenizer.decoder = None
+    train_bytes(tokenizer, 500, ["<|endoftext|>"])
+    return tokenizer
+
+
+def make_all():
+    """{name: text of tokenizer.json}"""
+    made = {}
+    for make in (llama3, qwen2, gpt2, llama2, metaspace, metaspace_split, digits, cl100k):
+        tokenizer = make()
+        data = tokenizer[1] if isinstance(tokenizer, tuple) else json.loads(tokenizer.to_str())
+        made[make.__name__] = json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return made
+
+
+def specials_of(text):
+    return [token["content"] for token in json.loads(text)["added_tokens"]] + ["<0x41>", "<unk>"]
+
+
+def expected(tokenizer, options, text):
+    tokenizer.encode_special_tokens = not options & 2
+    ids = tokenizer.encode(text, add_special_tokens=bool(options & 1)).ids
+    return ids, tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids)
+
+
+def main():
+    cases = []
+    for name, text in make_all().items():
+        os.makedirs(os.path.join(HERE, name), exist_ok=True)
+        with open(os.path.join(HERE, name, "tokenizer.json"), "w", encoding="utf-8") as file:
+            file.write(text)
+        tokenizer = Tokenizer.from_str(text)
+        generator = random.Random(name)
+        texts = ["", " ", "\n", "Hello world", sample_text.english(300, 11)]
+        texts += [sample_text.hostile(generator, specials_of(text)) for _ in range(260)]
+        for case in texts:
+            if len(case) > 400:
+                continue
+            options = generator.randrange(4)
+            cases.append([name, options, case, *expected(tokenizer, options, case)])
+    with open(os.path.join(HERE, "golden.jsonl"), "w", encoding="utf-8") as file:
+        for case in cases:
+            file.write(json.dumps(case, separators=(",", ":")) + "\n")
+    print(len(cases), "cases")
+
+
+if __name__ == "__main__":
+    main()
