@@ -288,8 +288,10 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     CLI::App *plan = add_plan(&app, &plan_options);
     CLI::App *inspect = add_inspect(&app, &inspect_options);
     CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
-    if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
-        return report(std::string("no command \"").append(argv[1]) +
+    const std::string first = argc > 1 ? argv[1] : "-";
+    if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
+        first != "tokenize") {
+        return report(std::string("no command \"").append(first) +
                       "\": there are run, plan, inspect and tokenize");
     }
     try {

@@ -55,6 +55,7 @@ struct RowRecord {
     std::string id;    // JSON: a string or a number; "null" when the line could not be read
     std::string model; // completions, chat: as the row named it
     RowFormat format = RowFormat::plain;
+    int64_t most_tokens = 0; // that its samples may generate together
 };
 
 struct RowError {

@@ -175,6 +175,12 @@ Status RunJob::add_window(Window window) {
     RETURN_IF_ERROR(write_failed(window));
     if (window.rows() == 0) return {};
     for (size_t i = 0; i < window.lines.size(); ++i) {
+        if (static_cast<int64_t>(i) < window.generated) {
+            const SamplingOptions &params = *window.params[i];
+            window.records[i].most_tokens =
+                std::max<int64_t>(0, int64_t{params.max_tokens} * params.samples);
+            open_most_tokens_ += window.records[i].most_tokens;
+        }
         records_.emplace(window.lines[i], std::move(window.records[i]));
     }
     RETURN_IF_ERROR(add_generated(window));
@@ -266,10 +272,24 @@ Status RunJob::write_results() {
                                           *results, first, count);
         batch_.commit_line(line, failed);
         completion_tokens_ += results->token_offsets[first + count] - results->token_offsets[first];
+        finished_most_tokens_ += record->second.most_tokens;
+        open_most_tokens_ -= record->second.most_tokens;
         records_.erase(record);
         first += count;
     }
     return write_batch();
+}
+
+// The engine counts every row at the most that it may generate. Rows mostly end earlier: by as much
+// as those that have finished, we expect.
+int64_t RunJob::expected_tokens_left() const {
+    if (finished_most_tokens_ == 0) return last_.tokens_left;
+    const double unused =
+        1 - static_cast<double>(completion_tokens_) / static_cast<double>(finished_most_tokens_);
+    const auto less =
+        static_cast<int64_t>(static_cast<double>(open_most_tokens_) * std::clamp(unused, 0.0, 1.0));
+    const auto rows = static_cast<int64_t>(records_.size()); // each computes a token at least
+    return std::max({last_.tokens_left - less, std::min(rows, last_.tokens_left), int64_t{0}});
 }
 
 JobProgress RunJob::progress(const WindowSource &source) const {
@@ -281,7 +301,7 @@ JobProgress RunJob::progress(const WindowSource &source) const {
     now.input_bytes = input_bytes_;
     now.input_total = source.input_file_bytes();
     now.tokens_done = last_.tokens_done;
-    now.tokens_left = last_.tokens_left;
+    now.tokens_left = expected_tokens_left();
     now.rows_running = last_.rows_running;
     now.pages_used = last_.pages_used;
     now.pages_total = last_.pages_total;

@@ -47,6 +47,7 @@ class RunJob {
     Status write_batch();
     Status write_stats(double seconds) const;
     Status save_plan(const Window &window);
+    int64_t expected_tokens_left() const;
     JobProgress progress(const WindowSource &source) const;
     std::string summary(double seconds) const;
 
@@ -69,7 +70,9 @@ class RunJob {
     int64_t rows_known_ = 0;  // earlier runs' included
     int64_t input_bytes_ = 0;
     int64_t reused_rows_ = 0;
-    int64_t completion_tokens_ = 0;
+    int64_t completion_tokens_ = 0;    // of finished rows
+    int64_t finished_most_tokens_ = 0; // that they might have generated
+    int64_t open_most_tokens_ = 0;     // that the rows in the engine may generate
     double tokenize_seconds_ = 0;
     double plan_seconds_ = 0;
 };

@@ -17,6 +17,9 @@ namespace batchllm {
 // Text from a file as an error shows it: in quotes, cut short, without control characters.
 std::string quote_for_error(std::string_view text);
 
+// Apart from base/json.h's class of this name, which reads values of known types only.
+inline namespace tokenizer_json {
+
 // A value and where it stands: "tokenizer.json: model.vocab".
 class JsonValue {
   public:
@@ -62,5 +65,7 @@ class JsonObject {
     JsonValue value_;
     std::vector<std::pair<std::string_view, simdjson::dom::element>> members_;
 };
+
+} // namespace tokenizer_json
 
 } // namespace batchllm

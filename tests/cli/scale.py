@@ -23,9 +23,10 @@ def write_input(path, rows, sharing):
     with open(path, "w", encoding="ascii") as file:
         prefix = ""
         for i in range(rows):
+            # Digits to base 1,000 make every prefix and every row differ: none is computed twice.
             if i % sharing == 0:
-                prefix = ",".join(str((i * 31 + j * 17) % 1000) for j in range(48))
-            own = ",".join(str((i * 7 + j * 3) % 1000) for j in range(12))
+                prefix = ",".join(str((i // 1000 ** (j % 3) + j) % 1000) for j in range(48))
+            own = ",".join(str((i // 1000 ** (j % 3) + 7 * j) % 1000) for j in range(12))
             file.write('{"id":%d,"tokens":[%s,%s]}\n' % (i, prefix, own))
 
 
