@@ -1,0 +1,310 @@
+#include "cli/command_line.h"
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/size_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_NONE},
+                                                      {"optimal", BATCHLLM_ENLARGE_OPTIMAL},
+                                                      {"paper", BATCHLLM_ENLARGE_PAPER}};
+const std::map<std::string, int32_t> level_names = {{"one", 1}, {"many", 2}};
+const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
+                                                    {"arrival", BATCHLLM_ORDER_ARRIVAL}};
+const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
+                                                  {"warning", BATCHLLM_LOG_WARNING},
+                                                  {"info", BATCHLLM_LOG_INFO},
+                                                  {"debug", BATCHLLM_LOG_DEBUG}};
+
+std::string names_of(const std::map<std::string, int32_t> &names) {
+    std::string text;
+    for (const auto &entry : names) text += (text.empty() ? "" : "|") + entry.first;
+    return text;
+}
+
+// An option whose value is one of a few names.
+void add_named(CLI::App *app, const std::string &name, int32_t *value,
+               const std::map<std::string, int32_t> &names, const std::string &help) {
+    app->add_option_function<std::string>(
+           name,
+           [value, &names, name](const std::string &text) {
+               const auto entry = names.find(text);
+               if (entry == names.end()) {
+                   throw CLI::ValidationError(name, "must be one of " + names_of(names));
+               }
+               *value = entry->second;
+           },
+           help)
+        ->type_name(names_of(names));
+}
+
+// An option in bytes, tokens or rows: "2GiB", "16M".
+void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
+              const std::string &help) {
+    app->add_option_function<std::string>(
+           name,
+           [value, name, least](const std::string &text) {
+               const std::optional<int64_t> size = parse_size(text);
+               if (!size || *size < least) {
+                   throw CLI::ValidationError(name, "\"" + text + "\" is not a size such as 2GiB");
+               }
+               *value = *size;
+           },
+           help)
+        ->type_name("SIZE");
+}
+
+// A number in a range; NaN is in none.
+void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
+                bool least_excluded, const std::string &help) {
+    app->add_option_function<float>(
+           name,
+           [=](const float &number) {
+               if (!(number >= least && number <= most) || (least_excluded && number == least)) {
+                   throw CLI::ValidationError(name, "out of range");
+               }
+               *value = number;
+           },
+           help)
+        ->type_name("NUMBER");
+}
+
+void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
+               const std::string &help) {
+    app->add_option(name, *value, help)
+        ->check(CLI::Range(least, INT32_MAX).description(""))
+        ->type_name("N");
+}
+
+void add_input(CLI::App *app, InputOptions *options) {
+    app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin")
+        ->required()
+        ->type_name("FILE");
+    app->add_flag("--ignore-unknown-keys", options->ignore_unknown_keys,
+                  "pass over keys of rows that are not known, instead of an error");
+    add_size(app, "--max-line-bytes", &options->max_line_bytes, 1,
+             "a longer input line is an error of its row (256MiB)");
+    add_whole(app, "--threads", &options->threads, 0, "CPU threads (every core)");
+    add_named(app, "--enlarge", &options->enlarge, enlarge_names,
+              "how shared prefixes are chosen (optimal)");
+    app->add_flag_callback(
+        "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
+        "compute every prompt by itself");
+    add_named(app, "--levels", &options->levels, level_names,
+              "whether prefixes share heads of their own (one)");
+}
+
+// What a row may say for itself; these hold for rows that do not.
+void add_tokenizing(CLI::App *app, SamplingOptions *sampling) {
+    app->add_flag_callback(
+        "--no-special", [sampling] { sampling->add_special = false; },
+        "do not add the tokenizer's BOS and the like");
+    app->add_flag_callback(
+        "--no-parse-special", [sampling] { sampling->parse_special = false; },
+        "special tokens written in prompts are plain text: for text from strangers");
+}
+
+void add_sampling(CLI::App *app, SamplingOptions *sampling) {
+    CLI::App *defaults = app->add_option_group("Defaults for rows", "a row's own keys go first");
+    add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1, "most tokens generated (128)");
+    add_number(defaults, "--temperature", &sampling->temperature, 0, 3.4e38f, false,
+               "0 is greedy (0)");
+    add_number(defaults, "--top-p", &sampling->top_p, 0, 1, true, "nucleus sampling (1: off)");
+    add_number(defaults, "--min-p", &sampling->min_p, 0, 0.99999994f, false, "(0: off)");
+    add_whole(defaults, "--top-k", &sampling->top_k, 0, "(0: off)");
+    add_number(defaults, "--repetition-penalty", &sampling->repetition_penalty, 0, 3.4e38f, true,
+               "(1: off)");
+    add_number(defaults, "--presence-penalty", &sampling->presence_penalty, -2, 2, false, "(0)");
+    add_number(defaults, "--frequency-penalty", &sampling->frequency_penalty, -2, 2, false, "(0)");
+    add_whole(defaults, "--n", &sampling->samples, 1, "results a row (1)");
+    defaults
+        ->add_option_function<std::vector<std::string>>(
+            "--stop",
+            [sampling](const std::vector<std::string> &stops) {
+                for (const std::string &stop : stops) {
+                    if (stop.empty()) throw CLI::ValidationError("--stop", "is empty");
+                }
+                sampling->stop_strings = stops;
+            },
+            "text that ends a row; may be given several times")
+        ->type_name("TEXT")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    defaults->add_option("--stop-token", sampling->stop_tokens, "token id that ends a row")
+        ->type_name("ID")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    defaults->add_flag("--ignore-eos", sampling->ignore_eos, "the model's EOS does not end a row");
+    defaults
+        ->add_option_function<std::string>(
+            "--logprobs",
+            [sampling](const std::string &text) {
+                int32_t count = 0;
+                if (!text.empty() && text != "{}" &&
+                    (!CLI::detail::lexical_cast(text, count) || count < 0 || count > 20)) {
+                    throw CLI::ValidationError("--logprobs", "must be 0 to 20");
+                }
+                sampling->logprobs = count;
+            },
+            "log-probabilities of the chosen tokens, and of the N likeliest")
+        ->expected(0, 1)
+        ->type_name("[N]");
+    add_tokenizing(defaults, sampling);
+}
+
+void add_kv_memory(CLI::App *app, RunOptions *options) {
+    app->add_option_function<std::string>(
+           "--kv-memory",
+           [options](const std::string &text) {
+               const std::optional<double> share = parse_percentage(text);
+               const std::optional<int64_t> size = parse_size(text);
+               if (share && *share > 0 && *share <= 1) {
+                   options->kv_memory_fraction = *share;
+               } else if (size && *size > 0) {
+                   options->kv_memory_bytes = *size;
+               } else {
+                   throw CLI::ValidationError("--kv-memory", "\"" + text +
+                                                                 "\" is not a size such as 2GiB, "
+                                                                 "nor a share such as 40%");
+               }
+           },
+           "memory for keys and values: 2GiB, or a share of what is free: 40%")
+        ->type_name("SIZE");
+}
+
+CLI::App *add_run(CLI::App *app, RunOptions *options) {
+    CLI::App *run = app->add_subcommand("run", "run rows through a model");
+    add_input(run, &options->in);
+    run->add_option("--output,-o", options->output, "result lines, as rows finish; - is stdout")
+        ->required()
+        ->type_name("FILE");
+    run->add_option("--model,-m", options->in.model, "Hugging Face model directory")
+        ->type_name("DIR");
+    CLI::Option *resume =
+        run->add_flag("--resume", options->resume, "go on with an output that was cut short");
+    run->add_flag("--force", options->force, "overwrite an output that exists")->excludes(resume);
+    run->add_option("--backend", options->backend, "auto, cpu, cuda or sim (auto)");
+    run->add_option("--backend-options", options->backend_options,
+                    "key=value,key=value of the backend");
+    run->add_option("--devices", options->devices, "CUDA device numbers (0)");
+    run->add_option("--compute-type", options->compute_type, "auto, bf16, f16 or f32 (auto)");
+    add_kv_memory(run, options);
+    add_size(run, "--step-tokens", &options->step_tokens, 1, "most tokens computed in a step");
+    add_size(run, "--max-request-tokens", &options->max_request_tokens, 1,
+             "longest prompt plus output");
+    add_size(run, "--max-requests", &options->max_requests, 0,
+             "most rows running at once (0: as memory allows)");
+    add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
+    run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
+    add_size(run, "--window-tokens", &options->window_tokens, 1,
+             "prompt tokens read, planned and held at a time (32M)");
+    add_size(run, "--window-rows", &options->window_rows, 1, "rows at a time (256K)");
+    run->add_option("--plan", options->plan, "plan file to take groups from")->type_name("FILE");
+    run->add_option("--save-plan", options->save_plan, "write the plan that was used")
+        ->type_name("FILE");
+    run->add_option("--timeline", options->timeline, "CSV with a line a step")->type_name("FILE");
+    run->add_option("--stats", options->stats, "JSON of what the job did")->type_name("FILE");
+    run->add_option("--progress", options->progress, "on stderr (auto)")
+        ->check(CLI::IsMember({"auto", "bar", "lines", "json", "none"}).description(""))
+        ->type_name("auto|bar|lines|json|none");
+    add_named(run, "--log", &options->log_level, log_names,
+              "least important messages shown (warning)");
+    add_sampling(run, &options->in.sampling);
+    return run;
+}
+
+CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
+    CLI::App *plan = app->add_subcommand("plan", "find what rows share, without running them");
+    add_input(plan, &options->in);
+    plan->add_option("--output,-o", options->output, "plan file")->required()->type_name("FILE");
+    plan->add_option("--model,-m", options->in.model,
+                     "model directory or tokenizer.json; needed for rows of text")
+        ->type_name("DIR");
+    plan->add_option("--previous", options->previous,
+                     "plan of an earlier version of the rows: unchanged rows keep their groups")
+        ->type_name("FILE");
+    plan->add_flag("--self-contained", options->self_contained, "keep the rows' tokens inside");
+    plan->add_option("--stats", options->stats, "JSON of what was found")->type_name("FILE");
+    add_whole(plan, "--max-tokens", &options->in.sampling.max_tokens, 1,
+              "for rows that do not say (128)");
+    add_tokenizing(plan, &options->in.sampling);
+    return plan;
+}
+
+CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
+    CLI::App *inspect = app->add_subcommand("inspect", "tell what a plan file holds");
+    inspect->add_option("plan", options->path, "plan file")->required()->type_name("FILE");
+    inspect->add_flag("--json", options->json, "as JSON");
+    inspect->add_option("--groups", options->groups, "how many groups to list (10)")
+        ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
+        ->type_name("N");
+    return inspect;
+}
+
+CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
+    CLI::App *tokenize = app->add_subcommand(
+        "tokenize", "{\"text\": ..} lines on stdin to {\"tokens\": [..]} lines on stdout");
+    tokenize->add_option("--model,-m", options->model, "model directory or tokenizer.json")
+        ->required()
+        ->type_name("DIR");
+    tokenize->add_flag("--no-special", options->no_special,
+                       "do not add the tokenizer's BOS and the like");
+    tokenize->add_flag("--no-parse-special", options->no_parse_special,
+                       "special tokens written in the text are plain text");
+    tokenize->add_flag("--decode", options->decode, "tokens to text; special tokens left out");
+    tokenize->add_flag("--keep-special", options->keep_special,
+                       "with --decode: special tokens stay in the text");
+    add_whole(tokenize, "--threads", &options->threads, 0, "CPU threads (every core)");
+    add_size(tokenize, "--max-line-bytes", &options->max_line_bytes, 1,
+             "a longer line is an error (256MiB)");
+    return tokenize;
+}
+
+std::string version_text() {
+    const uint32_t version = batchllm_version();
+    return "batchllm " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) +
+           "." + std::to_string(version & 0xFF);
+}
+
+} // namespace
+
+int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted) {
+    CLI::App app("Runs a language model over a whole data set at once.", "batchllm");
+    app.set_version_flag("--version", version_text());
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(34);
+    RunOptions run_options;
+    PlanOptions plan_options;
+    InspectOptions inspect_options;
+    TokenizeOptions tokenize_options;
+    CLI::App *run = add_run(&app, &run_options);
+    CLI::App *plan = add_plan(&app, &plan_options);
+    CLI::App *inspect = add_inspect(&app, &inspect_options);
+    CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
+    const std::string first = argc > 1 ? argv[1] : "-";
+    if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
+        first != "tokenize") {
+        return report(std::string("no command \"").append(first) +
+                      "\": there are run, plan, inspect and tokenize");
+    }
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError &failure) {
+        // --help and --version come here too, and are no failures.
+        return app.exit(failure) == 0 ? exit_ok : exit_fatal;
+    }
+    if (app.got_subcommand(run)) return run_command(run_options, interrupted);
+    if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
+    if (app.got_subcommand(inspect)) return inspect_command(inspect_options);
+    if (app.got_subcommand(tokenize)) return tokenize_command(tokenize_options, interrupted);
+    return exit_fatal;
+}
+
+} // namespace batchllm::cli

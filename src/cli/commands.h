@@ -1,0 +1,90 @@
+// The program's commands: options in, exit code out. What goes wrong is on stderr.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "batchllm.h"
+#include "cli/row.h"
+
+namespace batchllm::cli {
+
+constexpr int exit_ok = 0;
+constexpr int exit_fatal = 1;
+constexpr int exit_row_errors = 3;
+constexpr int exit_interrupted = 130;
+
+struct InputOptions {
+    std::string input;
+    std::string model; // directory; empty: none
+    SamplingOptions sampling;
+    bool ignore_unknown_keys = false;
+    int64_t max_line_bytes = int64_t{256} << 20;
+    int32_t threads = 0;
+    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    int32_t levels = 1;
+};
+
+struct RunOptions {
+    InputOptions in;
+    std::string output;
+    bool resume = false;
+    bool force = false;
+    std::string backend = "auto";
+    std::string backend_options;
+    std::string devices;
+    std::string compute_type = "auto";
+    int64_t kv_memory_bytes = 0;
+    double kv_memory_fraction = 0;
+    int64_t step_tokens = 0;
+    int64_t max_request_tokens = 0;
+    int64_t max_requests = 0;
+    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    uint64_t seed = 0;
+    int64_t window_tokens = int64_t{32} << 20;
+    int64_t window_rows = int64_t{256} << 10;
+    std::string plan;
+    std::string save_plan;
+    std::string timeline;
+    std::string stats;
+    std::string progress = "auto";
+    int32_t log_level = BATCHLLM_LOG_WARNING;
+};
+
+struct PlanOptions {
+    InputOptions in;
+    std::string output;
+    std::string stats;
+    std::string previous;
+    bool self_contained = false;
+};
+
+struct InspectOptions {
+    std::string path;
+    bool json = false;
+    int64_t groups = 10; // the largest so many are listed
+};
+
+struct TokenizeOptions {
+    std::string model; // directory or tokenizer.json
+    bool no_special = false;
+    bool no_parse_special = false;
+    bool decode = false;
+    bool keep_special = false;
+    int32_t threads = 0;
+    int64_t max_line_bytes = int64_t{256} << 20;
+};
+
+// interrupted: set by SIGINT and SIGTERM.
+int run_command(const RunOptions &options, const std::atomic<bool> &interrupted);
+int plan_command(const PlanOptions &options, const std::atomic<bool> &interrupted);
+int inspect_command(const InspectOptions &options);
+int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted);
+
+// Prints "batchllm: message" on stderr and returns exit_fatal.
+int report(const std::string &message);
+
+} // namespace batchllm::cli

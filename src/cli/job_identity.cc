@@ -1,0 +1,205 @@
+#include "cli/job_identity.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <simdjson.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "cli/json_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+class Descriptor {
+  public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(const Descriptor &) = delete;
+    Descriptor &operator=(const Descriptor &) = delete;
+    ~Descriptor() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    int get() const { return fd_; }
+
+  private:
+    int fd_;
+};
+
+std::string hexadecimal(uint64_t value) {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+    return text;
+}
+
+class Hasher {
+  public:
+    Hasher() : state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
+    Hasher(const Hasher &) = delete;
+    Hasher &operator=(const Hasher &) = delete;
+    ~Hasher() { XXH3_freeState(state_); }
+    void update(const void *data, size_t bytes) { XXH3_64bits_update(state_, data, bytes); }
+    std::string digest() const { return hexadecimal(XXH3_64bits_digest(state_)); }
+
+  private:
+    XXH3_state_t *state_;
+};
+
+// Hash of the whole file when it has at most whole_bytes, else of `blocks` blocks of block_bytes,
+// evenly spread, the first and the last of the file among them. With its size.
+Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int64_t blocks,
+                              int64_t block_bytes, int64_t *file_bytes) {
+    Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat info;
+    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) {
+        return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", path.c_str(), std::strerror(errno));
+    }
+    const int64_t size = info.st_size;
+    if (file_bytes != nullptr) *file_bytes = size;
+    if (size <= whole_bytes) {
+        block_bytes = int64_t{1} << 20;
+        blocks = (size + block_bytes - 1) / block_bytes;
+    }
+    Hasher hasher;
+    std::vector<char> buffer(static_cast<size_t>(block_bytes));
+    for (int64_t block = 0; block < blocks; ++block) {
+        int64_t offset = block * block_bytes;
+        if (size > whole_bytes) {
+            offset = static_cast<int64_t>(static_cast<__int128>(size - block_bytes) * block /
+                                          (blocks - 1));
+        }
+        const auto wanted = static_cast<size_t>(std::min(block_bytes, size - offset));
+        size_t got = 0;
+        while (got < wanted) {
+            const ssize_t part = ::pread(fd.get(), buffer.data() + got, wanted - got,
+                                         offset + static_cast<int64_t>(got));
+            if (part < 0 && errno == EINTR) continue;
+            if (part < 0) {
+                return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
+                             std::strerror(errno));
+            }
+            if (part == 0) break;
+            got += static_cast<size_t>(part);
+        }
+        hasher.update(buffer.data(), got);
+    }
+    return hasher.digest();
+}
+
+// The weights files of a directory, sorted by name.
+Result<std::vector<std::string>> weights_files(const std::string &directory) {
+    DIR *handle = ::opendir(directory.c_str());
+    if (handle == nullptr) {
+        return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", directory.c_str(),
+                     std::strerror(errno));
+    }
+    std::vector<std::string> names;
+    while (const dirent *entry = ::readdir(handle)) {
+        const std::string name = entry->d_name;
+        if (name.ends_with(".safetensors")) names.push_back(name);
+    }
+    ::closedir(handle);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+} // namespace
+
+Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
+    for (const char *name : {"config.json", "generation_config.json", "tokenizer.json",
+                             "tokenizer_config.json", "model.safetensors.index.json"}) {
+        const std::string path = model_dir + "/" + name;
+        std::string value = "none";
+        if (file_exists(path)) {
+            ASSIGN_OR_RETURN(value, hash_file(path, INT64_MAX, 0, 0, nullptr));
+        }
+        identity->add(std::string("model ") + name, value);
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, weights_files(model_dir));
+    Hasher hasher;
+    for (const std::string &name : names) {
+        int64_t bytes = 0;
+        ASSIGN_OR_RETURN(const std::string hash,
+                         hash_file(model_dir + "/" + name, 1 << 20, 512, 4096, &bytes));
+        const std::string entry = name + ":" + std::to_string(bytes) + ":" + hash + "\n";
+        hasher.update(entry.data(), entry.size());
+    }
+    identity->add("model weights", names.empty() ? "none" : hasher.digest());
+    return {};
+}
+
+Status add_input_parts(JobIdentity *identity, const std::string &path) {
+    int64_t bytes = 0;
+    ASSIGN_OR_RETURN(const std::string hash,
+                     hash_file(path, int64_t{1} << 30, 4096, 65536, &bytes));
+    identity->add("input bytes", std::to_string(bytes));
+    identity->add("input content", hash);
+    return {};
+}
+
+std::string JobIdentity::to_json() const {
+    std::string out;
+    JsonObject object(&out);
+    object.field("batchllm_state", 1).field("created", created);
+    object.key("job");
+    JsonObject job(&out);
+    for (const auto &[name, value] : parts) job.field(name, std::string_view(value));
+    job.close();
+    object.close();
+    return out;
+}
+
+Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_view json) {
+    simdjson::dom::parser parser;
+    simdjson::dom::object root, job;
+    JobIdentity identity;
+    int64_t version = 0;
+    const bool readable = parser.parse(json.data(), json.size()).get(root) == simdjson::SUCCESS &&
+                          root["batchllm_state"].get(version) == simdjson::SUCCESS &&
+                          root["created"].get(identity.created) == simdjson::SUCCESS &&
+                          root["job"].get(job) == simdjson::SUCCESS;
+    if (!readable) {
+        return error(BATCHLLM_ERROR_IO, "%s: not a state file of batchllm run", path.c_str());
+    }
+    if (version != 1) {
+        return error(BATCHLLM_ERROR_IO, "%s: state format %lld is newer than this program's 1",
+                     path.c_str(), static_cast<long long>(version));
+    }
+    for (const auto [name, value] : job) {
+        std::string_view text;
+        if (value.get(text) != simdjson::SUCCESS) {
+            return error(BATCHLLM_ERROR_IO, "%s: not a state file of batchllm run", path.c_str());
+        }
+        identity.add(std::string(name), std::string(text));
+    }
+    return identity;
+}
+
+std::string JobIdentity::differences(const JobIdentity &earlier) const {
+    const auto find = [](const JobIdentity &identity, const std::string &name) {
+        for (const auto &part : identity.parts) {
+            if (part.first == name) return part.second;
+        }
+        return std::string("unset");
+    };
+    std::string text;
+    const auto compare = [&](const std::string &name) {
+        const std::string was = find(earlier, name), now = find(*this, name);
+        if (was != now) {
+            text += (text.empty() ? "" : ", ") + name + " (was " + was + ", now " + now + ")";
+        }
+    };
+    for (const auto &part : parts) compare(part.first);
+    for (const auto &part : earlier.parts) {
+        if (find(*this, part.first) == "unset") compare(part.first);
+    }
+    return text;
+}
+
+} // namespace batchllm::cli

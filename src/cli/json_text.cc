@@ -1,0 +1,121 @@
+#include "cli/json_text.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <simdjson.h>
+
+namespace batchllm::cli {
+namespace {
+
+constexpr char hex_digits[] = "0123456789abcdef";
+
+// Length of the well-formed UTF-8 character at the front of text; 0 when there is none.
+size_t character_length(std::string_view text) {
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned char lead = byte(0);
+    if (lead < 0x80) return 1;
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+    for (size_t i = 1; i < length; ++i) {
+        if ((byte(i) & 0xC0) != 0x80) return 0;
+    }
+    if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) >= 0xA0) ||
+        (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) >= 0x90)) {
+        return 0;
+    }
+    return length;
+}
+
+std::string repaired(std::string_view text) {
+    std::string out;
+    while (!text.empty()) {
+        const size_t length = character_length(text);
+        if (length == 0) {
+            out += "\xEF\xBF\xBD";
+            text.remove_prefix(1);
+        } else {
+            out += text.substr(0, length);
+            text.remove_prefix(length);
+        }
+    }
+    return out;
+}
+
+void append_escaped(std::string *out, std::string_view text) {
+    size_t plain = 0; // text[plain, i) needs no escape
+    for (size_t i = 0; i < text.size(); ++i) {
+        const auto c = static_cast<unsigned char>(text[i]);
+        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7F) continue;
+        out->append(text, plain, i - plain);
+        plain = i + 1;
+        switch (c) {
+        case '"':
+            *out += "\\\"";
+            break;
+        case '\\':
+            *out += "\\\\";
+            break;
+        case '\n':
+            *out += "\\n";
+            break;
+        case '\r':
+            *out += "\\r";
+            break;
+        case '\t':
+            *out += "\\t";
+            break;
+        default:
+            *out += "\\u00";
+            *out += hex_digits[c >> 4];
+            *out += hex_digits[c & 15];
+        }
+    }
+    out->append(text, plain);
+}
+
+template <typename T> void append_number(std::string *out, T value) {
+    char buffer[32];
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+    out->append(buffer, end);
+}
+
+} // namespace
+
+void append_json(std::string *out, std::string_view text) {
+    *out += '"';
+    if (simdjson::validate_utf8(text.data(), text.size())) {
+        append_escaped(out, text);
+    } else {
+        append_escaped(out, repaired(text));
+    }
+    *out += '"';
+}
+
+std::string quoted(std::string_view text) {
+    std::string out(1, '"');
+    out += text;
+    out += '"';
+    return out;
+}
+
+void append_json_integer(std::string *out, int64_t value) { append_number(out, value); }
+void append_json_integer(std::string *out, uint64_t value) { append_number(out, value); }
+
+void append_json(std::string *out, float value) {
+    if (std::isfinite(value)) {
+        append_number(out, value);
+    } else {
+        *out += "null";
+    }
+}
+
+void append_json(std::string *out, double value) {
+    if (std::isfinite(value)) {
+        append_number(out, value);
+    } else {
+        *out += "null";
+    }
+}
+
+} // namespace batchllm::cli

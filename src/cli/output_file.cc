@@ -1,0 +1,341 @@
+#include "cli/output_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "base/file.h"
+
+namespace batchllm::cli {
+namespace {
+
+constexpr int64_t record_bytes = 16;
+
+uint64_t line_hash(std::string_view line) { return XXH3_64bits(line.data(), line.size()); }
+
+void append_word(std::string *out, uint64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
+}
+
+uint64_t read_word(const char *bytes) {
+    uint64_t value = 0;
+    for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+    return value;
+}
+
+Status io_error(const std::string &path, const char *what) {
+    const int code = errno;
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
+
+// Writes all, or tells how much went out before the error.
+Status write_all(int fd, const std::string &path, std::string_view bytes, size_t *written) {
+    *written = 0;
+    while (*written < bytes.size()) {
+        const ssize_t part = ::write(fd, bytes.data() + *written, bytes.size() - *written);
+        if (part < 0) {
+            if (errno == EINTR) continue;
+            return io_error(path, "cannot write");
+        }
+        *written += static_cast<size_t>(part);
+    }
+    return {};
+}
+
+// Reads a file front to back through one buffer.
+class Scanner {
+  public:
+    Scanner(int fd, std::string path, int64_t offset)
+        : fd_(fd), path_(std::move(path)), offset_(offset) {}
+
+    // The bytes up to and including the next `end`; *whole is false when the file ends first.
+    Result<std::string_view> until(char end, bool *whole) {
+        size_t searched = 0;
+        while (true) {
+            const size_t found = buffer_.find(end, begin_ + searched);
+            if (found != std::string::npos) {
+                *whole = true;
+                return take(found + 1 - begin_);
+            }
+            searched = buffer_.size() - begin_;
+            ASSIGN_OR_RETURN(const bool more, fill());
+            if (!more) {
+                *whole = false;
+                return take(searched);
+            }
+        }
+    }
+    // Exactly `bytes` bytes; fewer only at the end of the file.
+    Result<std::string_view> exactly(size_t bytes) {
+        while (buffer_.size() - begin_ < bytes) {
+            ASSIGN_OR_RETURN(const bool more, fill());
+            if (!more) break;
+        }
+        return take(std::min(bytes, buffer_.size() - begin_));
+    }
+
+  private:
+    std::string_view take(size_t bytes) {
+        const std::string_view view(buffer_.data() + begin_, bytes);
+        begin_ += bytes;
+        return view;
+    }
+    Result<bool> fill() {
+        constexpr size_t chunk = size_t{1} << 18;
+        buffer_.erase(0, begin_);
+        begin_ = 0;
+        const size_t size = buffer_.size();
+        buffer_.resize(size + chunk);
+        ssize_t got = -1;
+        do {
+            got = ::pread(fd_, buffer_.data() + size, chunk, offset_);
+        } while (got < 0 && errno == EINTR);
+        buffer_.resize(size + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+        if (got < 0) return io_error(path_, "cannot read");
+        offset_ += got;
+        return got > 0;
+    }
+
+    int fd_;
+    std::string path_;
+    int64_t offset_;
+    std::string buffer_;
+    size_t begin_ = 0;
+};
+
+bool same_file(int fd, const std::string &path) {
+    struct stat one, other;
+    return ::fstat(fd, &one) == 0 && ::stat(path.c_str(), &other) == 0 &&
+           one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+} // namespace
+
+bool LineSet::insert(int64_t line) {
+    const auto word = static_cast<size_t>(line >> 6);
+    if (word >= words_.size()) words_.resize(word + word / 2 + 1024);
+    const uint64_t bit = uint64_t{1} << (line & 63);
+    if ((words_[word] & bit) != 0) return false;
+    words_[word] |= bit;
+    return true;
+}
+
+void OutputBatch::commit_line(int64_t input_line, bool failed) {
+    const size_t begin = ends_.empty() ? 0 : ends_.back();
+    append_word(&records_, static_cast<uint64_t>(input_line) << 1 | (failed ? 1 : 0));
+    append_word(&records_, line_hash(std::string_view(text_).substr(begin)));
+    ends_.push_back(text_.size());
+    if (failed) ++failed_;
+}
+
+void OutputBatch::clear() {
+    text_.clear();
+    records_.clear();
+    ends_.clear();
+    failed_ = 0;
+}
+
+Result<OutputFile> OutputFile::open(const std::string &path, const std::string &input_path,
+                                    ExistingOutput existing, JobIdentity *identity) {
+    OutputFile file;
+    file.path_ = path == "-" ? "stdout" : path;
+    file.state_path_ = path + ".state";
+    if (path == "-") {
+        if (existing == ExistingOutput::resume) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an output file");
+        }
+        file.fd_ = STDOUT_FILENO;
+        return file;
+    }
+    struct stat info;
+    // A pipe opened for reading too would never tell that its reader has gone.
+    const bool special = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+    file.fd_ =
+        ::open(path.c_str(), (special ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND) | O_CLOEXEC, 0666);
+    file.owned_ = true;
+    if (file.fd_ < 0 || ::fstat(file.fd_, &info) != 0) return io_error(path, "cannot open");
+    file.regular_ = S_ISREG(info.st_mode);
+    if (!file.regular_) {
+        if (existing == ExistingOutput::resume) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: not a regular file: --resume cannot read it back", path.c_str());
+        }
+        return file;
+    }
+    if (input_path != "-" && same_file(file.fd_, input_path)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path.c_str());
+    }
+    if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK) {
+            return error(BATCHLLM_ERROR_IO, "%s: another run is writing to it", path.c_str());
+        }
+        return io_error(path, "cannot lock");
+    }
+    RETURN_IF_ERROR(file.prepare(existing, identity));
+    return file;
+}
+
+// Brings a regular output file and its state into a known condition: empty, or resumed.
+Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
+    struct stat info;
+    if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+    if (existing == ExistingOutput::resume && identity == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
+    }
+    if (existing == ExistingOutput::resume && file_exists(state_path_)) {
+        return resume_state(identity);
+    }
+    if (info.st_size > 0) {
+        if (existing == ExistingOutput::refuse) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: exists; --resume goes on with it, --force starts over",
+                         path_.c_str());
+        }
+        if (existing == ExistingOutput::resume) {
+            return error(BATCHLLM_ERROR_IO,
+                         "%s: not found, so it is not known which rows are done; --force starts "
+                         "over",
+                         state_path_.c_str());
+        }
+        if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
+    }
+    if (identity != nullptr) return start_state(*identity);
+    if (::unlink(state_path_.c_str()) != 0 && errno != ENOENT) {
+        return io_error(state_path_, "cannot remove");
+    }
+    return {};
+}
+
+Status OutputFile::start_state(const JobIdentity &identity) {
+    const std::string header = identity.to_json() + "\n";
+    RETURN_IF_ERROR(write_file(state_path_, header));
+    state_fd_ = ::open(state_path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
+    if (state_fd_ < 0) return io_error(state_path_, "cannot open");
+    state_bytes_ = static_cast<int64_t>(header.size());
+    return {};
+}
+
+Status OutputFile::resume_state(JobIdentity *identity) {
+    state_fd_ = ::open(state_path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
+    if (state_fd_ < 0) return io_error(state_path_, "cannot open");
+    Scanner scanner(state_fd_, state_path_, 0);
+    bool whole = false;
+    ASSIGN_OR_RETURN(const std::string_view first, scanner.until('\n', &whole));
+    const auto records_begin = static_cast<uint64_t>(first.size());
+    ASSIGN_OR_RETURN(const JobIdentity earlier, JobIdentity::from_json(state_path_, first));
+    const std::string differences = identity->differences(earlier);
+    if (!differences.empty()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: cannot resume: not the same job: %s; --force starts over", path_.c_str(),
+                     differences.c_str());
+    }
+    identity->created = earlier.created;
+    return match_lines(records_begin);
+}
+
+// Pairs the output's lines with the state's records, and cuts off what has no partner.
+Status OutputFile::match_lines(uint64_t records_begin) {
+    Scanner lines(fd_, path_, 0);
+    Scanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));
+    state_bytes_ = static_cast<int64_t>(records_begin);
+    int64_t surplus = 0;
+    while (true) {
+        bool whole = false;
+        ASSIGN_OR_RETURN(const std::string_view line, lines.until('\n', &whole));
+        if (!whole) break; // torn, or the end
+        if (surplus > 0) {
+            ++surplus;
+            continue;
+        }
+        ASSIGN_OR_RETURN(const std::string_view record,
+                         records.exactly(static_cast<size_t>(record_bytes)));
+        if (static_cast<int64_t>(record.size()) < record_bytes) {
+            // Only a machine that went down can leave lines without records: they are run again.
+            surplus = 1;
+            continue;
+        }
+        const uint64_t word = read_word(record.data());
+        if (read_word(record.data() + 8) != line_hash(line)) {
+            return error(BATCHLLM_ERROR_IO,
+                         "%s: line %lld is not what an earlier run wrote there; --force starts "
+                         "over",
+                         path_.c_str(), static_cast<long long>(resumed_rows_ + 1));
+        }
+        if (word >> 1 == 0 || word >> 41 != 0 || !done_.insert(static_cast<int64_t>(word >> 1))) {
+            return error(BATCHLLM_ERROR_IO, "%s: damaged at record %lld; --force starts over",
+                         state_path_.c_str(), static_cast<long long>(resumed_rows_ + 1));
+        }
+        ++resumed_rows_;
+        resumed_failed_ += static_cast<int64_t>(word & 1);
+        bytes_ += static_cast<int64_t>(line.size());
+        state_bytes_ += record_bytes;
+    }
+    surplus_lines_ = surplus;
+    if (::ftruncate(fd_, bytes_) != 0) return io_error(path_, "cannot cut off a torn line");
+    if (::ftruncate(state_fd_, state_bytes_) != 0) return io_error(state_path_, "cannot truncate");
+    return {};
+}
+
+OutputFile::OutputFile(OutputFile &&other) noexcept
+    : path_(std::move(other.path_)), state_path_(std::move(other.state_path_)),
+      fd_(std::exchange(other.fd_, -1)), state_fd_(std::exchange(other.state_fd_, -1)),
+      owned_(std::exchange(other.owned_, false)), regular_(other.regular_), bytes_(other.bytes_),
+      state_bytes_(other.state_bytes_), done_(std::move(other.done_)),
+      resumed_rows_(other.resumed_rows_), resumed_failed_(other.resumed_failed_),
+      surplus_lines_(other.surplus_lines_), rows_written_(other.rows_written_),
+      rows_failed_(other.rows_failed_) {}
+
+OutputFile::~OutputFile() {
+    if (owned_ && fd_ >= 0) ::close(fd_);
+    if (state_fd_ >= 0) ::close(state_fd_);
+}
+
+Status OutputFile::append(const OutputBatch &batch) {
+    size_t written = 0;
+    if (state_fd_ >= 0) {
+        Status status = write_all(state_fd_, state_path_, batch.records(), &written);
+        if (!status.ok()) {
+            // Records without lines do no harm, but half a record would shift all later ones.
+            if (::ftruncate(state_fd_, state_bytes_) != 0) return io_error(state_path_, "truncate");
+            return status;
+        }
+    }
+    Status status = write_all(fd_, path_, batch.lines(), &written);
+    int64_t lines = 0;
+    int64_t failed = 0;
+    size_t kept = 0;
+    for (const size_t end : batch.line_ends()) {
+        if (end > written) break;
+        kept = end;
+        failed += batch.records()[static_cast<size_t>(lines * record_bytes)] & 1;
+        ++lines;
+    }
+    bytes_ += static_cast<int64_t>(kept);
+    state_bytes_ += lines * record_bytes;
+    rows_written_ += lines;
+    rows_failed_ += failed;
+    if (!status.ok() && regular_) {
+        // Leaves whole lines only. If this fails too, --resume does the same.
+        if (::ftruncate(fd_, bytes_) != 0 ||
+            (state_fd_ >= 0 && ::ftruncate(state_fd_, state_bytes_) != 0)) {
+            return status;
+        }
+    }
+    return status;
+}
+
+Status OutputFile::sync() {
+    if (!regular_) return {};
+    if (state_fd_ >= 0 && ::fdatasync(state_fd_) != 0) return io_error(state_path_, "cannot sync");
+    if (::fdatasync(fd_) != 0) return io_error(path_, "cannot sync");
+    return {};
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,105 @@
+// Output lines -> an append-only file that a killed job can be resumed from.
+//
+// Beside OUTPUT stands OUTPUT.state: one line of JSON that says what job this is (JobIdentity),
+// then for each line of the output, in its order, a record of 16 bytes: which input line it answers
+// and a hash of the output line. The record is written before the line. So at any moment the state
+// holds at least the records of all lines in the output, and a job killed anywhere is resumed by
+// dropping a torn last line and the records that have no line. docs/formats.md has the layout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/job_identity.h"
+
+namespace batchllm::cli {
+
+// Set of input line numbers.
+class LineSet {
+  public:
+    bool contains(int64_t line) const {
+        const auto word = static_cast<size_t>(line >> 6);
+        return word < words_.size() && (words_[word] >> (line & 63) & 1) != 0;
+    }
+    // False when it was there already.
+    bool insert(int64_t line);
+
+  private:
+    std::vector<uint64_t> words_;
+};
+
+enum class ExistingOutput : uint8_t { refuse, resume, overwrite };
+
+// Lines made ready to be written together.
+class OutputBatch {
+  public:
+    // The buffer to append one whole line to, LF included; then commit it.
+    std::string *text() { return &text_; }
+    void commit_line(int64_t input_line, bool failed);
+
+    const std::string &lines() const { return text_; }
+    const std::string &records() const { return records_; }
+    const std::vector<size_t> &line_ends() const { return ends_; }
+    int64_t failed() const { return failed_; }
+    bool empty() const { return ends_.empty(); }
+    void clear();
+
+  private:
+    std::string text_;
+    std::string records_;
+    std::vector<size_t> ends_; // in text_
+    int64_t failed_ = 0;
+};
+
+class OutputFile {
+  public:
+    // "-" is stdout. The file is locked against other runs until it is closed. identity null: the
+    // job cannot be resumed (its input is a pipe), so no state is kept. input_path: refused when it
+    // is the same file.
+    static Result<OutputFile> open(const std::string &path, const std::string &input_path,
+                                   ExistingOutput existing, JobIdentity *identity);
+    OutputFile(OutputFile &&other) noexcept;
+    OutputFile &operator=(OutputFile &&) = delete;
+    ~OutputFile();
+
+    // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
+    Status append(const OutputBatch &batch);
+
+    // To the disk itself: what was written outlives the machine.
+    Status sync();
+
+    const LineSet &done() const { return done_; } // by earlier runs
+    int64_t resumed_rows() const { return resumed_rows_; }
+    int64_t resumed_failed() const { return resumed_failed_; }
+    int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state
+    int64_t rows_written() const { return rows_written_; }   // by this run
+    int64_t rows_failed() const { return rows_failed_; }
+    bool resumable() const { return state_fd_ >= 0; }
+
+  private:
+    OutputFile() = default;
+    Status prepare(ExistingOutput existing, JobIdentity *identity);
+    Status start_state(const JobIdentity &identity);
+    Status resume_state(JobIdentity *identity);
+    Status match_lines(uint64_t records_begin);
+
+    std::string path_;
+    std::string state_path_;
+    int fd_ = -1;
+    int state_fd_ = -1;
+    bool owned_ = false;
+    bool regular_ = false;
+    int64_t bytes_ = 0;       // of whole lines in the output
+    int64_t state_bytes_ = 0; // of whole records in the state, its first line included
+    LineSet done_;
+    int64_t resumed_rows_ = 0;
+    int64_t resumed_failed_ = 0;
+    int64_t surplus_lines_ = 0;
+    int64_t rows_written_ = 0;
+    int64_t rows_failed_ = 0;
+};
+
+} // namespace batchllm::cli

@@ -1,0 +1,311 @@
+#include "cli/output_row.h"
+
+#include <span>
+
+#include "cli/json_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+const char *finish_name(int32_t reason) {
+    switch (reason) {
+    case BATCHLLM_FINISH_STOP:
+        return "stop";
+    case BATCHLLM_FINISH_LENGTH:
+        return "length";
+    case BATCHLLM_FINISH_CANCELLED:
+        return "cancelled";
+    case BATCHLLM_FINISH_SCORED:
+        return "scored";
+    default:
+        return "error";
+    }
+}
+
+// Views of result i in the column batch.
+std::string_view text_of(const batchllm_results &results, int64_t i) {
+    const int64_t begin = results.text_offsets[i];
+    return {results.text + begin, static_cast<size_t>(results.text_offsets[i + 1] - begin)};
+}
+
+template <typename T> std::span<const T> slice(const T *values, const int64_t *offsets, int64_t i) {
+    return {values + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+}
+
+int64_t completion_tokens(const batchllm_results &results, int64_t i) {
+    return results.token_offsets[i + 1] - results.token_offsets[i];
+}
+
+RowError error_of(const batchllm_results &results, int64_t i) {
+    const int64_t begin = results.error_offsets[i];
+    return {row_error_code(results.statuses[i]),
+            std::string(results.errors + begin,
+                        static_cast<size_t>(results.error_offsets[i + 1] - begin))};
+}
+
+void append_error(std::string *out, int64_t line, const RowError &error) {
+    JsonObject object(out);
+    object.field("code", std::string_view(error.code))
+        .field("message", std::string_view(error.message))
+        .field("line", line);
+    object.close();
+}
+
+bool has_logprobs(const batchllm_results &results, int64_t i) {
+    return results.logprob_offsets[i + 1] > results.logprob_offsets[i];
+}
+
+// Whether any token of result i has likeliest ones listed.
+bool has_top(const batchllm_results &results, int64_t i) {
+    return results.top_offsets[results.logprob_offsets[i + 1]] >
+           results.top_offsets[results.logprob_offsets[i]];
+}
+
+// [[{"token": 5, "logprob": -0.1}, ...], ...]: one list a generated token.
+void append_top(std::string *out, const batchllm_results &results, int64_t i) {
+    *out += '[';
+    for (int64_t t = results.logprob_offsets[i]; t < results.logprob_offsets[i + 1]; ++t) {
+        *out += t == results.logprob_offsets[i] ? "[" : ",[";
+        for (int64_t k = results.top_offsets[t]; k < results.top_offsets[t + 1]; ++k) {
+            if (k > results.top_offsets[t]) *out += ',';
+            JsonObject object(out);
+            object.field("token", results.top_tokens[k]).field("logprob", results.top_logprobs[k]);
+            object.close();
+        }
+        *out += ']';
+    }
+    *out += ']';
+}
+
+void append_scores(JsonObject *object, std::string *out, const batchllm_results &results,
+                   int64_t i) {
+    object->key("scores");
+    append_json_list(out, slice(results.scores, results.score_offsets, i));
+    object->key("score_logprobs");
+    *out += '[';
+    for (int64_t s = results.score_offsets[i]; s < results.score_offsets[i + 1]; ++s) {
+        if (s > results.score_offsets[i]) *out += ',';
+        append_json_list(out, slice(results.score_logprobs, results.score_token_offsets, s));
+    }
+    *out += ']';
+}
+
+// The members of one sample in the program's own form.
+void append_sample(JsonObject *object, std::string *out, int64_t line,
+                   const batchllm_results &results, int64_t i) {
+    object->field("text", text_of(results, i));
+    object->key("tokens");
+    append_json_list(out, slice(results.tokens, results.token_offsets, i));
+    const bool ok = results.statuses[i] == BATCHLLM_OK;
+    object->field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
+    if (!ok) {
+        object->key("error");
+        append_error(out, line, error_of(results, i));
+    }
+    if (has_logprobs(results, i)) {
+        object->key("logprobs");
+        append_json_list(out, slice(results.logprobs, results.logprob_offsets, i));
+        if (has_top(results, i)) {
+            object->key("top_logprobs");
+            append_top(out, results, i);
+        }
+    }
+    if (results.score_offsets[i + 1] > results.score_offsets[i]) {
+        append_scores(object, out, results, i);
+    }
+}
+
+void append_usage(JsonObject *object, std::string *out, int64_t prompt, int64_t shared,
+                  int64_t completion) {
+    object->key("usage");
+    JsonObject usage(out);
+    usage.field("prompt_tokens", prompt)
+        .field("shared_tokens", shared)
+        .field("completion_tokens", completion);
+    usage.close();
+}
+
+void append_plain(std::string *out, int64_t line, const RowRecord &record,
+                  const batchllm_results &results, int64_t first, int64_t count) {
+    JsonObject object(out);
+    object.raw("id", record.id);
+    int64_t completion = 0;
+    for (int64_t i = first; i < first + count; ++i) completion += completion_tokens(results, i);
+    if (count == 1) {
+        append_sample(&object, out, line, results, first);
+    } else {
+        object.key("samples");
+        for (int64_t i = first; i < first + count; ++i) {
+            *out += i == first ? '[' : ',';
+            JsonObject sample(out);
+            append_sample(&sample, out, line, results, i);
+            sample.close();
+        }
+        *out += ']';
+    }
+    append_usage(&object, out, results.prompt_tokens[first], results.shared_tokens[first],
+                 completion);
+    object.close();
+    *out += '\n';
+}
+
+// The frame of an answer in the OpenAI batch format; the body is written between the two.
+class BatchAnswer {
+  public:
+    BatchAnswer(std::string *out, int64_t line, const RowRecord &record, int status_code)
+        : out_(out), answer_(out) {
+        const std::string number = std::to_string(line);
+        answer_.field("id", std::string_view("batch_req_" + number)).raw("custom_id", record.id);
+        answer_.key("response");
+        *out_ += "{\"status_code\":" + std::to_string(status_code) + ",\"request_id\":\"req_" +
+                 number + "\",\"body\":";
+    }
+    void close(const RowError *error, int64_t line) {
+        *out_ += '}';
+        answer_.key("error");
+        if (error != nullptr) {
+            append_error(out_, line, *error);
+        } else {
+            *out_ += "null";
+        }
+        answer_.close();
+        *out_ += '\n';
+    }
+
+  private:
+    std::string *out_;
+    JsonObject answer_;
+};
+
+// Tokens are named by their ids, as a token's own bytes need not be text.
+std::string token_name(int32_t token) { return "token_id:" + std::to_string(token); }
+
+void append_completion_logprobs(std::string *out, const batchllm_results &results, int64_t i) {
+    if (!has_logprobs(results, i)) {
+        *out += "null";
+        return;
+    }
+    JsonObject object(out);
+    object.key("tokens");
+    *out += '[';
+    const auto tokens = slice(results.tokens, results.token_offsets, i);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+        if (t > 0) *out += ',';
+        append_json(out, std::string_view(token_name(tokens[t])));
+    }
+    *out += ']';
+    object.key("token_logprobs");
+    append_json_list(out, slice(results.logprobs, results.logprob_offsets, i));
+    object.key("top_logprobs");
+    if (has_top(results, i)) {
+        *out += '[';
+        for (int64_t t = results.logprob_offsets[i]; t < results.logprob_offsets[i + 1]; ++t) {
+            if (t > results.logprob_offsets[i]) *out += ',';
+            JsonObject top(out);
+            for (int64_t k = results.top_offsets[t]; k < results.top_offsets[t + 1]; ++k) {
+                top.field(token_name(results.top_tokens[k]), results.top_logprobs[k]);
+            }
+            top.close();
+        }
+        *out += ']';
+    } else {
+        *out += "null";
+    }
+    object.close();
+}
+
+void append_completion(std::string *out, const OutputOptions &options, int64_t line,
+                       const RowRecord &record, const batchllm_results &results, int64_t first,
+                       int64_t count) {
+    BatchAnswer answer(out, line, record, 200);
+    const std::string &model = record.model.empty() ? options.model : record.model;
+    int64_t completion = 0;
+    JsonObject body(out);
+    body.field("id", std::string_view("cmpl-" + std::to_string(line)))
+        .field("object", "text_completion")
+        .field("created", options.created)
+        .field("model", std::string_view(model));
+    body.key("choices");
+    for (int64_t i = first; i < first + count; ++i) {
+        *out += i == first ? '[' : ',';
+        completion += completion_tokens(results, i);
+        const bool ok = results.statuses[i] == BATCHLLM_OK;
+        JsonObject choice(out);
+        choice.field("index", i - first).field("text", text_of(results, i)).key("logprobs");
+        append_completion_logprobs(out, results, i);
+        choice.field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
+        choice.close();
+    }
+    *out += ']';
+    const int64_t prompt = results.prompt_tokens[first];
+    body.key("usage");
+    JsonObject usage(out);
+    usage.field("prompt_tokens", prompt)
+        .field("completion_tokens", completion)
+        .field("total_tokens", prompt + completion)
+        .key("prompt_tokens_details");
+    JsonObject details(out);
+    details.field("cached_tokens", results.shared_tokens[first]);
+    details.close();
+    usage.close();
+    body.close();
+    answer.close(nullptr, line);
+}
+
+void append_plain_failure(std::string *out, int64_t line, const RowRecord &record,
+                          const RowError &error, int64_t prompt_tokens) {
+    JsonObject object(out);
+    object.raw("id", record.id).field("text", "").raw("tokens", "[]");
+    object.field("finish_reason", "error").key("error");
+    append_error(out, line, error);
+    append_usage(&object, out, prompt_tokens, 0, 0);
+    object.close();
+    *out += '\n';
+}
+
+void append_batch_failure(std::string *out, int64_t line, const RowRecord &record,
+                          const RowError &error) {
+    BatchAnswer answer(out, line, record, 400);
+    JsonObject body(out);
+    body.key("error");
+    JsonObject object(out);
+    object.field("message", std::string_view(error.message))
+        .field("type", "invalid_request_error")
+        .raw("param", "null")
+        .field("code", std::string_view(error.code));
+    object.close();
+    body.close();
+    answer.close(&error, line);
+}
+
+} // namespace
+
+bool append_result(std::string *out, const OutputOptions &options, int64_t line,
+                   const RowRecord &record, const batchllm_results &results, int64_t first,
+                   int64_t count) {
+    bool failed = true;
+    for (int64_t i = first; i < first + count; ++i) failed &= results.statuses[i] != BATCHLLM_OK;
+    const bool plain = record.format == RowFormat::plain;
+    if (failed && plain) {
+        append_plain_failure(out, line, record, error_of(results, first),
+                             results.prompt_tokens[first]);
+    } else if (failed) {
+        append_batch_failure(out, line, record, error_of(results, first));
+    } else if (plain) {
+        append_plain(out, line, record, results, first, count);
+    } else {
+        append_completion(out, options, line, record, results, first, count);
+    }
+    return failed;
+}
+
+void append_failure(std::string *out, int64_t line, const RowRecord &record,
+                    const RowError &error) {
+    if (record.format == RowFormat::plain) {
+        append_plain_failure(out, line, record, error, 0);
+    } else {
+        append_batch_failure(out, line, record, error);
+    }
+}
+
+} // namespace batchllm::cli

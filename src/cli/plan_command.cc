@@ -1,0 +1,231 @@
+// batchllm plan and inspect: input rows -> a plan file, and a plan file -> what it holds.
+#include "cli/commands.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <numeric>
+
+#include "base/file.h"
+#include "cli/api.h"
+#include "cli/json_text.h"
+#include "cli/progress.h"
+#include "cli/window.h"
+
+namespace batchllm::cli {
+namespace {
+
+const char *enlarge_name(int32_t enlarge) {
+    return enlarge == BATCHLLM_ENLARGE_NONE    ? "none"
+           : enlarge == BATCHLLM_ENLARGE_PAPER ? "paper"
+                                               : "optimal";
+}
+
+Result<batchllm_plan_stats> plan_stats(const batchllm_plan *plan) {
+    batchllm_plan_stats stats = {};
+    stats.struct_size = sizeof stats;
+    RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(plan, &stats)));
+    return stats;
+}
+
+struct GroupSummary {
+    int64_t group; // number in scheduling order
+    int64_t prefix_tokens;
+    int64_t head_tokens;
+    int64_t rows;
+    int64_t first_row; // lowest row number
+    int64_t saved() const { return prefix_tokens * (rows - 1); }
+};
+
+// The `count` groups that save most, most first.
+Result<std::vector<GroupSummary>> largest_groups(const batchllm_plan *plan, int64_t count) {
+    std::vector<GroupSummary> groups;
+    const auto more = [](const GroupSummary &a, const GroupSummary &b) {
+        return a.saved() != b.saved() ? a.saved() > b.saved() : a.group < b.group;
+    };
+    for (int64_t i = 0; i < batchllm_plan_group_count(plan); ++i) {
+        batchllm_plan_group_info info = {};
+        info.struct_size = sizeof info;
+        RETURN_IF_ERROR(call_status(batchllm_plan_group(plan, i, &info)));
+        if (info.prefix_tokens == 0 || info.row_count == 0) continue;
+        groups.push_back({i, info.prefix_tokens, info.head_tokens, info.row_count,
+                          *std::min_element(info.rows, info.rows + info.row_count)});
+    }
+    const auto kept = std::min(static_cast<size_t>(count), groups.size());
+    std::partial_sort(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(kept),
+                      groups.end(), more);
+    groups.resize(kept);
+    return groups;
+}
+
+void append_plan_stats(JsonObject *object, const batchllm_plan_stats &stats) {
+    object->field("rows", stats.rows)
+        .field("groups", stats.groups)
+        .field("grouped_rows", stats.grouped_rows)
+        .field("reused_rows", stats.reused_rows)
+        .field("logical_prompt_tokens", stats.logical_tokens)
+        .field("processed_prompt_tokens", stats.processed_tokens)
+        .field("shared_prompt_tokens", stats.logical_tokens - stats.processed_tokens)
+        .field("saving_ratio", stats.saving_ratio)
+        .field("longest_prefix", stats.longest_prefix)
+        .field("largest_group", stats.largest_group)
+        .field("enlarge", enlarge_name(stats.enlarge))
+        .field("levels", stats.levels)
+        .field("self_contained", stats.self_contained != 0);
+    char fingerprint[17];
+    std::snprintf(fingerprint, sizeof fingerprint, "%016llx",
+                  static_cast<unsigned long long>(stats.tokenizer_fingerprint));
+    object->field("tokenizer_fingerprint", static_cast<const char *>(fingerprint));
+}
+
+Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stats, int64_t failed,
+                        double tokenize_seconds) {
+    std::string out;
+    JsonObject object(&out);
+    append_plan_stats(&object, stats);
+    object.field("rows_failed", failed);
+    object.key("seconds");
+    JsonObject seconds(&out);
+    seconds.field("tokenize", tokenize_seconds).field("plan", stats.seconds);
+    seconds.close();
+    object.close();
+    return write_file(path, out + "\n");
+}
+
+// What a person wants to know of a plan, in lines.
+std::string describe(const batchllm_plan_stats &stats) {
+    const int64_t saved = stats.logical_tokens - stats.processed_tokens;
+    char ratio[32];
+    std::snprintf(ratio, sizeof ratio, "%.1f %%", 100 * stats.saving_ratio);
+    std::string text = "rows            " + format_count(stats.rows) + "\n";
+    text += "groups          " + format_count(stats.groups) + " with a shared prefix, of " +
+            format_count(stats.grouped_rows) + " rows\n";
+    text += "prompt tokens   " + format_count(stats.logical_tokens) + ", of which " +
+            format_count(stats.processed_tokens) + " are computed\n";
+    text += "saved           " + format_count(saved) + " tokens, " + ratio + "\n";
+    text += "longest prefix  " + format_count(stats.longest_prefix) + " tokens\n";
+    text += "largest group   " + format_count(stats.largest_group) + " rows\n";
+    text += std::string("made with       enlarge ") + enlarge_name(stats.enlarge) + ", levels " +
+            (stats.levels > 1 ? "many" : "one") +
+            (stats.self_contained != 0 ? ", tokens inside" : "") + "\n";
+    return text;
+}
+
+Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &interrupted,
+                      int64_t *failed) {
+    ASSIGN_OR_RETURN(LineReader input,
+                     LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted));
+    TokenizerHandle tokenizer;
+    if (!options.in.model.empty()) {
+        batchllm_tokenizer *created = nullptr;
+        RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.in.model.c_str(), &created)));
+        tokenizer.reset(created);
+    }
+    RowReaderOptions row_options;
+    row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
+    row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
+    WindowOptions windows; // one: the plan is of the whole input
+    windows.tokens = INT64_MAX;
+    windows.rows = INT64_MAX;
+    windows.threads = options.in.threads;
+    windows.keep_plan_tokens = options.self_contained;
+    windows.enlarge = options.in.enlarge;
+    windows.levels = options.in.levels;
+    windows.previous_plan = options.previous;
+    WindowBuilder builder(&input, std::move(row_options), std::move(windows), tokenizer.get(),
+                          nullptr, &interrupted);
+    ASSIGN_OR_RETURN(const std::unique_ptr<Window> window, builder.next());
+    if (interrupted.load()) return error(BATCHLLM_ERROR_STOPPED, "interrupted");
+    for (const FailedRow &row : window->failed) {
+        report("input line " + std::to_string(row.line) + ": " + row.error.code + ": " +
+               row.error.message);
+    }
+    *failed = static_cast<int64_t>(window->failed.size());
+    if (window->plan == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: no rows to plan",
+                     options.in.input.c_str());
+    }
+    RETURN_IF_ERROR(call_status(batchllm_plan_save(window->plan.get(), options.output.c_str())));
+    ASSIGN_OR_RETURN(const batchllm_plan_stats stats, plan_stats(window->plan.get()));
+    if (!options.stats.empty()) {
+        RETURN_IF_ERROR(write_plan_stats(options.stats, stats, *failed, window->tokenize_seconds));
+    }
+    std::string text = describe(stats);
+    if (!options.previous.empty()) {
+        text += "reused          " + format_count(stats.reused_rows) + " rows\n";
+    }
+    char seconds[64];
+    std::snprintf(seconds, sizeof seconds, "planned in      %.3f s\n", stats.seconds);
+    std::fputs((text + seconds).c_str(), stderr);
+    return {};
+}
+
+Status inspect(const InspectOptions &options) {
+    batchllm_plan *loaded = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_plan_load(options.path.c_str(), &loaded)));
+    const PlanHandle plan(loaded);
+    ASSIGN_OR_RETURN(const batchllm_plan_stats stats, plan_stats(loaded));
+    ASSIGN_OR_RETURN(const std::vector<GroupSummary> groups,
+                     largest_groups(loaded, options.groups));
+    std::string text;
+    if (options.json) {
+        JsonObject object(&text);
+        append_plan_stats(&object, stats);
+        object.key("largest_groups");
+        text += '[';
+        for (size_t i = 0; i < groups.size(); ++i) {
+            if (i > 0) text += ',';
+            JsonObject group(&text);
+            group.field("group", groups[i].group)
+                .field("prefix_tokens", groups[i].prefix_tokens)
+                .field("head_tokens", groups[i].head_tokens)
+                .field("rows", groups[i].rows)
+                .field("first_row", groups[i].first_row)
+                .field("saved_tokens", groups[i].saved());
+            group.close();
+        }
+        text += ']';
+        object.close();
+        text += '\n';
+    } else {
+        text = describe(stats);
+        if (!groups.empty()) text += "\nlargest savings      rows   prefix  first row\n";
+        for (const GroupSummary &group : groups) {
+            char line[128];
+            std::snprintf(line, sizeof line, "%15s %9s %8s %10s\n",
+                          format_count(group.saved()).c_str(), format_count(group.rows).c_str(),
+                          format_count(group.prefix_tokens).c_str(),
+                          format_count(group.first_row).c_str());
+            text += line;
+        }
+    }
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
+        std::fflush(stdout) != 0) {
+        return error(BATCHLLM_ERROR_IO, "stdout: cannot write");
+    }
+    return {};
+}
+
+} // namespace
+
+int plan_command(const PlanOptions &options, const std::atomic<bool> &interrupted) try {
+    int64_t failed = 0;
+    const Status status = make_plan_file(options, interrupted, &failed);
+    if (status.code() == BATCHLLM_ERROR_STOPPED) {
+        report("interrupted; no plan was written");
+        return exit_interrupted;
+    }
+    if (!status.ok()) return report(status.message());
+    return failed > 0 ? exit_row_errors : exit_ok;
+} catch (const std::exception &failure) {
+    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+}
+
+int inspect_command(const InspectOptions &options) try {
+    const Status status = inspect(options);
+    return status.ok() ? exit_ok : report(status.message());
+} catch (const std::exception &failure) {
+    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,499 @@
+#include "cli/row.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include <simdjson.h>
+
+#include "cli/json_text.h"
+#include "cli/row_keys.h"
+
+namespace batchllm::cli {
+
+using simdjson::dom::array;
+using simdjson::dom::element;
+using simdjson::dom::element_type;
+using simdjson::dom::object;
+
+batchllm_params view_params(const SamplingOptions &options,
+                            std::vector<const char *> *stop_strings) {
+    stop_strings->clear();
+    for (const std::string &stop : options.stop_strings) stop_strings->push_back(stop.c_str());
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = options.max_tokens;
+    params.temperature = options.temperature;
+    params.top_p = options.top_p;
+    params.min_p = options.min_p;
+    params.top_k = options.top_k;
+    params.repetition_penalty = options.repetition_penalty;
+    params.presence_penalty = options.presence_penalty;
+    params.frequency_penalty = options.frequency_penalty;
+    params.samples = options.samples;
+    params.seed = options.seed;
+    params.ignore_eos = options.ignore_eos ? 1 : 0;
+    params.logprobs = options.logprobs;
+    params.parse_special = options.parse_special ? 1 : 0;
+    params.add_special = options.add_special ? 1 : 0;
+    params.stop_tokens = options.stop_tokens.data();
+    params.stop_token_count = static_cast<int64_t>(options.stop_tokens.size());
+    params.stop_strings = stop_strings->data();
+    params.stop_string_count = static_cast<int64_t>(stop_strings->size());
+    params.bias_tokens = options.bias_tokens.data();
+    params.bias_values = options.bias_values.data();
+    params.bias_count = static_cast<int64_t>(options.bias_tokens.size());
+    return params;
+}
+
+std::string row_error_code(int32_t status) {
+    std::string name = batchllm_status_name(status);
+    const std::string prefix = "BATCHLLM_ERROR_";
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+    return name;
+}
+
+namespace {
+
+RowError format_error(std::string message) { return {"ROW_FORMAT", std::move(message)}; }
+
+RowError parameter_error(std::string message) {
+    return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER), std::move(message)};
+}
+
+RowError type_error(std::string_view key, const char *wanted) {
+    return format_error(quoted(key) + " must be " + wanted);
+}
+
+bool failed(const RowError &error) { return !error.code.empty(); }
+
+// Token ids of a JSON list. An id that no int32 holds is no token of any model.
+RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *tokens) {
+    array items;
+    if (value.get(items) != simdjson::SUCCESS) return type_error(key, "a list of token ids");
+    tokens->clear();
+    tokens->reserve(items.size());
+    for (const element item : items) {
+        int64_t token;
+        if (item.get(token) != simdjson::SUCCESS) {
+            if (!item.is_uint64()) return type_error(key, "a list of whole numbers");
+            token = INT64_MAX;
+        }
+        if (token < INT32_MIN || token > INT32_MAX) {
+            return {row_error_code(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN),
+                    quoted(key) + " holds an id that no vocabulary has"};
+        }
+        tokens->push_back(static_cast<int32_t>(token));
+    }
+    return {};
+}
+
+std::string to_string(element value) { return std::string(std::string_view(value)); }
+
+// Reads the parameters that both forms of row know, each under its key.
+class ParameterReader {
+  public:
+    explicit ParameterReader(std::shared_ptr<const SamplingOptions> defaults)
+        : defaults_(std::move(defaults)) {}
+
+    // Sets *known to whether the key is a parameter's. null leaves the default.
+    RowError read(std::string_view key, element value, bool *known);
+
+    std::shared_ptr<const SamplingOptions> take() {
+        if (own_ == nullptr) return defaults_;
+        return std::move(own_);
+    }
+    SamplingOptions &own() {
+        if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
+        return *own_;
+    }
+
+  private:
+    RowError read_integer(std::string_view key, element value, int32_t *field);
+    RowError read_number(std::string_view key, element value, float *field);
+    RowError read_flag(std::string_view key, element value, bool *field);
+    RowError read_stop(element value);
+    RowError read_bias(element value);
+
+    std::shared_ptr<const SamplingOptions> defaults_;
+    std::shared_ptr<SamplingOptions> own_;
+};
+
+RowError ParameterReader::read_integer(std::string_view key, element value, int32_t *field) {
+    int64_t number;
+    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a whole number");
+    if (number < INT32_MIN || number > INT32_MAX) {
+        return parameter_error(std::string(key) + " " + std::to_string(number) +
+                               " is out of range");
+    }
+    *field = static_cast<int32_t>(number);
+    return {};
+}
+
+RowError ParameterReader::read_number(std::string_view key, element value, float *field) {
+    double number;
+    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a number");
+    *field = static_cast<float>(number); // out of float's range: infinite, which the library names
+    return {};
+}
+
+RowError ParameterReader::read_flag(std::string_view key, element value, bool *field) {
+    if (value.get(*field) != simdjson::SUCCESS) return type_error(key, "true or false");
+    return {};
+}
+
+RowError ParameterReader::read_stop(element value) {
+    std::vector<std::string> stops;
+    if (value.is_string()) {
+        stops.push_back(to_string(value));
+    } else if (value.is_array()) {
+        for (const element item : array(value)) {
+            if (!item.is_string()) return type_error("stop", "a string or a list of strings");
+            stops.push_back(to_string(item));
+        }
+    } else {
+        return type_error("stop", "a string or a list of strings");
+    }
+    for (const std::string &stop : stops) {
+        if (stop.empty()) return parameter_error("stop holds an empty string");
+        if (stop.find('\0') != std::string::npos) {
+            return parameter_error("stop holds a string with a zero byte");
+        }
+    }
+    own().stop_strings = std::move(stops);
+    return {};
+}
+
+RowError ParameterReader::read_bias(element value) {
+    object pairs;
+    if (value.get(pairs) != simdjson::SUCCESS) {
+        return type_error("logit_bias", "an object of token ids and numbers");
+    }
+    std::vector<int32_t> tokens;
+    std::vector<float> values;
+    for (const auto [key, number] : pairs) {
+        const std::optional<int32_t> token = parse_token_id(key);
+        double bias;
+        if (!token || number.get(bias) != simdjson::SUCCESS) {
+            return type_error("logit_bias", "an object of token ids and numbers");
+        }
+        if (std::find(tokens.begin(), tokens.end(), *token) != tokens.end()) {
+            return format_error("logit_bias names token " + std::string(key) + " twice");
+        }
+        tokens.push_back(*token);
+        values.push_back(static_cast<float>(bias));
+    }
+    own().bias_tokens = std::move(tokens);
+    own().bias_values = std::move(values);
+    return {};
+}
+
+RowError ParameterReader::read(std::string_view key, element value, bool *known) {
+    const std::optional<ParameterKey> name = find_parameter_key(key);
+    *known = name.has_value();
+    if (!name || value.is_null()) return {};
+    SamplingOptions &options = own();
+    switch (*name) {
+    case ParameterKey::max_tokens:
+        return read_integer(key, value, &options.max_tokens);
+    case ParameterKey::temperature:
+        return read_number(key, value, &options.temperature);
+    case ParameterKey::top_p:
+        return read_number(key, value, &options.top_p);
+    case ParameterKey::min_p:
+        return read_number(key, value, &options.min_p);
+    case ParameterKey::top_k:
+        return read_integer(key, value, &options.top_k);
+    case ParameterKey::repetition_penalty:
+        return read_number(key, value, &options.repetition_penalty);
+    case ParameterKey::presence_penalty:
+        return read_number(key, value, &options.presence_penalty);
+    case ParameterKey::frequency_penalty:
+        return read_number(key, value, &options.frequency_penalty);
+    case ParameterKey::samples:
+        return read_integer(key, value, &options.samples);
+    case ParameterKey::seed: {
+        int64_t negative;
+        if (value.get(options.seed) == simdjson::SUCCESS) return {};
+        if (value.get(negative) != simdjson::SUCCESS) return type_error(key, "a whole number");
+        options.seed = static_cast<uint64_t>(negative);
+        return {};
+    }
+    case ParameterKey::ignore_eos:
+        return read_flag(key, value, &options.ignore_eos);
+    case ParameterKey::parse_special:
+        return read_flag(key, value, &options.parse_special);
+    case ParameterKey::add_special:
+        return read_flag(key, value, &options.add_special);
+    case ParameterKey::logprobs:
+        if (value.is_bool()) {
+            options.logprobs = bool(value) ? 0 : -1;
+            return {};
+        }
+        return read_integer(key, value, &options.logprobs);
+    case ParameterKey::stop:
+        return read_stop(value);
+    case ParameterKey::stop_tokens:
+        return read_tokens(key, value, &options.stop_tokens);
+    case ParameterKey::logit_bias:
+        return read_bias(value);
+    }
+    return {};
+}
+
+// A key given twice has no right answer: neither value is taken.
+RowError check_keys_differ(const object &members) {
+    std::vector<std::string_view> keys;
+    for (const auto member : members) keys.push_back(member.key);
+    std::sort(keys.begin(), keys.end());
+    const auto twice = std::adjacent_find(keys.begin(), keys.end());
+    if (twice == keys.end()) return {};
+    return format_error("the key " + quoted(*twice) + " is given twice");
+}
+
+RowError read_id(std::string_view key, element value, std::string *id) {
+    id->clear();
+    switch (value.type()) {
+    case element_type::STRING:
+        append_json(id, std::string_view(value));
+        return {};
+    case element_type::INT64:
+        append_json(id, int64_t(value));
+        return {};
+    case element_type::UINT64:
+        append_json(id, uint64_t(value));
+        return {};
+    case element_type::DOUBLE:
+        append_json(id, double(value));
+        return {};
+    default:
+        *id = "null";
+        return type_error(key, "a string or a number");
+    }
+}
+
+RowError read_score(element value, Row *row) {
+    array items;
+    if (value.get(items) != simdjson::SUCCESS || items.size() == 0) {
+        return type_error("score", "a list, not empty, of strings or of lists of token ids");
+    }
+    row->scored = true;
+    row->score_is_text = items.at(0).is_string();
+    for (const element item : items) {
+        if (item.is_string() != row->score_is_text) {
+            return type_error("score", "a list of strings, or a list of lists of token ids");
+        }
+        if (row->score_is_text) {
+            row->score_texts.push_back(to_string(item));
+        } else {
+            row->score_tokens.emplace_back();
+            RowError error = read_tokens("score", item, &row->score_tokens.back());
+            if (failed(error)) return error;
+        }
+        if (row->score_is_text ? row->score_texts.back().empty()
+                               : row->score_tokens.back().empty()) {
+            return {row_error_code(BATCHLLM_ERROR_ROW_EMPTY),
+                    "\"score\" holds an empty continuation"};
+        }
+    }
+    return {};
+}
+
+const char messages_error[] =
+    "\"messages\" needs the model's chat template, which this version does not apply; give "
+    "\"prompt\" with the text as the model is to see it, or \"tokens\"";
+
+RowError unknown_key(std::string_view key, const char *where) {
+    std::string message = "unknown key " + quoted(key) + where;
+    const std::string_view near = nearest_row_key(key);
+    if (!near.empty()) message += " (did you mean " + quoted(near) + "?)";
+    return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
+                                  "\"_\", or run with --ignore-unknown-keys");
+}
+
+// The program's own form of row.
+RowError read_plain(const object &members, const RowReaderOptions &options, Row *row) {
+    ParameterReader parameters(options.defaults);
+    int prompts = 0;
+    bool messages = false;
+    for (const auto [key, value] : members) {
+        RowError error;
+        bool known = true;
+        if (key == "id") continue;
+        if (key == "prompt") {
+            ++prompts;
+            if (!value.is_string()) return type_error(key, "a string (token ids go in \"tokens\")");
+            row->is_text = true;
+            row->text = to_string(value);
+        } else if (key == "tokens") {
+            ++prompts;
+            error = read_tokens(key, value, &row->tokens);
+        } else if (key == "messages") {
+            ++prompts;
+            messages = true;
+        } else if (key == "score") {
+            if (!value.is_null()) error = read_score(value, row);
+        } else {
+            error = parameters.read(key, value, &known);
+        }
+        if (failed(error)) return error;
+        if (!known && !is_own_key(key) && !options.ignore_unknown_keys) return unknown_key(key, "");
+    }
+    if (prompts != 1) {
+        return format_error(prompts == 0 ? "one of \"prompt\", \"tokens\", \"messages\" is missing"
+                                         : "only one of \"prompt\", \"tokens\", \"messages\" may "
+                                           "be given");
+    }
+    if (messages) return {row_error_code(BATCHLLM_ERROR_ROW_TEMPLATE), messages_error};
+    row->params = parameters.take();
+    return {};
+}
+
+// The prompt of a completions body: a string, a list of token ids, or a list of one of these.
+RowError read_body_prompt(element value, Row *row) {
+    if (value.is_array()) {
+        const array items(value);
+        if (items.size() > 0 && !items.at(0).is_number()) {
+            if (items.size() > 1) {
+                return format_error("\"prompt\" holds several prompts; give each a line");
+            }
+            value = items.at(0);
+        }
+    }
+    if (value.is_array()) return read_tokens("prompt", value, &row->tokens);
+    if (!value.is_string()) return type_error("prompt", "a string or a list of token ids");
+    row->is_text = true;
+    row->text = to_string(value);
+    return {};
+}
+
+// Features of the OpenAI interface that would change the answer are refused unless switched off.
+RowError read_unsupported(std::string_view key, element value, bool *known) {
+    *known = true;
+    if (key == "echo" || key == "stream") {
+        bool on = false;
+        if (value.is_null() || (value.get(on) == simdjson::SUCCESS && !on)) return {};
+        return parameter_error(std::string(key) + " is not supported");
+    }
+    if (key == "suffix") {
+        if (value.is_null() || (value.is_string() && std::string_view(value).empty())) return {};
+        return parameter_error("suffix is not supported");
+    }
+    if (key == "best_of") {
+        int64_t count = 0;
+        if (value.is_null() || (value.get(count) == simdjson::SUCCESS && count == 1)) return {};
+        return parameter_error("best_of is not supported");
+    }
+    *known = false;
+    return {};
+}
+
+RowError read_body(const object &body, const RowReaderOptions &options, Row *row) {
+    ParameterReader parameters(options.defaults);
+    bool prompt = false;
+    for (const auto [key, value] : body) {
+        RowError error;
+        bool known = true;
+        if (key == "model") {
+            if (!value.is_string()) return type_error(key, "a string");
+            row->record.model = to_string(value);
+        } else if (key == "prompt") {
+            prompt = true;
+            error = read_body_prompt(value, row);
+        } else {
+            error = parameters.read(key, value, &known);
+            if (!known) error = read_unsupported(key, value, &known);
+        }
+        if (failed(error)) return error;
+        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
+            !options.ignore_unknown_keys) {
+            return unknown_key(key, " in \"body\"");
+        }
+    }
+    if (!prompt) return format_error("\"prompt\" is missing in \"body\"");
+    row->params = parameters.take();
+    return {};
+}
+
+// A line of the OpenAI batch format.
+RowError read_batch(const object &members, const RowReaderOptions &options, Row *row) {
+    element body_value, value;
+    if (members["body"].get(body_value) != simdjson::SUCCESS) {
+        return format_error("\"body\" is missing");
+    }
+    object body;
+    if (body_value.get(body) != simdjson::SUCCESS) return type_error("body", "an object");
+    if (members["url"].get(value) != simdjson::SUCCESS || !value.is_string()) {
+        return format_error("\"url\" must be \"/v1/completions\" or \"/v1/chat/completions\"");
+    }
+    const std::string_view url(value);
+    if (url == "/v1/completions") row->record.format = RowFormat::completions;
+    if (url == "/v1/chat/completions") row->record.format = RowFormat::chat;
+    if (members["method"].get(value) == simdjson::SUCCESS &&
+        !(value.is_string() && std::string_view(value) == "POST")) {
+        return format_error("\"method\" must be \"POST\"");
+    }
+    for (const auto member : members) {
+        if (member.key != "body" && member.key != "url" && member.key != "method" &&
+            member.key != "custom_id" && !is_own_key(member.key) && !options.ignore_unknown_keys) {
+            return unknown_key(member.key, "");
+        }
+    }
+    RowError error = check_keys_differ(body);
+    if (failed(error)) return error;
+    if (row->record.format == RowFormat::completions) return read_body(body, options, row);
+    if (row->record.format == RowFormat::chat) {
+        if (body["model"].get(value) == simdjson::SUCCESS && value.is_string()) {
+            row->record.model = to_string(value);
+        }
+        return {row_error_code(BATCHLLM_ERROR_ROW_TEMPLATE), messages_error};
+    }
+    return format_error("url " + quoted(url) +
+                        " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
+}
+
+RowError json_error(simdjson::error_code code) {
+    if (code == simdjson::UTF8_ERROR) {
+        return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
+    }
+    return {"ROW_JSON", std::string("the line is not JSON: ") + simdjson::error_message(code)};
+}
+
+} // namespace
+
+RowReader::RowReader(RowReaderOptions options)
+    : options_(std::move(options)), parser_(std::make_unique<simdjson::dom::parser>()) {}
+RowReader::~RowReader() = default;
+
+RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
+    // A parser keeps memory for the longest line it has seen, at 14 times its size.
+    constexpr size_t long_line = size_t{8} << 20;
+    *row = Row();
+    row->line = line;
+    row->record.id = "null";
+    std::optional<simdjson::dom::parser> own;
+    simdjson::dom::parser &parser = text.size() > long_line ? own.emplace() : *parser_;
+
+    element root;
+    const simdjson::error_code code =
+        parser.parse(reinterpret_cast<const uint8_t *>(text.data()), text.size(), false).get(root);
+    if (code != simdjson::SUCCESS) return json_error(code);
+    object members;
+    if (root.get(members) != simdjson::SUCCESS) return format_error("the line is not an object");
+
+    element id;
+    const bool batch = members["custom_id"].get(id) == simdjson::SUCCESS ||
+                       members["body"].error() == simdjson::SUCCESS;
+    if (batch) row->record.format = RowFormat::batch_unknown;
+    row->record.id = std::to_string(line);
+    const char *id_key = batch ? "custom_id" : "id";
+    if (members[id_key].get(id) == simdjson::SUCCESS && !id.is_null()) {
+        RowError error = read_id(id_key, id, &row->record.id);
+        if (failed(error)) return error;
+    }
+    RowError error = check_keys_differ(members);
+    if (failed(error)) return error;
+    return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,101 @@
+// One input line -> a row to run, or what is wrong with it.
+//
+// Two forms are read: the program's own ({"id", "prompt" | "tokens" | "messages", parameters}) and
+// the OpenAI batch format ({"custom_id", "method", "url", "body"}). docs/formats.md lists the keys.
+// A key that is not known is an error, so that a misspelt parameter is never passed over; so is a
+// key given twice.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "batchllm.h"
+
+namespace simdjson::dom {
+class parser;
+}
+
+namespace batchllm::cli {
+
+// batchllm_params with its arrays owned. The command line makes the defaults; a row that says
+// something else has a copy of its own.
+struct SamplingOptions {
+    int32_t max_tokens = 128;
+    float temperature = 0;
+    float top_p = 1;
+    float min_p = 0;
+    int32_t top_k = 0;
+    float repetition_penalty = 1;
+    float presence_penalty = 0;
+    float frequency_penalty = 0;
+    int32_t samples = 1;
+    uint64_t seed = 0;
+    bool ignore_eos = false;
+    int32_t logprobs = -1;
+    bool parse_special = true;
+    bool add_special = true;
+    std::vector<int32_t> stop_tokens;
+    std::vector<std::string> stop_strings;
+    std::vector<int32_t> bias_tokens;
+    std::vector<float> bias_values;
+};
+
+// A view of the options for the library. stop_strings is scratch that must live as long.
+batchllm_params view_params(const SamplingOptions &options,
+                            std::vector<const char *> *stop_strings);
+
+enum class RowFormat : uint8_t { plain, completions, chat, batch_unknown };
+
+// What of a row its answer needs, kept until the row is done.
+struct RowRecord {
+    std::string id;    // JSON: a string or a number; "null" when the line could not be read
+    std::string model; // completions, chat: as the row named it
+    RowFormat format = RowFormat::plain;
+    int64_t most_tokens = 0; // that its samples may generate together
+};
+
+struct RowError {
+    std::string code; // ROW_..., the library's name or one of the program's own
+    std::string message;
+};
+
+struct Row {
+    int64_t line = 0;
+    RowRecord record;
+    std::shared_ptr<const SamplingOptions> params; // never null
+    bool is_text = false;                          // text, or else tokens
+    std::string text;
+    std::vector<int32_t> tokens;
+    bool scored = false; // by the continuations below, of which each is text or tokens
+    bool score_is_text = false;
+    std::vector<std::string> score_texts;
+    std::vector<std::vector<int32_t>> score_tokens;
+};
+
+struct RowReaderOptions {
+    std::shared_ptr<const SamplingOptions> defaults;
+    bool ignore_unknown_keys = false;
+};
+
+class RowReader {
+  public:
+    explicit RowReader(RowReaderOptions options);
+    ~RowReader();
+
+    // Reads a line; 64 bytes behind it must be readable. On an error (code not empty) row->line
+    // and what is known of row->record are set all the same.
+    RowError read(int64_t line, std::string_view text, Row *row);
+
+  private:
+    RowReaderOptions options_;
+    std::unique_ptr<simdjson::dom::parser> parser_;
+};
+
+// The name that input rows use of a status: "ROW_TOO_LONG" of BATCHLLM_ERROR_ROW_TOO_LONG.
+std::string row_error_code(int32_t status);
+
+} // namespace batchllm::cli

@@ -1,0 +1,132 @@
+#include "cli/row_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace batchllm::cli {
+namespace {
+
+using Entry = std::pair<std::string_view, ParameterKey>;
+constexpr std::array parameter_keys = {
+    Entry("max_tokens", ParameterKey::max_tokens),
+    Entry("temperature", ParameterKey::temperature),
+    Entry("top_p", ParameterKey::top_p),
+    Entry("min_p", ParameterKey::min_p),
+    Entry("top_k", ParameterKey::top_k),
+    Entry("repetition_penalty", ParameterKey::repetition_penalty),
+    Entry("presence_penalty", ParameterKey::presence_penalty),
+    Entry("frequency_penalty", ParameterKey::frequency_penalty),
+    Entry("n", ParameterKey::samples),
+    Entry("seed", ParameterKey::seed),
+    Entry("ignore_eos", ParameterKey::ignore_eos),
+    Entry("parse_special", ParameterKey::parse_special),
+    Entry("add_special", ParameterKey::add_special),
+    Entry("logprobs", ParameterKey::logprobs),
+    Entry("stop", ParameterKey::stop),
+    Entry("stop_tokens", ParameterKey::stop_tokens),
+    Entry("stop_token_ids", ParameterKey::stop_tokens),
+    Entry("logit_bias", ParameterKey::logit_bias),
+};
+
+constexpr std::array<std::string_view, 9> other_keys = {
+    "id", "prompt", "tokens", "messages", "score", "metadata", "custom_id", "method", "url"};
+
+// What other programs call them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> synonyms = {{
+    {"max_new_tokens", "max_tokens"},
+    {"max_completion_tokens", "max_tokens"},
+    {"max_length", "max_tokens"},
+    {"num_predict", "max_tokens"},
+    {"stop_sequences", "stop"},
+    {"stop_strings", "stop"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"num_return_sequences", "n"},
+    {"best_of", "n"},
+    {"samples", "n"},
+    {"text", "prompt"},
+    {"input", "prompt"},
+    {"input_ids", "tokens"},
+    {"prompt_token_ids", "tokens"},
+    {"top_logprobs", "logprobs"},
+    {"choices", "score"},
+}};
+
+constexpr std::array<std::string_view, 6> harmless_body_keys = {
+    "user", "metadata", "store", "service_tier", "stream_options", "safety_identifier"};
+
+// Letters and digits only, in lower case: "Top-P" and "top_p" are the same name.
+std::string plain_letters(std::string_view key) {
+    std::string plain;
+    for (const char c : key) {
+        if (c >= 'A' && c <= 'Z') plain += static_cast<char>(c - 'A' + 'a');
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) plain += c;
+    }
+    return plain;
+}
+
+// Levenshtein's distance.
+size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), size_t{0});
+    for (size_t i = 0; i < a.size(); ++i) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < b.size(); ++j) {
+            const size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
+        }
+    }
+    return row[b.size()];
+}
+
+} // namespace
+
+std::optional<ParameterKey> find_parameter_key(std::string_view key) {
+    for (const auto &[name, parameter] : parameter_keys) {
+        if (name == key) return parameter;
+    }
+    return std::nullopt;
+}
+
+bool is_own_key(std::string_view key) { return key == "metadata" || key.starts_with('_'); }
+
+bool is_harmless_body_key(std::string_view key) {
+    return std::find(harmless_body_keys.begin(), harmless_body_keys.end(), key) !=
+           harmless_body_keys.end();
+}
+
+std::string_view nearest_row_key(std::string_view key) {
+    for (const auto &[synonym, name] : synonyms) {
+        if (synonym == key) return name;
+    }
+    if (key.size() > 64) return {};
+    const std::string plain = plain_letters(key);
+    std::string_view best;
+    size_t best_distance = 3;
+    const auto consider = [&](std::string_view name) {
+        const std::string other = plain_letters(name);
+        const size_t distance = edit_distance(plain, other);
+        if (distance < best_distance && distance * 3 <= other.size()) {
+            best_distance = distance;
+            best = name;
+        }
+    };
+    for (const Entry &entry : parameter_keys) consider(entry.first);
+    for (const std::string_view name : other_keys) consider(name);
+    return best;
+}
+
+std::optional<int32_t> parse_token_id(std::string_view text) {
+    int32_t token = 0;
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), token);
+    if (code != std::errc() || end != text.data() + text.size() || token < 0) return std::nullopt;
+    return token;
+}
+
+} // namespace batchllm::cli

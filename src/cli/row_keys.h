@@ -1,0 +1,44 @@
+// The names that rows use for their parameters, and what a misspelt one was meant to be.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace batchllm::cli {
+
+enum class ParameterKey : uint8_t {
+    max_tokens,
+    temperature,
+    top_p,
+    min_p,
+    top_k,
+    repetition_penalty,
+    presence_penalty,
+    frequency_penalty,
+    samples,
+    seed,
+    ignore_eos,
+    parse_special,
+    add_special,
+    logprobs,
+    stop,
+    stop_tokens,
+    logit_bias,
+};
+
+std::optional<ParameterKey> find_parameter_key(std::string_view key);
+
+// "metadata", and keys that begin with "_": the caller's own, never read.
+bool is_own_key(std::string_view key);
+
+// Keys of an OpenAI request body that do not change the answer.
+bool is_harmless_body_key(std::string_view key);
+
+// The known key that this one is a slip or a synonym of; empty: none is near.
+std::string_view nearest_row_key(std::string_view key);
+
+// A whole string of digits as a token id.
+std::optional<int32_t> parse_token_id(std::string_view text);
+
+} // namespace batchllm::cli

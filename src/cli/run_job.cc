@@ -1,0 +1,406 @@
+#include "cli/run_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sys/resource.h>
+#include <vector>
+
+#include "base/file.h"
+#include "cli/json_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+constexpr int64_t wait_milliseconds = 50;
+constexpr int64_t add_rows = 16384; // parameters are laid out for so many rows at a time
+
+void log_to_stderr(void *, int32_t level, const char *message) {
+    const char *names[] = {"error", "warning", "info", "debug"};
+    std::fprintf(stderr, "batchllm: %s: %s\n", names[std::clamp(level, 0, 3)], message);
+}
+
+const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
+
+int64_t peak_resident_bytes() {
+    struct rusage usage;
+    return ::getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * 1024 : 0;
+}
+
+} // namespace
+
+void add_option_parts(JobIdentity *identity, const RunOptions &options) {
+    const SamplingOptions &sampling = options.in.sampling;
+    const auto add = [&](const char *name, const auto &value) {
+        std::string text;
+        append_json(&text, value);
+        identity->add(std::string("option ") + name, text);
+    };
+    const auto add_list = [&](const char *name, const auto &values) {
+        std::string text;
+        using Item = typename std::decay_t<decltype(values)>::value_type;
+        append_json_list(&text, std::span<const Item>(values));
+        identity->add(std::string("option ") + name, text);
+    };
+    add("backend", std::string_view(options.backend));
+    add("backend-options", std::string_view(options.backend_options));
+    add("compute-type", std::string_view(options.compute_type));
+    add("max-request-tokens", options.max_request_tokens);
+    add("seed", options.seed);
+    add("max-tokens", sampling.max_tokens);
+    add("temperature", sampling.temperature);
+    add("top-p", sampling.top_p);
+    add("min-p", sampling.min_p);
+    add("top-k", sampling.top_k);
+    add("repetition-penalty", sampling.repetition_penalty);
+    add("presence-penalty", sampling.presence_penalty);
+    add("frequency-penalty", sampling.frequency_penalty);
+    add("n", sampling.samples);
+    add("ignore-eos", sampling.ignore_eos);
+    add("logprobs", sampling.logprobs);
+    add("parse-special", sampling.parse_special);
+    add("add-special", sampling.add_special);
+    add_list("stop", sampling.stop_strings);
+    add_list("stop-token", sampling.stop_tokens);
+    add("ignore-unknown-keys", options.in.ignore_unknown_keys);
+    add("max-line-bytes", options.in.max_line_bytes);
+}
+
+RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
+               const std::atomic<bool> *interrupted)
+    : options_(options), output_options_(std::move(output_options)), output_(std::move(output)),
+      interrupted_(interrupted), display_(progress_mode(options.progress)),
+      start_(std::chrono::steady_clock::now()), rows_known_(output_.resumed_rows()) {}
+
+Status RunJob::create_engine() {
+    const std::string tokenizer_path = options_.in.model + "/tokenizer.json";
+    if (!options_.in.model.empty() && file_exists(tokenizer_path)) {
+        batchllm_tokenizer *tokenizer = nullptr;
+        RETURN_IF_ERROR(
+            call_status(batchllm_tokenizer_create(options_.in.model.c_str(), &tokenizer)));
+        tokenizer_.reset(tokenizer);
+    }
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.threads = options_.in.threads;
+    options.model_dir = none_if_empty(options_.in.model);
+    options.backend = options_.backend.c_str();
+    options.devices = none_if_empty(options_.devices);
+    options.compute_type = options_.compute_type.c_str();
+    options.backend_options = none_if_empty(options_.backend_options);
+    options.kv_memory_bytes = options_.kv_memory_bytes;
+    options.kv_memory_fraction = options_.kv_memory_fraction;
+    options.step_tokens = options_.step_tokens;
+    options.max_request_tokens = options_.max_request_tokens;
+    options.max_requests = options_.max_requests;
+    options.enlarge = options_.in.enlarge;
+    options.levels = options_.in.levels;
+    options.order = options_.order;
+    options.log_level = options_.log_level;
+    options.log = log_to_stderr;
+    options.seed = options_.seed;
+    options.timeline_path = none_if_empty(options_.timeline);
+    batchllm_engine *engine = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_engine_create(&options, &engine)));
+    engine_.reset(engine);
+    return {};
+}
+
+Status RunJob::run(LineReader input) {
+    if (output_.surplus_lines() > 0) {
+        display_.note("batchllm: " + format_count(output_.surplus_lines()) +
+                      " output lines were not in the state file; their rows are run again");
+    }
+    RETURN_IF_ERROR(create_engine());
+    RowReaderOptions row_options;
+    row_options.defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
+    row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
+    WindowOptions windows;
+    windows.tokens = options_.window_tokens;
+    windows.rows = options_.window_rows;
+    windows.threads = options_.in.threads;
+    // The order of arrival is the engine's own to make: batchllm_plan_create has no such option.
+    windows.plan = options_.order == BATCHLLM_ORDER_DECODE_FIRST;
+    windows.enlarge = options_.in.enlarge;
+    windows.levels = options_.in.levels;
+    windows.previous_plan = options_.plan;
+    WindowSource source(std::move(input), std::move(row_options), std::move(windows),
+                        tokenizer_.get(), &output_.done());
+    Status status = run_windows(&source);
+    // What has finished is written, whatever happened after.
+    if (!status.ok() && status.code() != BATCHLLM_ERROR_IO) {
+        const Status written = write_results();
+        if (!written.ok()) status = written;
+    }
+    display_.update(progress(source), true);
+    const Status synced = output_.sync();
+    return status.ok() ? synced : status;
+}
+
+// Whether the engine has so few rows waiting that the next window should join them.
+bool RunJob::wants_window() const {
+    return !input_ended_ && last_.rows_waiting <= window_rows_ / 8;
+}
+
+Status RunJob::run_windows(WindowSource *source) {
+    while (!interrupted()) {
+        const bool idle = last_.rows_waiting + last_.rows_running == 0;
+        if (idle && input_ended_) break;
+        if (wants_window()) {
+            ASSIGN_OR_RETURN(std::unique_ptr<Window> window,
+                             source->take(idle ? wait_milliseconds : 0));
+            if (window != nullptr) {
+                RETURN_IF_ERROR(add_window(std::move(*window)));
+                display_.update(progress(*source), false);
+                continue;
+            }
+            if (idle) continue;
+        }
+        last_.struct_size = sizeof last_;
+        RETURN_IF_ERROR(call_status(batchllm_step(engine_.get(), &last_)));
+        RETURN_IF_ERROR(write_results());
+        display_.update(progress(*source), false);
+    }
+    return {};
+}
+
+Status RunJob::add_window(Window window) {
+    ++windows_;
+    input_ended_ = window.last;
+    window_rows_ = window.rows();
+    rows_known_ += window.rows() + static_cast<int64_t>(window.failed.size());
+    input_bytes_ = window.input_bytes;
+    reused_rows_ += window.reused_rows;
+    tokenize_seconds_ += window.tokenize_seconds;
+    plan_seconds_ += window.plan_seconds;
+    RETURN_IF_ERROR(write_failed(window));
+    if (window.rows() == 0) return {};
+    for (size_t i = 0; i < window.lines.size(); ++i) {
+        if (static_cast<int64_t>(i) < window.generated) {
+            const SamplingOptions &params = *window.params[i];
+            window.records[i].most_tokens =
+                std::max<int64_t>(0, int64_t{params.max_tokens} * params.samples);
+            open_most_tokens_ += window.records[i].most_tokens;
+        }
+        records_.emplace(window.lines[i], std::move(window.records[i]));
+    }
+    RETURN_IF_ERROR(add_generated(window));
+    RETURN_IF_ERROR(add_scored(window));
+    if (window.plan != nullptr) {
+        RETURN_IF_ERROR(call_status(batchllm_engine_use_plan(engine_.get(), window.plan.get())));
+    }
+    RETURN_IF_ERROR(call_status(batchllm_build_groups(engine_.get())));
+    last_.rows_waiting += window.rows(); // until the next step says
+    return save_plan(window);
+}
+
+Status RunJob::add_generated(const Window &window) {
+    std::vector<batchllm_params> params;
+    std::vector<std::vector<const char *>> stops;
+    for (int64_t begin = 0; begin < window.generated; begin += add_rows) {
+        const int64_t end = std::min(begin + add_rows, window.generated);
+        const auto *first = &window.params[static_cast<size_t>(begin)];
+        const bool same =
+            std::all_of(first, first + (end - begin), [&](const auto &p) { return p == *first; });
+        const int64_t count = same ? 1 : end - begin;
+        params.clear();
+        stops.resize(static_cast<size_t>(count));
+        for (int64_t i = 0; i < count; ++i) {
+            params.push_back(view_params(*first[i], &stops[static_cast<size_t>(i)]));
+        }
+        RETURN_IF_ERROR(call_status(batchllm_add_tokens(
+            engine_.get(), end - begin, window.tokens.data(), window.offsets.data() + begin,
+            window.lines.data() + begin, params.data(), count)));
+    }
+    return {};
+}
+
+Status RunJob::add_scored(const Window &window) {
+    const int64_t count = window.rows() - window.generated;
+    if (count == 0) return {};
+    return call_status(batchllm_add_scores(
+        engine_.get(), count, window.tokens.data(), window.offsets.data() + window.generated,
+        window.continuations.data(), window.continuation_offsets.data(),
+        window.continuation_rows.data(), window.lines.data() + window.generated));
+}
+
+Status RunJob::save_plan(const Window &window) {
+    if (options_.save_plan.empty()) return {};
+    std::string path = options_.save_plan;
+    if (window.number > 1) path.append(".").append(std::to_string(window.number));
+    if (window.plan != nullptr) {
+        return call_status(batchllm_plan_save(window.plan.get(), path.c_str()));
+    }
+    batchllm_plan *plan = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_engine_get_plan(engine_.get(), &plan)));
+    const PlanHandle owner(plan);
+    return call_status(batchllm_plan_save(plan, path.c_str()));
+}
+
+Status RunJob::write_batch() {
+    if (batch_.empty()) return {};
+    Status status = output_.append(batch_);
+    batch_.clear();
+    return status;
+}
+
+Status RunJob::write_failed(const Window &window) {
+    constexpr size_t flush_bytes = size_t{1} << 20;
+    for (const FailedRow &row : window.failed) {
+        append_failure(batch_.text(), row.line, row.record, row.error);
+        batch_.commit_line(row.line, true);
+        if (batch_.lines().size() > flush_bytes) RETURN_IF_ERROR(write_batch());
+    }
+    return write_batch();
+}
+
+// Takes out what has finished and writes it; one line a row.
+Status RunJob::write_results() {
+    batchllm_results *raw = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_poll(engine_.get(), 0, &raw)));
+    const ResultsHandle results(raw);
+    for (int64_t first = 0; first < results->count;) {
+        const uint64_t tag = results->tags[first];
+        int64_t count = 1;
+        while (first + count < results->count && results->tags[first + count] == tag) ++count;
+        const auto record = records_.find(tag);
+        if (record == records_.end()) {
+            return error(BATCHLLM_ERROR_INTERNAL, "a second result for input line %llu",
+                         static_cast<unsigned long long>(tag));
+        }
+        const auto line = static_cast<int64_t>(tag);
+        const bool failed = append_result(batch_.text(), output_options_, line, record->second,
+                                          *results, first, count);
+        batch_.commit_line(line, failed);
+        completion_tokens_ += results->token_offsets[first + count] - results->token_offsets[first];
+        finished_most_tokens_ += record->second.most_tokens;
+        open_most_tokens_ -= record->second.most_tokens;
+        records_.erase(record);
+        first += count;
+    }
+    return write_batch();
+}
+
+// The engine counts every row at the most that it may generate. Rows mostly end earlier: by as much
+// as those that have finished, we expect.
+int64_t RunJob::expected_tokens_left() const {
+    if (finished_most_tokens_ == 0) return last_.tokens_left;
+    const double unused =
+        1 - static_cast<double>(completion_tokens_) / static_cast<double>(finished_most_tokens_);
+    const auto less =
+        static_cast<int64_t>(static_cast<double>(open_most_tokens_) * std::clamp(unused, 0.0, 1.0));
+    const auto rows = static_cast<int64_t>(records_.size()); // each computes a token at least
+    return std::max({last_.tokens_left - less, std::min(rows, last_.tokens_left), int64_t{0}});
+}
+
+JobProgress RunJob::progress(const WindowSource &source) const {
+    JobProgress now;
+    now.rows_done = output_.resumed_rows() + output_.rows_written();
+    now.rows_failed = output_.resumed_failed() + output_.rows_failed();
+    now.rows_known = rows_known_;
+    now.input_ended = input_ended_;
+    now.input_bytes = input_bytes_;
+    now.input_total = source.input_file_bytes();
+    now.tokens_done = last_.tokens_done;
+    now.tokens_left = expected_tokens_left();
+    now.rows_running = last_.rows_running;
+    now.pages_used = last_.pages_used;
+    now.pages_total = last_.pages_total;
+    return now;
+}
+
+Status RunJob::write_stats(double seconds) const {
+    if (options_.stats.empty() || engine_ == nullptr) return {};
+    batchllm_stats stats = {};
+    stats.struct_size = sizeof stats;
+    RETURN_IF_ERROR(call_status(batchllm_engine_stats(engine_.get(), &stats)));
+    const auto rate = [&](int64_t tokens) {
+        return stats.run_seconds > 0 ? static_cast<double>(tokens) / stats.run_seconds : 0;
+    };
+    std::string out;
+    JsonObject object(&out);
+    object.field("rows", rows_known_)
+        .field("rows_done", output_.resumed_rows() + output_.rows_written())
+        .field("rows_failed", output_.resumed_failed() + output_.rows_failed())
+        .field("rows_resumed", output_.resumed_rows())
+        .field("rows_deduplicated", stats.rows_deduplicated)
+        .field("rows_planned_before", reused_rows_)
+        .field("windows", windows_)
+        .field("groups", stats.groups)
+        .field("logical_prompt_tokens", stats.logical_prompt_tokens)
+        .field("processed_prompt_tokens", stats.processed_prompt_tokens)
+        .field("shared_prompt_tokens", stats.shared_prompt_tokens)
+        .field("saving_ratio", stats.saving_ratio)
+        .field("recomputed_tokens", stats.recomputed_tokens)
+        .field("completion_tokens", stats.completion_tokens)
+        .field("steps", stats.steps)
+        .field("preemptions", stats.preemptions)
+        .field("tokens_per_second", rate(stats.logical_prompt_tokens + stats.completion_tokens))
+        .field("completion_tokens_per_second", rate(stats.completion_tokens));
+    object.key("seconds");
+    JsonObject phases(&out);
+    phases.field("total", seconds)
+        .field("load", stats.load_seconds)
+        .field("tokenize", tokenize_seconds_ + stats.tokenize_seconds)
+        .field("plan", plan_seconds_ + stats.plan_seconds)
+        .field("schedule", stats.schedule_seconds)
+        .field("backend", stats.backend_seconds)
+        .field("run", stats.run_seconds);
+    phases.close();
+    object.key("kv");
+    JsonObject kv(&out);
+    kv.field("pages_total", stats.kv_pages_total)
+        .field("pages_peak", stats.kv_pages_peak)
+        .field("page_bytes", stats.kv_page_bytes)
+        .field("peak_bytes", stats.kv_pages_peak * stats.kv_page_bytes);
+    kv.close();
+    object.field("peak_memory_bytes", peak_resident_bytes());
+    object.close();
+    return write_file(options_.stats, out + "\n");
+}
+
+std::string RunJob::summary(double seconds) const {
+    batchllm_stats stats = {};
+    stats.struct_size = sizeof stats;
+    if (engine_ == nullptr || batchllm_engine_stats(engine_.get(), &stats) != BATCHLLM_OK)
+        return "";
+    char text[512];
+    std::snprintf(
+        text, sizeof text,
+        "%s rows in %s (%s errors%s%s). Prompts: %s tokens, %s computed, %.1f %% saved by "
+        "sharing. Generated: %s tokens.",
+        format_count(output_.rows_written()).c_str(), format_duration(seconds).c_str(),
+        format_count(output_.rows_failed()).c_str(),
+        output_.resumed_rows() > 0 ? "; done before: " : "",
+        output_.resumed_rows() > 0 ? format_count(output_.resumed_rows()).c_str() : "",
+        format_count(stats.logical_prompt_tokens).c_str(),
+        format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
+        format_count(stats.completion_tokens).c_str());
+    return text;
+}
+
+int RunJob::finish(Status status) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const std::string again = output_.resumable() ? "; run again with --resume to go on" : "";
+    if (!status.ok()) {
+        const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
+        return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
+    }
+    const bool complete = input_ended_ && records_.empty();
+    const Status written = write_stats(seconds);
+    if (!written.ok()) return report(written.message());
+    const std::string text = summary(seconds);
+    if (!text.empty()) display_.note(text);
+    if (!complete && interrupted()) {
+        const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
+        report("interrupted after " + rows + " rows" + again);
+        return exit_interrupted;
+    }
+    if (!complete) {
+        return report("the engine lost " + format_count(static_cast<int64_t>(records_.size())) +
+                      " rows");
+    }
+    return output_.resumed_failed() + output_.rows_failed() > 0 ? exit_row_errors : exit_ok;
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,80 @@
+// One run of `batchllm run`: feeds windows to the engine, writes what it finishes, keeps count.
+//
+// The next window is added once most rows of the one before have started, so that steps stay full
+// across the seam. A row's tag is its line number: its random numbers are the same whatever window
+// it falls into and however often the job is resumed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "cli/api.h"
+#include "cli/commands.h"
+#include "cli/output_file.h"
+#include "cli/output_row.h"
+#include "cli/progress.h"
+#include "cli/window.h"
+
+namespace batchllm::cli {
+
+// The command-line options that change results, for the state file.
+void add_option_parts(JobIdentity *identity, const RunOptions &options);
+
+class RunJob {
+  public:
+    RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
+           const std::atomic<bool> *interrupted);
+
+    // Until all rows are done, the user interrupts (OK too: see finish) or something fails.
+    Status run(LineReader input);
+
+    // Writes statistics and the last words; gives the exit code.
+    int finish(Status status);
+
+  private:
+    bool interrupted() const { return interrupted_->load(std::memory_order_relaxed); }
+    Status create_engine();
+    Status run_windows(WindowSource *source);
+    bool wants_window() const;
+    Status add_window(Window window);
+    Status add_generated(const Window &window);
+    Status add_scored(const Window &window);
+    Status write_failed(const Window &window);
+    Status write_results();
+    Status write_batch();
+    Status write_stats(double seconds) const;
+    Status save_plan(const Window &window);
+    int64_t expected_tokens_left() const;
+    JobProgress progress(const WindowSource &source) const;
+    std::string summary(double seconds) const;
+
+    const RunOptions &options_;
+    OutputOptions output_options_;
+    OutputFile output_;
+    const std::atomic<bool> *interrupted_;
+    ProgressDisplay display_;
+    std::chrono::steady_clock::time_point start_;
+
+    EngineHandle engine_;
+    TokenizerHandle tokenizer_;
+    batchllm_progress last_ = {};                     // of the engine's last step
+    std::unordered_map<uint64_t, RowRecord> records_; // of rows in the engine, by line
+    OutputBatch batch_;
+
+    bool input_ended_ = false; // the last window has been added
+    int64_t windows_ = 0;
+    int64_t window_rows_ = 0; // of the window added last
+    int64_t rows_known_ = 0;  // earlier runs' included
+    int64_t input_bytes_ = 0;
+    int64_t reused_rows_ = 0;
+    int64_t completion_tokens_ = 0;    // of finished rows
+    int64_t finished_most_tokens_ = 0; // that they might have generated
+    int64_t open_most_tokens_ = 0;     // that the rows in the engine may generate
+    double tokenize_seconds_ = 0;
+    double plan_seconds_ = 0;
+};
+
+} // namespace batchllm::cli

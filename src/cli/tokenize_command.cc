@@ -1,0 +1,227 @@
+// batchllm tokenize: {"text": ".."} lines on stdin -> {"tokens": [..]} lines on stdout, or back.
+// Answers come in the order of the lines, one for each, and as soon as input pauses: the program
+// can be driven through two pipes.
+#include "cli/commands.h"
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <unistd.h>
+
+#include <simdjson.h>
+
+#include "cli/api.h"
+#include "cli/json_text.h"
+#include "cli/line_reader.h"
+
+namespace batchllm::cli {
+namespace {
+
+constexpr size_t chunk_bytes = size_t{1} << 20;
+
+struct Item {
+    int64_t line = 0;
+    std::string id; // JSON; empty: the line has none
+    RowError error; // code empty: none
+    std::string text;
+    std::vector<int32_t> tokens;
+};
+
+RowError format_error(std::string message) { return {"ROW_FORMAT", std::move(message)}; }
+
+class ItemReader {
+  public:
+    explicit ItemReader(bool decode) : decode_(decode) {}
+
+    Item read(const Line &line) {
+        Item item;
+        item.line = line.number;
+        if (line.too_long) {
+            item.error = {"ROW_LINE_TOO_LONG", "the line is longer than --max-line-bytes"};
+            return item;
+        }
+        simdjson::dom::object members;
+        simdjson::dom::element root;
+        const auto code =
+            parser_
+                .parse(reinterpret_cast<const uint8_t *>(line.text.data()), line.text.size(), false)
+                .get(root);
+        if (code == simdjson::UTF8_ERROR) {
+            item.error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8),
+                          "the line is not valid UTF-8"};
+        } else if (code != simdjson::SUCCESS) {
+            item.error = {"ROW_JSON",
+                          std::string("the line is not JSON: ") + simdjson::error_message(code)};
+        } else if (root.get(members) != simdjson::SUCCESS) {
+            item.error = format_error("the line is not an object");
+        } else {
+            read_members(members, &item);
+        }
+        return item;
+    }
+
+  private:
+    void read_members(const simdjson::dom::object &members, Item *item) const {
+        const std::string_view wanted = decode_ ? "tokens" : "text";
+        bool found = false;
+        for (const auto [key, value] : members) {
+            if (key == "id") {
+                item->id = simdjson::minify(value);
+            } else if (key == wanted) {
+                if (found) item->error = format_error(quoted(key) + " is given twice");
+                found = true;
+                if (!(decode_ ? read_tokens(value, item) : read_text(value, item))) {
+                    item->error = format_error(decode_ ? "\"tokens\" must be a list of token ids"
+                                                       : "\"text\" must be a string");
+                }
+            } else if (key != "metadata" && !key.starts_with('_')) {
+                item->error = format_error("unknown key " + quoted(key));
+            }
+        }
+        if (!found && item->error.code.empty()) {
+            item->error = format_error(quoted(wanted) + " is missing");
+        }
+    }
+    static bool read_text(simdjson::dom::element value, Item *item) {
+        std::string_view text;
+        if (value.get(text) != simdjson::SUCCESS) return false;
+        item->text = text;
+        return true;
+    }
+    static bool read_tokens(simdjson::dom::element value, Item *item) {
+        simdjson::dom::array list;
+        if (value.get(list) != simdjson::SUCCESS) return false;
+        item->tokens.clear();
+        for (const simdjson::dom::element entry : list) {
+            int64_t token = 0;
+            if (entry.get(token) != simdjson::SUCCESS) return false;
+            // No vocabulary has it: the library says so of -1.
+            item->tokens.push_back(token < 0 || token > INT32_MAX ? -1
+                                                                  : static_cast<int32_t>(token));
+        }
+        return true;
+    }
+
+    bool decode_;
+    simdjson::dom::parser parser_;
+};
+
+Status write_stdout(std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t part = ::write(STDOUT_FILENO, text.data(), text.size());
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) {
+            return error(BATCHLLM_ERROR_IO, "stdout: cannot write: %s", std::strerror(errno));
+        }
+        text.remove_prefix(static_cast<size_t>(part));
+    }
+    return {};
+}
+
+// Encodes or decodes the items that are sound; an item's failure becomes its error.
+Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options,
+               std::vector<Item> *items) {
+    std::vector<Item *> sound;
+    std::string text;
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets = {0};
+    for (Item &item : *items) {
+        if (!item.error.code.empty()) continue;
+        sound.push_back(&item);
+        text += item.text;
+        tokens.insert(tokens.end(), item.tokens.begin(), item.tokens.end());
+        offsets.push_back(static_cast<int64_t>(options.decode ? tokens.size() : text.size()));
+    }
+    const auto count = static_cast<int64_t>(sound.size());
+    batchllm_column *raw = nullptr;
+    if (options.decode) {
+        const uint32_t flags = options.keep_special ? 0u : BATCHLLM_DECODE_SKIP_SPECIAL;
+        RETURN_IF_ERROR(call_status(batchllm_tokenizer_decode(
+            tokenizer, count, tokens.data(), offsets.data(), flags, options.threads, &raw)));
+    } else {
+        const uint32_t flags = (options.no_special ? 0u : BATCHLLM_ENCODE_ADD_SPECIAL) |
+                               (options.no_parse_special ? 0u : BATCHLLM_ENCODE_PARSE_SPECIAL);
+        RETURN_IF_ERROR(call_status(batchllm_tokenizer_encode(
+            tokenizer, count, text.data(), offsets.data(), flags, options.threads, &raw)));
+    }
+    const ColumnHandle column(raw);
+    for (int64_t i = 0; i < count; ++i) {
+        Item &item = *sound[static_cast<size_t>(i)];
+        const int64_t begin = column->offsets[i], end = column->offsets[i + 1];
+        if (column->statuses[i] != BATCHLLM_OK) {
+            item.error = {row_error_code(column->statuses[i]),
+                          options.decode ? "an id is not in the vocabulary"
+                                         : "the text is not valid UTF-8"};
+        } else if (options.decode) {
+            item.text.assign(column->text + begin, static_cast<size_t>(end - begin));
+        } else {
+            item.tokens.assign(column->tokens + begin, column->tokens + end);
+        }
+    }
+    return {};
+}
+
+void append_item(std::string *out, const Item &item, bool decode) {
+    JsonObject object(out);
+    if (!item.id.empty()) object.raw("id", item.id);
+    if (!item.error.code.empty()) {
+        object.key("error");
+        JsonObject error(out);
+        error.field("code", std::string_view(item.error.code))
+            .field("message", std::string_view(item.error.message))
+            .field("line", item.line);
+        error.close();
+    } else if (decode) {
+        object.field("text", std::string_view(item.text));
+    } else {
+        object.key("tokens");
+        append_json_list(out, std::span<const int32_t>(item.tokens));
+    }
+    object.close();
+    *out += '\n';
+}
+
+Status tokenize(const TokenizeOptions &options, const std::atomic<bool> &interrupted,
+                int64_t *failed) {
+    batchllm_tokenizer *created = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.model.c_str(), &created)));
+    const TokenizerHandle tokenizer(created);
+    ASSIGN_OR_RETURN(LineReader input, LineReader::open("-", options.max_line_bytes, &interrupted));
+    ItemReader reader(options.decode);
+    bool more = true;
+    while (more && !interrupted.load()) {
+        std::vector<Item> items;
+        size_t bytes = 0;
+        while (more && bytes < chunk_bytes) {
+            Line line;
+            ASSIGN_OR_RETURN(more, input.next(&line));
+            if (!more) break;
+            if (!line.blank()) items.push_back(reader.read(line));
+            bytes += line.text.size() + 1;
+            if (!input.line_buffered()) break;
+        }
+        if (items.empty()) continue;
+        RETURN_IF_ERROR(convert(tokenizer.get(), options, &items));
+        std::string out;
+        for (const Item &item : items) {
+            append_item(&out, item, options.decode);
+            if (!item.error.code.empty()) ++*failed;
+        }
+        RETURN_IF_ERROR(write_stdout(out));
+    }
+    return {};
+}
+
+} // namespace
+
+int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted) try {
+    int64_t failed = 0;
+    const Status status = tokenize(options, interrupted, &failed);
+    if (!status.ok()) return report(status.message());
+    if (interrupted.load()) return exit_interrupted;
+    return failed > 0 ? exit_row_errors : exit_ok;
+} catch (const std::exception &failure) {
+    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+}
+
+} // namespace batchllm::cli

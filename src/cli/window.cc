@@ -1,0 +1,350 @@
+#include "cli/window.h"
+
+#include <chrono>
+#include <iterator>
+#include <new>
+
+#include "base/file.h"
+
+namespace batchllm::cli {
+namespace {
+
+// Read and tokenized at a time: enough for every core, little beside a window.
+constexpr size_t chunk_bytes = size_t{4} << 20;
+constexpr size_t chunk_rows = 16384;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Texts of several rows as one column.
+struct TextColumn {
+    std::string text;
+    std::vector<int64_t> offsets = {0};
+
+    void add(std::string_view item) {
+        text += item;
+        offsets.push_back(static_cast<int64_t>(text.size()));
+    }
+    int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+};
+
+std::vector<int32_t> item_tokens(const batchllm_column &column, int64_t i) {
+    return {column.tokens + column.offsets[i], column.tokens + column.offsets[i + 1]};
+}
+
+// Running out of memory on the thread is an error like any other.
+Result<std::unique_ptr<Window>> next_window(WindowBuilder *builder) {
+    try {
+        return builder->next();
+    } catch (const std::bad_alloc &) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                     "out of memory while reading the input; lower --window-tokens");
+    }
+}
+
+RowError tokenize_error(int32_t status) {
+    return {row_error_code(status), status == BATCHLLM_ERROR_ROW_INVALID_UTF8
+                                        ? "the text is not valid UTF-8"
+                                        : "the text cannot be tokenized"};
+}
+
+} // namespace
+
+WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
+                             const batchllm_tokenizer *tokenizer, const LineSet *done,
+                             const std::atomic<bool> *stop)
+    : input_(input), rows_(std::move(row_options)), options_(std::move(options)),
+      tokenizer_(tokenizer), done_(done), stop_(stop) {}
+
+// Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
+Status WindowBuilder::read_rows() {
+    size_t bytes = 0;
+    while (bytes < chunk_bytes && chunk_.size() + failed_.size() < chunk_rows) {
+        Line line;
+        ASSIGN_OR_RETURN(const bool more, input_->next(&line));
+        if (!more) {
+            input_ended_ = true;
+            break;
+        }
+        if (line.blank()) continue;
+        if (done_ != nullptr && done_->contains(line.number)) {
+            ++skipped_;
+            continue;
+        }
+        bytes += line.text.size() + 64;
+        Row row;
+        RowError error;
+        if (line.too_long) {
+            row.line = line.number;
+            row.record.id = "null";
+            error = {"ROW_LINE_TOO_LONG", "the line is longer than --max-line-bytes"};
+        } else {
+            error = rows_.read(line.number, line.text, &row);
+        }
+        if (!error.code.empty()) {
+            failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        } else {
+            chunk_.push_back(std::move(row));
+        }
+    }
+    return {};
+}
+
+// Encodes the text rows that want these flags.
+void WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
+    TextColumn texts;
+    std::vector<Row *> wanted;
+    for (Row &row : *rows) {
+        const uint32_t own = (row.params->add_special ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
+                             (row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
+        if (!row.is_text || own != flags) continue;
+        texts.add(row.text);
+        row.text = std::string();
+        wanted.push_back(&row);
+    }
+    if (wanted.empty()) return;
+    batchllm_column *column = nullptr;
+    const Status status = call_status(
+        batchllm_tokenizer_encode(tokenizer_, texts.count(), texts.text.data(),
+                                  texts.offsets.data(), flags, options_.threads, &column));
+    const ColumnHandle owner(column);
+    for (int64_t i = 0; i < texts.count(); ++i) {
+        Row &row = *wanted[static_cast<size_t>(i)];
+        RowError error;
+        if (!status.ok()) {
+            error = {row_error_code(status.code()), status.message()};
+        } else if (column->statuses[i] != BATCHLLM_OK) {
+            error = tokenize_error(column->statuses[i]);
+        } else {
+            row.tokens = item_tokens(*column, i);
+        }
+        if (error.code.empty()) continue;
+        failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        row.line = 0; // taken out
+    }
+}
+
+// Encodes the continuations given as text: by themselves, without special tokens added.
+void WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
+    for (Row &row : *rows) {
+        if (row.line == 0 || !row.scored || !row.score_is_text) continue;
+        TextColumn texts;
+        for (const std::string &text : row.score_texts) texts.add(text);
+        const uint32_t flags = row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u;
+        RowError error;
+        batchllm_column *column = nullptr;
+        const Status status = tokenizer_ == nullptr
+                                  ? Status(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                                           "\"score\" has text and the model has no tokenizer.json")
+                                  : call_status(batchllm_tokenizer_encode(
+                                        tokenizer_, texts.count(), texts.text.data(),
+                                        texts.offsets.data(), flags, 1, &column));
+        const ColumnHandle owner(column);
+        if (!status.ok()) error = {row_error_code(status.code()), status.message()};
+        for (int64_t i = 0; error.code.empty() && i < texts.count(); ++i) {
+            if (column->statuses[i] != BATCHLLM_OK) {
+                error = tokenize_error(column->statuses[i]);
+            } else if (column->offsets[i] == column->offsets[i + 1]) {
+                error = {row_error_code(BATCHLLM_ERROR_ROW_EMPTY),
+                         "\"score\" holds a continuation without tokens"};
+            } else {
+                row.score_tokens.push_back(item_tokens(*column, i));
+            }
+        }
+        if (error.code.empty()) continue;
+        failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        row.line = 0;
+    }
+}
+
+// chunk_ -> ready_, each row with its tokens.
+void WindowBuilder::tokenize_rows() {
+    const auto start = std::chrono::steady_clock::now();
+    if (tokenizer_ != nullptr) {
+        for (uint32_t flags = 0; flags < 4; ++flags) tokenize_with(flags, &chunk_);
+    }
+    tokenize_scores(&chunk_);
+    for (Row &row : chunk_) {
+        if (row.line == 0) continue;
+        RowError error;
+        if (row.is_text && tokenizer_ == nullptr) {
+            error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER),
+                     "\"prompt\" is text and there is no model with a tokenizer.json"};
+        } else if (row.tokens.empty()) {
+            error = {row_error_code(BATCHLLM_ERROR_ROW_EMPTY), "the prompt is empty"};
+        }
+        if (error.code.empty()) {
+            ready_.push_back(std::move(row));
+        } else {
+            failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        }
+    }
+    chunk_.clear();
+    tokenize_seconds_ += seconds_since(start);
+}
+
+void WindowBuilder::add_row(Row row, Window *window) {
+    window->tokens.insert(window->tokens.end(), row.tokens.begin(), row.tokens.end());
+    window->offsets.push_back(static_cast<int64_t>(window->tokens.size()));
+    window->lines.push_back(static_cast<uint64_t>(row.line));
+    window->records.push_back(std::move(row.record));
+    window->params.push_back(std::move(row.params));
+    if (!row.scored) {
+        ++window->generated;
+        return;
+    }
+    for (const std::vector<int32_t> &tokens : row.score_tokens) {
+        window->continuations.insert(window->continuations.end(), tokens.begin(), tokens.end());
+        window->continuation_offsets.push_back(static_cast<int64_t>(window->continuations.size()));
+    }
+    window->continuation_rows.push_back(static_cast<int64_t>(window->continuation_offsets.size()) -
+                                        1);
+}
+
+Result<std::unique_ptr<Window>> WindowBuilder::next() {
+    auto window = std::make_unique<Window>();
+    window->number = ++windows_;
+    std::vector<Row> scored; // behind the others
+    int64_t tokens = 0;
+    int64_t rows = 0;
+    bool full = false;
+    while (!full && !stop_->load(std::memory_order_relaxed)) {
+        if (ready_.empty()) {
+            if (input_ended_) break;
+            if (rows + static_cast<int64_t>(failed_.size()) >= options_.rows) break;
+            RETURN_IF_ERROR(read_rows());
+            tokenize_rows();
+            continue;
+        }
+        const auto length = static_cast<int64_t>(ready_.front().tokens.size());
+        full = rows > 0 && (tokens + length > options_.tokens || rows >= options_.rows);
+        if (full) break;
+        tokens += length;
+        ++rows;
+        if (ready_.front().scored) {
+            scored.push_back(std::move(ready_.front()));
+        } else {
+            add_row(std::move(ready_.front()), window.get());
+        }
+        ready_.pop_front();
+    }
+    for (Row &row : scored) add_row(std::move(row), window.get());
+    window->failed.assign(std::make_move_iterator(failed_.begin()),
+                          std::make_move_iterator(failed_.end()));
+    failed_.clear();
+    window->skipped_rows = std::exchange(skipped_, 0);
+    window->input_bytes = input_->bytes_read();
+    window->last = input_ended_ && ready_.empty();
+    window->tokenize_seconds = std::exchange(tokenize_seconds_, 0);
+    if (options_.plan && window->rows() > 0 && !stop_->load(std::memory_order_relaxed)) {
+        RETURN_IF_ERROR(plan(window.get()));
+    }
+    return window;
+}
+
+// F for the first window; F.2, F.3, ... for the others where there are such files, else F.
+Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
+    if (options_.previous_plan.empty()) return static_cast<const batchllm_plan *>(nullptr);
+    std::string path = options_.previous_plan;
+    const std::string numbered = std::string(path).append(".").append(std::to_string(number));
+    if (number > 1 && file_exists(numbered)) path = numbered;
+    if (path != previous_path_) {
+        batchllm_plan *loaded = nullptr;
+        RETURN_IF_ERROR(call_status(batchllm_plan_load(path.c_str(), &loaded)));
+        previous_.reset(loaded);
+        previous_path_ = path;
+        batchllm_plan_stats stats = {};
+        stats.struct_size = sizeof stats;
+        RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(loaded, &stats)));
+        const uint64_t own = tokenizer_ != nullptr ? batchllm_tokenizer_fingerprint(tokenizer_) : 0;
+        if (stats.tokenizer_fingerprint != 0 && own != 0 && stats.tokenizer_fingerprint != own) {
+            return error(BATCHLLM_ERROR_PLAN_MISMATCH, "%s: made with another tokenizer",
+                         path.c_str());
+        }
+    }
+    return static_cast<const batchllm_plan *>(previous_.get());
+}
+
+Status WindowBuilder::plan(Window *window) {
+    const auto start = std::chrono::steady_clock::now();
+    ASSIGN_OR_RETURN(const batchllm_plan *previous, previous_plan(window->number));
+    std::vector<int32_t> decode_lengths;
+    decode_lengths.reserve(window->lines.size());
+    for (int64_t i = 0; i < window->rows(); ++i) {
+        decode_lengths.push_back(
+            i < window->generated ? window->params[static_cast<size_t>(i)]->max_tokens : 0);
+    }
+    // A row with a bad max_tokens gets its error from the engine, and must not fail the plan.
+    for (int32_t &length : decode_lengths) length = length < 0 ? 0 : length;
+    batchllm_plan_options options;
+    batchllm_plan_options_init(&options, sizeof options);
+    options.enlarge = options_.enlarge;
+    options.levels = options_.levels;
+    options.self_contained = options_.keep_plan_tokens ? 1 : 0;
+    if (tokenizer_ != nullptr) {
+        options.tokenizer_fingerprint = batchllm_tokenizer_fingerprint(tokenizer_);
+    }
+    batchllm_plan *plan = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_plan_create(window->rows(), window->tokens.data(),
+                                                     window->offsets.data(), decode_lengths.data(),
+                                                     &options, previous, &plan)));
+    window->plan.reset(plan);
+    batchllm_plan_stats stats = {};
+    stats.struct_size = sizeof stats;
+    RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(plan, &stats)));
+    window->reused_rows = stats.reused_rows;
+    window->plan_seconds = seconds_since(start);
+    return {};
+}
+
+WindowSource::WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
+                           const batchllm_tokenizer *tokenizer, const LineSet *done)
+    : input_(std::move(input)),
+      builder_(&input_, std::move(row_options), std::move(options), tokenizer, done, &stop_) {
+    input_.stop_at(&stop_);
+    thread_ = std::thread([this] { work(); });
+}
+
+WindowSource::~WindowSource() {
+    {
+        std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+}
+
+void WindowSource::work() {
+    bool last = false;
+    while (!last) {
+        Result<std::unique_ptr<Window>> window = next_window(&builder_);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || window_ == nullptr; });
+        if (stop_) break;
+        if (!window.ok()) {
+            failure_ = std::move(window).status();
+            break;
+        }
+        last = window.value()->last;
+        window_ = std::move(window).value();
+        finished_ = last;
+        changed_.notify_all();
+    }
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    changed_.notify_all();
+}
+
+Result<std::unique_ptr<Window>> WindowSource::take(int64_t milliseconds) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                      [this] { return window_ != nullptr || finished_; });
+    if (window_ == nullptr && !failure_.ok()) return failure_;
+    std::unique_ptr<Window> window = std::move(window_);
+    lock.unlock();
+    changed_.notify_all();
+    return window;
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,132 @@
+// Input lines -> windows: bounded pieces of the job, tokenized and planned, ready for the engine.
+//
+// A window ends at a number of prompt tokens or of rows, whichever comes first, so that memory does
+// not depend on the length of the input. One thread reads, tokenizes and plans the next window
+// while the engine runs the one before; at most one finished window waits to be taken.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/api.h"
+#include "cli/line_reader.h"
+#include "cli/output_file.h"
+#include "cli/row.h"
+
+namespace batchllm::cli {
+
+struct WindowOptions {
+    int64_t tokens = int64_t{32} << 20; // prompt tokens
+    int64_t rows = int64_t{256} << 10;
+    int32_t threads = 0; // for tokenizing
+    bool plan = true;    // false: the engine plans by itself
+    bool keep_plan_tokens = false;
+    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    int32_t levels = 1;
+    std::string previous_plan; // of --plan; empty: none
+};
+
+struct FailedRow {
+    int64_t line = 0;
+    RowRecord record;
+    RowError error;
+};
+
+// Rows [0, generated) are continued, the others scored; each by line number as its tag.
+struct Window {
+    int64_t number = 0; // from 1
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets = {0};                         // [rows + 1]
+    std::vector<uint64_t> lines;                                // [rows]
+    std::vector<RowRecord> records;                             // [rows]
+    std::vector<std::shared_ptr<const SamplingOptions>> params; // [rows]
+    int64_t generated = 0;
+    std::vector<int32_t> continuations;
+    std::vector<int64_t> continuation_offsets = {0};
+    std::vector<int64_t> continuation_rows = {0}; // [scored rows + 1]
+    std::vector<FailedRow> failed;
+    PlanHandle plan; // null: the engine plans by itself
+    int64_t reused_rows = 0;
+    int64_t skipped_rows = 0; // done by an earlier run
+    int64_t input_bytes = 0;  // read from the input up to the window's end
+    bool last = false;
+    double tokenize_seconds = 0;
+    double plan_seconds = 0;
+
+    int64_t rows() const { return static_cast<int64_t>(lines.size()); }
+};
+
+// Builds one window after the other. Used by one thread.
+class WindowBuilder {
+  public:
+    // tokenizer null: text rows fail. done: rows to leave out; may be null. All are borrowed.
+    WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
+                  const batchllm_tokenizer *tokenizer, const LineSet *done,
+                  const std::atomic<bool> *stop);
+
+    Result<std::unique_ptr<Window>> next();
+
+  private:
+    Status read_rows();
+    void tokenize_rows();
+    void tokenize_with(uint32_t flags, std::vector<Row> *rows);
+    void tokenize_scores(std::vector<Row> *rows);
+    void add_row(Row row, Window *window);
+    Status plan(Window *window);
+    Result<const batchllm_plan *> previous_plan(int64_t number);
+
+    LineReader *input_;
+    RowReader rows_;
+    WindowOptions options_;
+    const batchllm_tokenizer *tokenizer_;
+    const LineSet *done_;
+    const std::atomic<bool> *stop_;
+
+    bool input_ended_ = false;
+    int64_t windows_ = 0;
+    std::vector<Row> chunk_;       // read, not yet tokenized
+    std::deque<Row> ready_;        // tokenized, not yet in a window
+    std::deque<FailedRow> failed_; // belong to the current window
+    int64_t skipped_ = 0;
+    double tokenize_seconds_ = 0;
+    PlanHandle previous_;
+    std::string previous_path_;
+};
+
+// The thread around a builder.
+class WindowSource {
+  public:
+    // input is owned; the rest as for WindowBuilder.
+    WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
+                 const batchllm_tokenizer *tokenizer, const LineSet *done);
+    WindowSource(const WindowSource &) = delete;
+    WindowSource &operator=(const WindowSource &) = delete;
+    ~WindowSource(); // stops the thread after the piece of work at hand
+
+    // The next window: null when it is not ready within the milliseconds, or after the last one.
+    Result<std::unique_ptr<Window>> take(int64_t milliseconds);
+    int64_t input_file_bytes() const { return input_.file_bytes(); }
+    std::atomic<bool> &stop() { return stop_; }
+
+  private:
+    void work();
+
+    LineReader input_;
+    std::atomic<bool> stop_{false};
+    WindowBuilder builder_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::unique_ptr<Window> window_;
+    Status failure_;
+    bool finished_ = false;
+    std::thread thread_;
+};
+
+} // namespace batchllm::cli

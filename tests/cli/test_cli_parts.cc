@@ -1,0 +1,234 @@
+// The program's parts without the engine: lines, numbers, sizes, keys, the output file.
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "cli/json_text.h"
+#include "cli/line_reader.h"
+#include "cli/output_file.h"
+#include "cli/progress.h"
+#include "cli/row_keys.h"
+#include "cli/size_text.h"
+
+// Last: it defines fail() as a macro, which C++ headers use as a name.
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace batchllm::cli {
+namespace {
+
+// A file in a folder of its own, both removed at the end.
+class TemporaryFile {
+  public:
+    explicit TemporaryFile(const std::string &bytes) {
+        char name[] = "/tmp/batchllm-cli-XXXXXX";
+        directory_ = ::mkdtemp(name);
+        path_ = directory_ + "/file";
+        std::FILE *file = std::fopen(path_.c_str(), "wb");
+        std::fwrite(bytes.data(), 1, bytes.size(), file);
+        std::fclose(file);
+    }
+    TemporaryFile(const TemporaryFile &) = delete;
+    TemporaryFile &operator=(const TemporaryFile &) = delete;
+    ~TemporaryFile() {
+        ::unlink(path_.c_str());
+        ::unlink((path_ + ".state").c_str());
+        ::rmdir(directory_.c_str());
+    }
+    const std::string &path() const { return path_; }
+    std::string read() const {
+        std::string bytes;
+        std::FILE *file = std::fopen(path_.c_str(), "rb");
+        for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file))
+            bytes += static_cast<char>(c);
+        std::fclose(file);
+        return bytes;
+    }
+
+  private:
+    std::string directory_, path_;
+};
+
+std::string json(auto value) {
+    std::string out;
+    append_json(&out, value);
+    return out;
+}
+
+// "number:text" of each line, joined; "!" for one that is too long.
+std::string read_lines(const std::string &bytes, int64_t limit) {
+    const TemporaryFile file(bytes);
+    Result<LineReader> reader = LineReader::open(file.path(), limit, nullptr);
+    std::string all;
+    Line line;
+    while (reader.ok() && reader->next(&line).value()) {
+        all += std::to_string(line.number) + ":" + (line.too_long ? "!" : std::string(line.text)) +
+               ";";
+    }
+    if (reader->bytes_read() != static_cast<int64_t>(bytes.size())) all += " bytes lost";
+    return all;
+}
+
+void lines_end_with_lf_or_crlf_or_the_file(void **) {
+    assert_string_equal(read_lines("a\nb\r\n\nc", 100).c_str(), "1:a;2:b;3:;4:c;");
+    assert_string_equal(read_lines("", 100).c_str(), "");
+    assert_string_equal(read_lines("\xEF\xBB\xBF", 100).c_str(), "");
+    assert_string_equal(read_lines("\xEF\xBB\xBF{}\n\xEF\xBB\xBF", 100).c_str(),
+                        "1:{};2:\xEF\xBB\xBF;");
+    assert_string_equal(read_lines("\n", 100).c_str(), "1:;");
+}
+
+void a_line_over_the_limit_is_passed_over_whatever_its_length(void **) {
+    assert_string_equal(read_lines("12345\n123456\n12345", 5).c_str(), "1:12345;2:!;3:12345;");
+    const std::string huge(5000000, 'x');
+    assert_string_equal(read_lines(huge + "\na\n" + huge, 1000).c_str(), "1:!;2:a;3:!;");
+    const std::string all = read_lines(huge + "\nab\n" + huge + "\nc", 5000000);
+    assert_int_equal(all.size(), 2 * (huge.size() + 3) + 5 + 4);
+}
+
+void numbers_read_back_as_they_were(void **) {
+    uint64_t state = 88172645463325252u;
+    for (int i = 0; i < 20000; ++i) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        float single;
+        double wide;
+        const auto bits = static_cast<uint32_t>(state);
+        std::memcpy(&single, &bits, sizeof single);
+        std::memcpy(&wide, &state, sizeof wide);
+        if (std::isfinite(single)) {
+            assert_true(std::strtof(json(single).c_str(), nullptr) == single);
+        }
+        if (std::isfinite(wide)) assert_true(std::strtod(json(wide).c_str(), nullptr) == wide);
+    }
+    assert_string_equal(json(std::numeric_limits<float>::infinity()).c_str(), "null");
+    assert_string_equal(json(std::nan("")).c_str(), "null");
+    assert_string_equal(json(INT64_MIN).c_str(), "-9223372036854775808");
+    assert_string_equal(json(UINT64_MAX).c_str(), "18446744073709551615");
+}
+
+void text_is_escaped_and_always_utf8(void **) {
+    assert_string_equal(json(std::string_view("a\"\\\n\t\x01\x7F"
+                                              "b"))
+                            .c_str(),
+                        "\"a\\\"\\\\\\n\\t\\u0001\\u007fb\"");
+    assert_string_equal(json(std::string_view("\xC3\xA9\xF0\x9F\x98\x80")).c_str(),
+                        "\"\xC3\xA9\xF0\x9F\x98\x80\"");
+    assert_string_equal(json(std::string_view("a\xFF\xC3")).c_str(),
+                        "\"a\xEF\xBF\xBD\xEF\xBF\xBD\"");
+    assert_string_equal(json(std::string_view("\xED\xA0\x80")).c_str(),
+                        "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
+}
+
+void sizes_are_read_as_people_write_them(void **) {
+    assert_int_equal(*parse_size("2GiB"), int64_t{2} << 30);
+    assert_int_equal(*parse_size("1.5K"), 1536);
+    assert_int_equal(*parse_size("10MB"), 10000000);
+    assert_int_equal(*parse_size("7"), 7);
+    for (const char *bad : {"", "x", "-1", "1X", "1KBB", "1e30", "9999999T", "inf", "nan"}) {
+        assert_false(parse_size(bad).has_value());
+    }
+    assert_true(*parse_percentage("40%") == 0.4);
+    assert_false(parse_percentage("40").has_value());
+}
+
+void misspelt_keys_are_recognised(void **) {
+    assert_true(nearest_row_key("temprature") == "temperature");
+    assert_true(nearest_row_key("Max-Tokens") == "max_tokens");
+    assert_true(nearest_row_key("max_new_tokens") == "max_tokens");
+    assert_true(nearest_row_key("topk") == "top_k");
+    assert_true(nearest_row_key("label").empty());
+    assert_true(nearest_row_key("x").empty());
+}
+
+void counts_and_durations_are_written_for_people(void **) {
+    assert_string_equal(format_count(1234567).c_str(), "1,234,567");
+    assert_string_equal(format_count(-123).c_str(), "-123");
+    assert_string_equal(format_duration(59.4).c_str(), "59s");
+    assert_string_equal(format_duration(3725).c_str(), "1h02m");
+}
+
+Status write_rows(OutputFile *file, std::vector<int64_t> lines) {
+    OutputBatch batch;
+    for (const int64_t line : lines) {
+        *batch.text() += "row " + std::to_string(line) + "\n";
+        batch.commit_line(line, line % 2 == 1);
+    }
+    return file->append(batch);
+}
+
+// Cuts the output at every length: what is left is resumed to whole lines, and those alone are done.
+void an_output_cut_anywhere_is_resumed_at_a_whole_line(void **) {
+    const std::string whole = "row 5\nrow 2\nrow 9\n";
+    for (size_t cut = 0; cut <= whole.size(); ++cut) {
+        const TemporaryFile file("");
+        JobIdentity identity;
+        identity.add("input", "same");
+        {
+            Result<OutputFile> output =
+                OutputFile::open(file.path(), "-", ExistingOutput::refuse, &identity);
+            assert_true(output.ok());
+            assert_true(write_rows(&*output, {5, 2}).ok());
+            assert_true(write_rows(&*output, {9}).ok());
+            assert_int_equal(output->rows_failed(), 2);
+        }
+        assert_string_equal(file.read().c_str(), whole.c_str());
+        assert_int_equal(::truncate(file.path().c_str(), static_cast<off_t>(cut)), 0);
+        {
+            Result<OutputFile> output =
+                OutputFile::open(file.path(), "-", ExistingOutput::resume, &identity);
+            assert_true(output.ok());
+            const auto kept = static_cast<int64_t>(cut / 6);
+            assert_int_equal(output->resumed_rows(), kept);
+            assert_int_equal(output->done().contains(5), kept >= 1);
+            assert_int_equal(output->done().contains(2), kept >= 2);
+            assert_int_equal(output->done().contains(9), kept >= 3);
+            assert_int_equal(output->resumed_failed(), (kept >= 1) + (kept >= 3));
+            assert_true(write_rows(&*output, {70}).ok());
+        }
+        const std::string expected = whole.substr(0, cut / 6 * 6) + "row 70\n";
+        assert_string_equal(file.read().c_str(), expected.c_str());
+    }
+}
+
+void a_line_set_holds_any_line_number(void **) {
+    LineSet lines;
+    assert_false(lines.contains(0));
+    assert_false(lines.contains(int64_t{1} << 40));
+    for (const int64_t line : {1, 63, 64, 100000000}) {
+        assert_true(lines.insert(line));
+        assert_false(lines.insert(line));
+        assert_true(lines.contains(line));
+        assert_false(lines.contains(line + 1 == 64 ? 62 : line + 1));
+    }
+}
+
+} // namespace
+} // namespace batchllm::cli
+
+int main() {
+    using namespace batchllm::cli;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(lines_end_with_lf_or_crlf_or_the_file),
+        cmocka_unit_test(a_line_over_the_limit_is_passed_over_whatever_its_length),
+        cmocka_unit_test(numbers_read_back_as_they_were),
+        cmocka_unit_test(text_is_escaped_and_always_utf8),
+        cmocka_unit_test(sizes_are_read_as_people_write_them),
+        cmocka_unit_test(misspelt_keys_are_recognised),
+        cmocka_unit_test(counts_and_durations_are_written_for_people),
+        cmocka_unit_test(an_output_cut_anywhere_is_resumed_at_a_whole_line),
+        cmocka_unit_test(a_line_set_holds_any_line_number),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,301 @@
+"""Windows, plans, statistics, progress, tokenize, usage and exit codes."""
+
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, parse, token_rows
+
+# A tokenizer of two kinds is made by tests/text; each test that needs one is skipped without it.
+TOKENIZERS = sorted(TESTS.glob("golden/tokenizers/**/tokenizer.json")) + sorted(
+    TESTS.glob("golden/**/tokenizer.json"))
+MODELS = sorted(path.parent for path in TESTS.glob("golden/*/golden.json"))
+
+
+class Windows(ProgramTest):
+    def test_many_windows_give_the_same_rows_as_one(self):
+        rows = token_rows(500)
+        for i in range(0, 500, 50):
+            rows[i] = b"bad"
+        for row in rows[201:220]:
+            row["temperature"] = 1.0
+            row["n"] = 2
+        for row in rows[301:310]:
+            row["score"] = [[1], [2, 3]]
+        stats = self.directory / "stats.json"
+        one = self.run_rows(rows, "--stats", stats, expect=3)
+        self.assertEqual(json.loads(stats.read_text())["windows"], 1)
+        for options in (["--window-tokens", "1500"], ["--window-rows", "7"],
+                        ["--window-tokens", "1"]):
+            many = self.run_rows(rows, *options, "--stats", stats, "--force", expect=3)
+            self.assertGreater(json.loads(stats.read_text())["windows"], 10)
+            self.assertEqual(len(many), len(rows))
+            self.assertEqual(self.comparable(many), self.comparable(one))
+
+    @staticmethod
+    def comparable(rows):
+        found = {}
+        for row in rows:
+            row["usage"]["shared_tokens"] = 0
+            found[row.get("error", {}).get("line", row["id"])] = row
+        return found
+
+    def test_steps_stay_full_across_windows(self):
+        """The next window is added before the one before has drained."""
+        timeline = self.directory / "timeline.csv"
+        rows = token_rows(2000, prefix=20, own=20, sharing=2)
+        self.run_rows(rows, "--window-rows", "200", "--step-tokens", "256", "--timeline", timeline)
+        with open(timeline, newline="") as file:
+            steps = list(csv.DictReader(file))
+        columns = [name for name in steps[0] if name.endswith("tokens") or
+                   name in ("decode", "own", "prefix")]
+        tokens = [sum(int(step[name]) for name in columns) for step in steps]
+        body = tokens[2:-40]
+        self.assertGreater(sum(body) / len(body), 0.8 * 256, (columns, tokens))
+
+
+class Statistics(ProgramTest):
+    def test_stats_tell_what_sharing_saved(self):
+        stats = self.directory / "stats.json"
+        rows = token_rows(100, prefix=40, own=10, sharing=5)
+        self.run_rows([*rows, b"bad"], "--stats", stats, expect=3)
+        found = json.loads(stats.read_text())
+        self.assertEqual((found["rows"], found["rows_done"], found["rows_failed"]), (101, 101, 1))
+        self.assertEqual(found["logical_prompt_tokens"], 5000)
+        self.assertGreaterEqual(found["saving_ratio"], 0.6)
+        self.assertEqual(found["processed_prompt_tokens"] + found["shared_prompt_tokens"], 5000)
+        for key in ("completion_tokens", "steps", "preemptions", "tokens_per_second"):
+            self.assertIn(key, found)
+        for phase in ("load", "tokenize", "plan", "schedule", "backend", "total"):
+            self.assertGreaterEqual(found["seconds"][phase], 0)
+        self.assertGreater(found["kv"]["peak_bytes"], 0)
+        self.run_rows(rows, "--stats", stats, "--force", "--no-sharing")
+        self.assertEqual(json.loads(stats.read_text())["saving_ratio"], 0)
+
+    def test_progress_in_json_counts_up_to_all_rows(self):
+        self.input.write_bytes(lines(token_rows(300)))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output,
+                                "--progress", "json")
+        self.assertEqual(done.returncode, 0)
+        last = [parse(line) for line in done.stderr.decode().splitlines()][-1]
+        self.assertEqual((last["rows_done"], last["rows_known"], last["rows_failed"]),
+                         (300, 300, 0))
+        self.assertTrue(last["input_ended"])
+        self.assertEqual(last["seconds_left"], 0)
+
+    def test_progress_without_a_terminal_is_plain_lines(self):
+        self.input.write_bytes(lines(token_rows(10)))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output)
+        text = done.stderr.decode()
+        self.assertIn("10/10 rows", text)
+        self.assertNotIn("\r", text)
+        self.assertNotIn("\x1b", text)
+
+    def test_the_bar_is_drawn_on_a_terminal(self):
+        self.input.write_bytes(lines(token_rows(10)))
+        ours, theirs = os.openpty()
+        done = subprocess.run([PROGRAM, "run", *SIM, "-i", str(self.input), "-o",
+                               str(self.output)], stderr=theirs)
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # the end, as a pty has it
+                break
+            if not part:
+                break
+            text += part
+        os.close(ours)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b"[########################] 100%", text)
+
+
+class Plans(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.plan = self.directory / "rows.plan"
+        self.input.write_bytes(lines(token_rows(200)))
+
+    def make_plan(self, *arguments, expect=0):
+        done = self.run_program("plan", "-i", self.input, "-o", self.plan, *arguments)
+        self.assertEqual(done.returncode, expect, done.stderr.decode())
+        return done.stderr.decode()
+
+    def inspect(self, *arguments):
+        done = self.run_program("inspect", self.plan, *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.decode()
+
+    def test_a_plan_is_made_without_a_model_and_inspected(self):
+        stats = self.directory / "stats.json"
+        self.assertIn("saved", self.make_plan("--stats", stats))
+        found = json.loads(self.inspect("--json"))
+        self.assertEqual((found["rows"], found["groups"], found["grouped_rows"]), (200, 40, 200))
+        self.assertEqual(found["largest_groups"][0]["rows"], 5)
+        self.assertEqual(found["saving_ratio"], json.loads(stats.read_text())["saving_ratio"])
+        text = self.inspect("--groups", "3")
+        self.assertIn("200", text)
+        self.assertEqual(len(re.findall(r"^ +\d+ +5 +\d+ +\d+$", text, re.M)), 3)
+
+    def test_a_plan_of_bad_rows_tells_them_and_plans_the_rest(self):
+        self.input.write_bytes(lines([*token_rows(10), b"bad"]))
+        self.assertIn("input line 11: ROW_JSON", self.make_plan(expect=3))
+        self.assertEqual(json.loads(self.inspect("--json"))["rows"], 10)
+
+    def test_a_run_takes_its_groups_from_a_plan(self):
+        self.make_plan()
+        stats = self.directory / "stats.json"
+        with_plan = self.run_rows(token_rows(200), "--plan", self.plan, "--stats", stats)
+        self.assertEqual(json.loads(stats.read_text())["rows_planned_before"], 200)
+        without = self.run_rows(token_rows(200), "--force")
+        self.assertEqual({i: r["tokens"] for i, r in by_id(with_plan).items()},
+                         {i: r["tokens"] for i, r in by_id(without).items()})
+        # Changed and new rows are planned afresh, and windows find their part of the plan.
+        rows = token_rows(210)
+        rows[3]["tokens"][0] = 55
+        self.run_rows(rows, "--plan", self.plan, "--stats", stats, "--force", "--window-rows", "50")
+        self.assertEqual(json.loads(stats.read_text())["rows_planned_before"], 199)
+
+    def test_a_run_saves_the_plan_of_each_window(self):
+        self.run_rows(token_rows(200), "--save-plan", self.plan)
+        self.assertEqual(json.loads(self.inspect("--json"))["rows"], 200)
+        self.run_rows(token_rows(200), "--save-plan", self.plan, "--window-rows", "120", "--force")
+        self.assertEqual(json.loads(self.inspect("--json"))["rows"], 120)
+        self.plan = self.directory / "rows.plan.2"
+        self.assertEqual(json.loads(self.inspect("--json"))["rows"], 80)
+        stats = self.directory / "stats.json"
+        self.run_rows(token_rows(200), "--plan", self.directory / "rows.plan", "--stats", stats,
+                      "--window-rows", "120", "--force")
+        self.assertEqual(json.loads(stats.read_text())["rows_planned_before"], 200)
+
+    def test_previous_keeps_the_groups_of_unchanged_rows(self):
+        self.make_plan()
+        previous = self.plan.rename(self.directory / "old.plan")
+        self.input.write_bytes(lines(token_rows(210)))
+        self.assertIn("reused          200 rows", self.make_plan("--previous", previous))
+
+    def test_a_file_that_is_no_plan_is_refused_by_name(self):
+        self.plan.write_bytes(b"not a plan at all")
+        done = self.run_program("inspect", self.plan)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"rows.plan", done.stderr)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--plan",
+                                self.plan, "--progress", "none")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"rows.plan", done.stderr)
+
+
+class Usage(ProgramTest):
+    def test_version_and_help(self):
+        self.assertRegex(self.run_program("--version").stdout, rb"^batchllm \d+\.\d+\.\d+\n$")
+        for command in ([], ["run"], ["plan"], ["inspect"], ["tokenize"]):
+            done = self.run_program(*command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn(b"Usage: batchllm", done.stdout)
+
+    def test_usage_errors_end_with_1_and_name_the_option(self):
+        for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"subcommand"),
+                                (["run", "-i", "x", "-o", "y", "--wrong"], b"--wrong"),
+                                (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--"),
+                                (["plan", "-i", "x", "-o", "y", "--enlarge", "z"], b"--enlarge")):
+            done = self.run_program(*arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(part, done.stderr)
+
+    def test_a_missing_input_leaves_no_output_behind(self):
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"in.jsonl: cannot open", done.stderr)
+        self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_a_missing_model_is_an_error_that_names_it(self):
+        self.input.write_bytes(lines(token_rows(1)))
+        done = self.run_program("run", "--backend", "cpu", "--model", self.directory / "none", "-i",
+                                self.input, "-o", self.output)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"none", done.stderr)
+
+
+@unittest.skipUnless(TOKENIZERS, "no tokenizer among the golden data")
+class Tokenize(ProgramTest):
+    TEXTS = ["Hello, world!", "\u00e9\u4e2d\u6587 \U0001f600", "  two  spaces\nand a line", ""]
+
+    def tokenize(self, rows, *arguments, expect=0):
+        done = self.run_program("tokenize", "--model", TOKENIZERS[0], *arguments,
+                                stdin=rows if isinstance(rows, bytes) else lines(rows))
+        self.assertEqual(done.returncode, expect, done.stderr)
+        return [parse(line) for line in done.stdout.decode().splitlines()]
+
+    def test_text_to_tokens_and_back(self):
+        tokens = self.tokenize([{"id": i, "text": t} for i, t in enumerate(self.TEXTS)])
+        self.assertEqual([row["id"] for row in tokens], list(range(len(self.TEXTS))))
+        back = self.tokenize(tokens, "--decode")
+        again = self.tokenize(back)
+        self.assertEqual(again, tokens)
+
+    def test_a_bad_line_has_an_error_in_its_place(self):
+        rows = [{"text": "a"}, b"bad", {"text": 5}, b'{"text": "\xff"}', {"text": "a"}]
+        found = self.tokenize(rows, expect=3)
+        self.assertEqual([row.get("error", {}).get("code") for row in found],
+                         [None, "ROW_JSON", "ROW_FORMAT", "ROW_INVALID_UTF8", None])
+        self.assertEqual(found[0], found[4])
+        found = self.tokenize([{"tokens": [1 << 40]}, {"tokens": [-1]}], "--decode", expect=3)
+        self.assertEqual([row["error"]["code"] for row in found], ["ROW_UNKNOWN_TOKEN"] * 2)
+
+    def test_it_can_be_driven_through_two_pipes(self):
+        with subprocess.Popen([PROGRAM, "tokenize", "--model", str(TOKENIZERS[0])],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            for text in self.TEXTS:
+                child.stdin.write(lines([{"text": text}]))
+                child.stdin.flush()
+                self.assertIn("tokens", parse(child.stdout.readline().decode()))
+            child.stdin.close()
+            self.assertEqual(child.wait(20), 0)
+
+
+@unittest.skipUnless(MODELS, "no golden models")
+class GoldenModel(ProgramTest):
+    """A real, tiny model on the CPU: the program gives what the reference gave."""
+
+    ROUNDING = 1e-3  # margins below it may fall either way in float32
+
+    def test_greedy_tokens_and_scores_equal_the_reference(self):
+        model = next(path for path in MODELS if path.name == "qwen3_bf16")
+        golden = json.loads((model / "golden.json").read_text())
+        rows = [{"id": i, "tokens": row["prompt"], "max_tokens": golden["new_tokens"],
+                 "logprobs": 0} for i, row in enumerate(golden["rows"])]
+        rows += [{"id": "score %d" % i, "tokens": golden["rows"][score["prompt"]]["prompt"],
+                  "score": score["continuations"]} for i, score in enumerate(golden["scores"])]
+        for options in ([], ["--no-sharing"], ["--step-tokens", "64", "--kv-memory", "2MiB"],
+                        ["--window-rows", "5"]):
+            with self.subTest(options=options):
+                found = by_id(self.run_rows(rows, "--model", model, "--compute-type", "f32",
+                                            "--threads", "1", "--force", *options,
+                                            backend=["--backend", "cpu"]))
+                compared = sum(self.compare(found[i], row)
+                               for i, row in enumerate(golden["rows"]))
+                self.assertGreater(compared, 0.9 * sum(len(r["tokens"]) for r in golden["rows"]))
+                for i, score in enumerate(golden["scores"]):
+                    for ours, theirs in zip(found["score %d" % i]["score_logprobs"],
+                                            score["logprobs"], strict=True):
+                        for a, b in zip(ours, theirs, strict=True):
+                            self.assertAlmostEqual(a, b, delta=2e-3)
+
+    def compare(self, found, row):
+        """How many tokens were compared: up to the first that rounding may decide."""
+        for i, (token, margin) in enumerate(zip(row["tokens"], row["margins"], strict=True)):
+            if margin < self.ROUNDING and found["tokens"][i:i + 1] != [token]:
+                return i
+            self.assertEqual(found["tokens"][i:i + 1], [token])
+            self.assertAlmostEqual(found["logprobs"][i], row["logprobs"][i], delta=2e-3)
+        self.assertEqual(len(found["tokens"]), len(row["tokens"]))
+        return len(row["tokens"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,318 @@
+"""Jobs that are cut short: killed, interrupted, out of disk, and then resumed."""
+
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
+
+# Small steps and memory, so that rows finish one after the other over a second or so.
+SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB"]
+
+
+def comparable(rows):
+    """Rows by id, less what may differ between runs: how much of a prompt happened to be shared."""
+    found = by_id(rows)
+    for row in found.values():
+        del row["usage"]["shared_tokens"]
+    return found
+
+
+class Interrupted(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        rows = token_rows(6000)
+        rows[17] = b"broken"
+        rows[4000] = {"id": 4000, "tokens": [5000]}
+        rows[100]["n"] = 3
+        rows[100]["temperature"] = 1.0
+        for row in rows[200:300]:
+            row["temperature"] = 0.8
+        self.rows = rows
+        self.input.write_bytes(lines(rows))
+
+    def start(self, *arguments, output=None, **options):
+        return subprocess.Popen(
+            [PROGRAM, "run", *SLOW, "-i", str(self.input), "-o", str(output or self.output),
+             "--progress", "none", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            **options)
+
+    def undisturbed(self):
+        whole = self.directory / "whole.jsonl"
+        child = self.start(output=whole)
+        _, errors = child.communicate(timeout=120)
+        self.assertEqual(child.returncode, 3, errors)
+        return comparable(self.read_output(whole))
+
+    def wait_for_output(self, child, more_than):
+        while child.poll() is None:
+            if self.output.exists() and self.output.stat().st_size > more_than:
+                return True
+            time.sleep(0.001)
+        return False
+
+    def finish(self, *arguments):
+        child = self.start("--resume", *arguments)
+        _, errors = child.communicate(timeout=120)
+        self.assertEqual(child.returncode, 3, errors)
+
+    def test_kill_at_random_points_and_resume_give_what_an_undisturbed_run_gives(self):
+        expected = self.undisturbed()
+        seed = int(os.environ.get("TEST_SEED", random.randrange(1 << 30)))
+        print("seed", seed)
+        randomness = random.Random(seed)
+        end = time.monotonic() + float(os.environ.get("TEST_SECONDS", "6"))
+        killed = 0
+        mode = ["--force"]
+        while time.monotonic() < end:
+            child = self.start(*mode)
+            size = self.output.stat().st_size if self.output.exists() else 0
+            if randomness.random() < 0.7:
+                self.wait_for_output(child, size)
+            time.sleep(randomness.expovariate(20))
+            child.kill()
+            child.communicate()
+            killed += child.returncode == -signal.SIGKILL
+            if mode == ["--force"] and not self.output.with_suffix(".jsonl.state").exists():
+                continue
+            mode = ["--resume"]
+            if child.returncode == 3:  # it was done before the kill
+                self.assertEqual(comparable(self.read_output()), expected)
+                mode = ["--force"]
+            elif randomness.random() < 0.3:
+                self.tear()
+        self.assertGreater(killed, 2)
+        self.finish()
+        self.assertEqual(comparable(self.read_output()), expected)
+        self.finish()  # nothing is left to do: the same file, the same exit code
+        self.assertEqual(comparable(self.read_output()), expected)
+
+    def tear(self):
+        """A machine that goes down may leave half of the last line."""
+        size = self.output.stat().st_size
+        if size > 10:
+            os.truncate(self.output, size - random.randrange(1, 10))
+
+    def test_interrupt_writes_what_has_finished_and_can_be_resumed(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.output.unlink(missing_ok=True)
+            child = self.start()
+            self.assertTrue(self.wait_for_output(child, 0))
+            child.send_signal(number)
+            _, errors = child.communicate(timeout=60)
+            self.assertEqual(child.returncode, 130, errors)
+            self.assertIn(b"--resume", errors)
+            rows = self.read_output()
+            self.assertTrue(0 < len(rows) < len(self.rows))
+        self.finish()
+        self.assertEqual(comparable(self.read_output()), self.undisturbed())
+
+    def test_two_runs_do_not_write_to_one_output(self):
+        child = self.start()
+        try:
+            self.assertTrue(self.wait_for_output(child, 0))
+            for mode in (["--resume"], ["--force"]):
+                second = self.start(*mode)
+                _, errors = second.communicate(timeout=60)
+                self.assertEqual(second.returncode, 1)
+                self.assertIn(b"another run", errors)
+        finally:
+            child.kill()
+            child.communicate()
+
+    def test_a_file_size_limit_loses_nothing_that_was_reported(self):
+        whole = self.undisturbed()
+        size = (self.directory / "whole.jsonl").stat().st_size
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+        child = self.start(preexec_fn=limit)
+        _, errors = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 1, errors)
+        self.assertIn(b"out.jsonl: cannot write", errors)
+        reported = int(errors.split(b"stopped after ")[1].split(b" rows")[0].replace(b",", b""))
+        self.assertEqual(len(self.read_output()), reported)
+        self.assertGreater(reported, 0)
+        before = self.output.read_bytes()
+        self.finish()
+        self.assertTrue(self.output.read_bytes().startswith(before))
+        self.assertEqual(comparable(self.read_output()), whole)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small disk needs root")
+    def test_a_full_disk_loses_nothing_that_was_reported(self):
+        disk = self.directory / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk],
+                                 stderr=subprocess.PIPE)
+        if mounted.returncode != 0:
+            self.skipTest("cannot mount: " + mounted.stderr.decode())
+        try:
+            self.output = disk / "out.jsonl"
+            child = self.start()
+            _, errors = child.communicate(timeout=60)
+            self.assertEqual(child.returncode, 1, errors)
+            self.assertIn(b"No space left", errors)
+            self.assertIn(b"--resume", errors)
+            reported = int(errors.split(b"stopped after ")[1].split(b" rows")[0].replace(b",", b""))
+            self.assertEqual(len(self.read_output()), reported)
+            self.assertGreater(reported, 0)
+            subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+            self.finish()
+            rows = comparable(self.read_output())
+        finally:
+            subprocess.run(["umount", disk], check=True)
+        self.assertEqual(rows, self.undisturbed())
+
+
+class WhatMayBeResumed(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.run_rows(token_rows(20))
+
+    def run_again(self, *arguments):
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--progress",
+                                "none", *arguments)
+        return done.returncode, done.stderr.decode()
+
+    def test_an_output_that_exists_is_neither_overwritten_nor_appended_to(self):
+        before = self.output.read_bytes()
+        code, errors = self.run_again()
+        self.assertEqual(code, 1)
+        self.assertIn("--resume", errors)
+        self.assertEqual(self.output.read_bytes(), before)
+
+    def test_force_starts_over(self):
+        before = by_id(self.read_output())
+        self.assertEqual(self.run_again("--force"), (0, ""))
+        self.assertEqual(by_id(self.read_output()), before)
+
+    def test_resume_of_a_finished_job_does_nothing(self):
+        before = self.output.read_bytes()
+        self.assertEqual(self.run_again("--resume"), (0, ""))
+        self.assertEqual(self.output.read_bytes(), before)
+
+    def test_resume_without_an_output_starts_one(self):
+        self.output.unlink()
+        self.assertEqual(self.run_again("--resume")[0], 0)
+        self.assertEqual(len(by_id(self.read_output())), 20)
+
+    def test_resume_without_a_state_file_is_refused(self):
+        pathlib.Path(str(self.output) + ".state").unlink()
+        code, errors = self.run_again("--resume")
+        self.assertEqual(code, 1)
+        self.assertIn("out.jsonl.state", errors)
+
+    def test_another_input_is_refused_by_name(self):
+        with open(self.input, "ab") as file:
+            file.write(lines([{"id": 99, "tokens": [1]}]))
+        code, errors = self.run_again("--resume")
+        self.assertEqual(code, 1)
+        self.assertIn("input bytes (was ", errors)
+
+    def test_an_input_edited_in_place_is_refused(self):
+        self.input.write_bytes(self.input.read_bytes().replace(b"21", b"22", 1))
+        self.assertIn("input content", self.run_again("--resume")[1])
+
+    def test_other_options_are_refused_by_name(self):
+        code, errors = self.run_again("--resume", "--temperature", "0.5", "--seed", "3")
+        self.assertEqual(code, 1)
+        self.assertIn("option temperature (was 0, now 0.5)", errors)
+        self.assertIn("option seed (was 0, now 3)", errors)
+
+    def test_options_that_change_speed_alone_are_not_compared(self):
+        self.assertEqual(self.run_again("--resume", "--no-sharing", "--step-tokens", "128",
+                                        "--window-tokens", "100", "--threads", "1")[0], 0)
+
+    def test_an_output_that_was_edited_is_refused(self):
+        data = bytearray(self.output.read_bytes())
+        data[10] ^= 1
+        self.output.write_bytes(data)
+        code, errors = self.run_again("--resume")
+        self.assertEqual(code, 1)
+        self.assertIn("line 1", errors)
+        self.assertEqual(self.output.read_bytes(), data)
+
+    def test_lines_without_a_record_are_run_again(self):
+        state = pathlib.Path(str(self.output) + ".state")
+        os.truncate(state, state.stat().st_size - 16 * 3 - 5)
+        before = by_id(self.read_output())
+        self.assertEqual(self.run_again("--resume")[0], 0)
+        self.assertEqual(by_id(self.read_output()), before)
+
+    def test_equal_ids_are_resumed_by_their_lines(self):
+        rows = [{"id": "same", "tokens": [i + 1] * (i + 1)} for i in range(20)]
+        whole = self.run_rows(rows, "--force")
+        with open(self.output, "r+b") as file:
+            data = file.read()
+            file.truncate(len(data) // 2)
+        self.assertEqual(self.run_again("--resume")[0], 0)
+        def key(row):
+            return row["usage"]["prompt_tokens"]
+        self.assertEqual(sorted(self.read_output(), key=key), sorted(whole, key=key))
+
+    def test_the_input_is_not_taken_as_output(self):
+        before = self.input.read_bytes()
+        for mode in ("--force", "--resume"):
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.input, mode)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(self.input.read_bytes(), before)
+
+    def test_the_model_is_compared(self):
+        model = self.directory / "model"
+        model.mkdir()
+        # Not a model: the comparison comes before it is loaded.
+        (model / "config.json").write_text("{}")
+        code, errors = self.run_again("--resume", "--model", model)
+        self.assertEqual(code, 1)
+        self.assertIn("model config.json (was none, now ", errors)
+
+
+class Streams(ProgramTest):
+    def test_resume_needs_files(self):
+        for arguments in (["-i", "-", "-o", self.output, "--resume"],
+                          ["-i", self.input, "-o", "-", "--resume"]):
+            self.input.write_bytes(lines(token_rows(1)))
+            self.assertEqual(self.run_program("run", *SIM, *arguments).returncode, 1)
+
+    def test_a_device_that_is_full_is_an_error(self):
+        self.input.write_bytes(lines(token_rows(5)))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", "/dev/full")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"No space left", done.stderr)
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "run", *SIM, "-i", str(self.input), "-o", "-"],
+                                  stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"stdout", done.stderr)
+
+    def test_a_reader_that_goes_away_is_an_error_and_no_signal(self):
+        self.input.write_bytes(lines(token_rows(5000)))
+        child = subprocess.Popen([PROGRAM, "run", *SLOW, "-i", str(self.input), "-o", "-"],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.stdout.readline()
+        child.stdout.close()
+        errors = child.stderr.read()
+        child.stderr.close()
+        self.assertEqual(child.wait(60), 1, errors)
+        self.assertIn(b"stdout: cannot write", errors)
+
+    def test_an_interrupt_while_waiting_for_a_pipe_ends_the_run(self):
+        child = subprocess.Popen([PROGRAM, "run", *SIM, "-i", "-", "-o", "-"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(20), 130)
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            pipe.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,238 @@
+"""Input rows: what is taken, what is refused, and that one bad row harms no other."""
+
+import json
+import unittest
+
+from program import ProgramTest, by_id, lines, token_rows
+
+GOOD = {"id": "good", "tokens": [1, 2, 3]}
+
+
+class BadRows(ProgramTest):
+    # line as bytes, expected code, expected part of the message, expected id
+    TABLE = [
+        (b'{"id": 1, "tokens": [1,2', "ROW_JSON", "not JSON", None),
+        (b'[1, 2]', "ROW_FORMAT", "not an object", None),
+        (b'{"id": 2}', "ROW_FORMAT", "missing", 2),
+        (b'{"id": 3, "tokens": []}', "ROW_EMPTY", "empty", 3),
+        (b'{"id": 4, "tokens": [1, "x"]}', "ROW_FORMAT", '"tokens"', 4),
+        (b'{"id": 5, "tokens": [1, 1000]}', "ROW_UNKNOWN_TOKEN", "1000", 5),
+        (b'{"id": 6, "tokens": [1, -1]}', "ROW_UNKNOWN_TOKEN", "-1", 6),
+        (b'{"id": 7, "tokens": [99999999999]}', "ROW_UNKNOWN_TOKEN", "vocabulary", 7),
+        (b'{"id": 8, "tokens": [1], "max_tokens": 0}', "ROW_INVALID_PARAMETER", "max_tokens", 8),
+        (b'{"id": 9, "tokens": [1], "max_tokens": "9"}', "ROW_FORMAT", "max_tokens", 9),
+        (b'{"id": 10, "tokens": [1], "temperature": -1}', "ROW_INVALID_PARAMETER", "temperature",
+         10),
+        (b'{"id": 11, "tokens": [1], "top_p": 1.5}', "ROW_INVALID_PARAMETER", "top_p", 11),
+        (b'{"id": 12, "tokens": [1], "stop": [""]}', "ROW_INVALID_PARAMETER", "stop", 12),
+        (b'{"id": 13, "tokens": [1], "stop": 5}', "ROW_FORMAT", "stop", 13),
+        (b'{"id": 14, "tokens": [1], "logit_bias": {"x": 1}}', "ROW_FORMAT", "logit_bias", 14),
+        (b'{"id": 15, "tokens": [1], "tempersture": 1}', "ROW_FORMAT", '"temperature"', 15),
+        (b'{"id": 16, "tokens": [1], "max_new_tokens": 1}', "ROW_FORMAT", '"max_tokens"', 16),
+        (b'{"id": 17, "tokens": [1], "zebra": 1}', "ROW_FORMAT", '"zebra"', 17),
+        (b'{"id": 18, "tokens": [1], "tokens": [2]}', "ROW_FORMAT", "twice", 18),
+        (b'{"id": 19, "tokens": [1], "prompt": "x"}', "ROW_FORMAT", "only one", 19),
+        (b'{"id": 20, "messages": [{"role": "user", "content": "x"}]}', "ROW_TEMPLATE",
+         "messages", 20),
+        (b'{"id": 21, "prompt": "\xff"}', "ROW_INVALID_UTF8", "UTF-8", None),
+        (b'{"id": 22, "prompt": "text without a tokenizer"}', "ROW_INVALID_PARAMETER",
+         "tokenizer", 22),
+        (b'{"id": 23, "tokens": [' + b",".join([b"1"] * 9000) + b']}', "ROW_TOO_LONG", "", 23),
+        (b'{"id": {}, "tokens": [1]}', "ROW_FORMAT", '"id"', None),
+        (b'{"id": 24, "tokens": [1], "score": []}', "ROW_FORMAT", "score", 24),
+        (b'{"id": 25, "tokens": [1], "score": [[]]}', "ROW_EMPTY", "score", 25),
+        (b'{"id": 26, "tokens": [1], "n": 0}', "ROW_INVALID_PARAMETER", "", 26),
+        (b'{"id": 27, "tokens": [1], "max_tokens": 99999999999}', "ROW_INVALID_PARAMETER",
+         "max_tokens", 27),
+        (b'not json at all', "ROW_JSON", "not JSON", None),
+        (b'\xff\xfe', "ROW_INVALID_UTF8", "UTF-8", None),
+        (b'{"id": "\\ud800", "tokens": [1]}', "ROW_JSON", "not JSON", None),
+    ]
+
+    def test_each_bad_row_has_its_own_error_and_the_others_their_results(self):
+        rows = []
+        for line, *_ in self.TABLE:
+            rows += [line, json.dumps({"id": "good %d" % len(rows), "tokens": [1, 2, 3]})]
+        results = self.run_rows(rows, expect=3)
+        self.assertEqual(len(results), 2 * len(self.TABLE))
+        errors = {r["error"]["line"]: r for r in results if r["finish_reason"] == "error"}
+        for i, (line, code, part, identity) in enumerate(self.TABLE):
+            with self.subTest(line=line[:80]):
+                row = errors.pop(2 * i + 1)
+                self.assertEqual(row["error"]["code"], code, row["error"]["message"])
+                self.assertIn(part, row["error"]["message"])
+                self.assertEqual(row["id"], identity)
+                self.assertEqual((row["text"], row["tokens"]), ("", []))
+        self.assertEqual(errors, {})
+        good = [r for r in results if r["finish_reason"] != "error"]
+        self.assertEqual(len({r["id"] for r in good}), len(self.TABLE))
+        self.assertTrue(all(r["tokens"] for r in good))
+
+    def test_only_bad_rows_end_with_3_and_an_error_each(self):
+        results = self.run_rows([b"x", b"y"], expect=3)
+        self.assertEqual(sorted(r["error"]["line"] for r in results), [1, 2])
+
+    def test_unknown_keys_can_be_passed_over(self):
+        rows = [{"id": 1, "tokens": [1], "zebra": 1}]
+        results = self.run_rows(rows, "--ignore-unknown-keys")
+        self.assertEqual(results[0]["finish_reason"], "stop")
+
+    def test_own_keys_are_never_read(self):
+        rows = [{"id": 1, "tokens": [1], "metadata": {"a": [1]}, "_label": 2}]
+        self.assertEqual(self.run_rows(rows)[0]["finish_reason"], "stop")
+
+    def test_a_line_over_the_limit_is_a_row_error(self):
+        long = b'{"id": 1, "tokens": [' + b"1," * 3000000 + b"1]}"
+        results = self.run_rows([long, GOOD, long + b" "], "--max-line-bytes", "1MiB", expect=3)
+        codes = sorted((r.get("error") or {}).get("code", "") for r in results)
+        self.assertEqual(codes, ["", "ROW_LINE_TOO_LONG", "ROW_LINE_TOO_LONG"])
+
+    def test_a_line_of_five_megabytes_under_the_limit_is_read(self):
+        row = b'{"id": 1, "tokens": [1, 2], "metadata": "' + b"x" * 5000000 + b'"}'
+        self.assertEqual(by_id(self.run_rows([row, GOOD]))[1]["usage"]["prompt_tokens"], 2)
+
+
+class Lines(ProgramTest):
+    def test_byte_order_mark_crlf_blank_lines_and_a_last_line_without_end(self):
+        data = (b'\xef\xbb\xbf{"id": "a", "tokens": [1]}\r\n\r\n   \n{"tokens": [2]}\r\n\n'
+                b'{"id": "c", "tokens": [3]}')
+        results = by_id(self.run_rows(data))
+        self.assertEqual(set(results), {"a", 4, "c"})  # the id that is missing is the line's number
+
+    def test_ids_come_back_as_they_were(self):
+        ids = ["text", "\u00e9\u4e2d\U0001f600\"\\\n\u0000", 5, -7, 2.5, 18446744073709551615, ""]
+        results = self.run_rows([{"id": i, "tokens": [1]} for i in ids])
+        self.assertEqual(sorted(map(repr, (r["id"] for r in results))), sorted(map(repr, ids)))
+
+    def test_equal_ids_are_different_rows(self):
+        rows = [{"id": "same", "tokens": [1, 2]}, {"id": "same", "tokens": [3, 4, 5]}]
+        results = self.run_rows(rows)
+        self.assertEqual(sorted(r["usage"]["prompt_tokens"] for r in results), [2, 3])
+
+    def test_an_empty_input_gives_an_empty_output(self):
+        self.assertEqual(self.run_rows(b""), [])
+        self.assertEqual(self.run_rows(b"\n\n", "--force"), [])
+
+    def test_a_pipe_in_and_a_pipe_out(self):
+        done = self.run_program("run", *self.sim(), "-i", "-", "-o", "-",
+                                stdin=lines(token_rows(50)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(by_id(map(json.loads, done.stdout.splitlines()))), 50)
+
+    @staticmethod
+    def sim():
+        from program import SIM
+        return SIM
+
+
+class Parameters(ProgramTest):
+    def test_rows_override_the_command_line(self):
+        rows = [{"id": 1, "tokens": [1], "ignore_eos": True},
+                {"id": 2, "tokens": [1], "ignore_eos": True, "max_tokens": 5},
+                {"id": 3, "tokens": [1], "ignore_eos": True, "max_tokens": None}]
+        results = by_id(self.run_rows(rows, "--max-tokens", "3"))
+        self.assertEqual([len(results[i]["tokens"]) for i in (1, 2, 3)], [3, 5, 3])
+        self.assertEqual(results[2]["finish_reason"], "length")
+
+    def test_stop_tokens_end_a_row(self):
+        rows = [{"id": 1, "tokens": [1], "ignore_eos": True, "max_tokens": 10}]
+        free = self.run_rows(rows)[0]["tokens"]
+        for key in ("stop_tokens", "stop_token_ids"):
+            row = dict(rows[0], **{key: [free[4]]})
+            stopped = self.run_rows([row], "--force")[0]
+            self.assertEqual(stopped["tokens"], free[:free.index(free[4]) + 1])
+            self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_samples_come_on_one_line(self):
+        rows = [{"id": 1, "tokens": [1, 2], "n": 3, "temperature": 1}, GOOD]
+        results = by_id(self.run_rows(rows))
+        samples = results[1]["samples"]
+        self.assertEqual(len(samples), 3)
+        self.assertEqual(results[1]["usage"]["completion_tokens"],
+                         sum(len(s["tokens"]) for s in samples))
+        self.assertGreater(len({tuple(s["tokens"]) for s in samples}), 1)
+        self.assertNotIn("samples", results["good"])
+
+    def test_logprobs_of_the_chosen_and_the_likeliest(self):
+        rows = [dict(GOOD, id=1, logprobs=2), dict(GOOD, id=2, logprobs=0), dict(GOOD, id=3),
+                dict(GOOD, id=4, logprobs=True)]
+        results = by_id(self.run_rows(rows))
+        self.assertEqual(len(results[1]["logprobs"]), len(results[1]["tokens"]))
+        self.assertTrue(all(len(top) == 2 for top in results[1]["top_logprobs"]))
+        self.assertEqual(set(results[1]["top_logprobs"][0][0]), {"token", "logprob"})
+        self.assertNotIn("top_logprobs", results[2])
+        self.assertNotIn("logprobs", results[3])
+        self.assertIn("logprobs", results[4])
+        results = by_id(self.run_rows(rows, "--force", "--logprobs"))
+        self.assertIn("logprobs", results[3])
+
+    def test_scored_rows_have_a_score_for_each_continuation(self):
+        rows = [{"id": 1, "tokens": [1, 2], "score": [[3], [4, 5], [6]]}, GOOD]
+        results = by_id(self.run_rows(rows))
+        row = results[1]
+        self.assertEqual(row["finish_reason"], "scored")
+        self.assertEqual([len(x) for x in row["score_logprobs"]], [1, 2, 1])
+        for score, logprobs in zip(row["scores"], row["score_logprobs"]):
+            self.assertAlmostEqual(score, sum(logprobs), places=4)
+
+    def test_parameters_out_of_range_on_the_command_line_are_usage_errors(self):
+        self.input.write_bytes(lines([GOOD]))
+        for bad in (["--temperature", "-1"], ["--top-p", "0"], ["--max-tokens", "0"],
+                    ["--kv-memory", "much"], ["--top-p", "nan"], ["--logprobs", "21"]):
+            done = self.run_program("run", "--backend", "sim", "-i", self.input, "-o", self.output,
+                                    *bad)
+            self.assertEqual(done.returncode, 1, bad)
+            self.assertFalse(self.output.exists())
+
+
+class OpenAiBatch(ProgramTest):
+    @staticmethod
+    def request(custom_id, **body):
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/completions",
+                "body": {"model": "m", **body}}
+
+    def test_completions_are_answered_in_kind(self):
+        rows = [self.request("a", prompt=[1, 2, 3], max_tokens=4, user="u"),
+                self.request("b", prompt=[[1, 2]], n=2, temperature=1, logprobs=1),
+                GOOD]
+        results = self.run_rows(rows)
+        answers = {r["custom_id"]: r for r in results if "custom_id" in r}
+        self.assertEqual(len(answers), 2)
+        answer = answers["a"]
+        self.assertEqual(set(answer), {"id", "custom_id", "response", "error"})
+        self.assertIsNone(answer["error"])
+        self.assertEqual(answer["response"]["status_code"], 200)
+        self.assertTrue(answer["response"]["request_id"])
+        body = answer["response"]["body"]
+        self.assertEqual((body["object"], body["model"]), ("text_completion", "m"))
+        self.assertEqual(body["usage"]["prompt_tokens"], 3)
+        self.assertEqual(body["usage"]["total_tokens"], 3 + body["usage"]["completion_tokens"])
+        self.assertIn(body["choices"][0]["finish_reason"], ("stop", "length"))
+        choices = answers["b"]["response"]["body"]["choices"]
+        self.assertEqual([c["index"] for c in choices], [0, 1])
+        logprobs = choices[0]["logprobs"]
+        self.assertEqual(len(logprobs["tokens"]), len(logprobs["token_logprobs"]))
+        self.assertEqual(len(logprobs["tokens"]), len(logprobs["top_logprobs"]))
+
+    def test_errors_are_answered_in_kind(self):
+        chat = dict(self.request("chat"), url="/v1/chat/completions")
+        chat["body"]["messages"] = [{"role": "user", "content": "hello"}]
+        rows = [chat, self.request("two", prompt=[[1], [2]]),
+                self.request("echo", prompt=[1], echo=True),
+                self.request("typo", prompt=[1], temprature=1),
+                self.request("token", prompt=[5000]),
+                dict(self.request("url", prompt=[1]), url="/v1/embeddings"),
+                self.request("none")]
+        results = self.run_rows(rows, expect=3)
+        self.assertEqual({r["custom_id"] for r in results},
+                         {"chat", "two", "echo", "typo", "token", "url", "none"})
+        for row in results:
+            self.assertEqual(row["response"]["status_code"], 400)
+            self.assertEqual(row["response"]["body"]["error"]["code"], row["error"]["code"])
+        codes = {r["custom_id"]: r["error"]["code"] for r in results}
+        self.assertEqual(codes["chat"], "ROW_TEMPLATE")
+        self.assertEqual(codes["token"], "ROW_UNKNOWN_TOKEN")
+
+
+if __name__ == "__main__":
+    unittest.main()
