@@ -21,7 +21,7 @@ int32_t expected_length(const Row &row, int64_t max_request_tokens) {
 }
 
 bool equal_rows(const Row &a, const Row &b) {
-    return a.length == b.length && std::equal(a.tokens, a.tokens + static_cast<size_t>(a.length), b.tokens) &&
+    return a.length == b.length && std::equal(a.tokens, a.tokens + static_cast<uint32_t>(a.length), b.tokens) &&
            (a.params == b.params || same_greedy_result(*a.params, *b.params));
 }
 
