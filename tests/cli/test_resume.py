@@ -12,8 +12,8 @@ import unittest
 
 from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
 
-# Small steps and memory, so that rows finish one after the other over a second or so.
-SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB"]
+# Small steps and memory, so that rows finish one after the other over a second or so; four windows.
+SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB", "--window-rows", "1500"]
 
 
 def comparable(rows):
