@@ -1,6 +1,6 @@
 // The CPU backend's speed, each figure beside what it is held against in the same run.
 //
-//   bench_cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N]
+//   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N]
 //
 // linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
 //            for the whole product on the same number of threads.
@@ -399,7 +399,7 @@ int main(int count, char **arguments) {
         else if (argument == "--type" && i + 1 < count)
             options.type = std::string(arguments[++i]) == "f32" ? DType::f32 : DType::bf16;
         else {
-            std::fprintf(stderr, "usage: bench_cpu [linear] [attention] [steps] [--threads N] "
+            std::fprintf(stderr, "usage: cpu [linear] [attention] [steps] [--threads N] "
                                  "[--type bf16|f32] [--groups N]\n");
             return 1;
         }

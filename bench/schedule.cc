@@ -4,9 +4,10 @@
 //     schedule timeline [key=value ...]    a job on the sim backend under five schedulers
 //
 // timeline keys: rows, prefix, own, sharing (rows a group), min_output, max_output (max_tokens),
-// step_tokens, pages, page_tokens, cap (requests of the capped schedulers), seed, and csv=PREFIX:
-// writes PREFIX-NAME.csv with one line a step. Output lengths are uniform between min_output and
-// a bound that differs from group to group, so that groups are decode-heavy or prefill-heavy.
+// step_tokens, pages, page_tokens, cap (requests of the capped schedulers), seed, the modelled times
+// of src/backend/sim/sim_options.h, and csv=PREFIX: writes PREFIX-NAME.csv with one line a step.
+// Output lengths are uniform between min_output and a bound that differs from group to group, so
+// that groups are decode-heavy or prefill-heavy.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,10 +34,18 @@ double microseconds(Clock::time_point begin, Clock::time_point end) {
 
 // ---- Cost of a step ----
 
-int32_t measure_cost(int64_t running, int64_t waiting, int32_t own) {
-    constexpr int32_t prefix = 2000, sharing = 16, steps = 400;
-    std::vector<int32_t> tokens(static_cast<size_t>(prefix + own), 7);
-    const int64_t rows = running + waiting;
+struct CostCase {
+    int64_t running; // requests that decode
+    int64_t waiting; // behind them
+    int32_t own;     // prompt tokens
+    bool
+        by_memory; // the others wait for memory, so that each step makes a forecast; else for a cap
+};
+
+int32_t measure_cost(const CostCase &job) {
+    constexpr int32_t prefix = 2000, sharing = 16, steps = 400, page_tokens = 16, longest = 2000;
+    std::vector<int32_t> tokens(static_cast<size_t>(prefix + job.own), 7);
+    const int64_t rows = job.running + job.waiting;
     std::vector<std::unique_ptr<Request>> requests;
     std::vector<Request *> held;
     const SamplingParams params;
@@ -44,9 +53,9 @@ int32_t measure_cost(int64_t running, int64_t waiting, int32_t own) {
     for (int64_t i = 0; i < rows; ++i) {
         requests.push_back(std::make_unique<Request>());
         Request &request = *requests.back();
-        request.prompt = {tokens.data(), prefix + own, prefix};
+        request.prompt = {tokens.data(), prefix + job.own, prefix};
         request.params = &params;
-        request.max_tokens = 1 << 20;
+        request.max_tokens = longest;
         held.push_back(&request);
         plan.rows.push_back(i);
         if (i % sharing == 0) {
@@ -55,16 +64,13 @@ int32_t measure_cost(int64_t running, int64_t waiting, int32_t own) {
         }
         plan.groups.back().row_end = i + 1;
     }
-    // As the cap keeps the rest waiting, the pool has room for what runs, and some.
-    constexpr int32_t page_tokens = 16;
-    const int64_t pages =
-        2 * running * ((own + 2 * steps) / page_tokens + 2) + rows * (prefix / page_tokens) + 70000;
     SchedulerOptions options;
-    options.pages = pages;
     options.page_tokens = page_tokens;
+    options.pages = job.running * ((job.own + longest) / page_tokens + 1) +
+                    (job.running / sharing + 1) * (prefix / page_tokens);
     options.step_tokens = 8192;
-    options.max_requests = running;
-    options.look_ahead = false;
+    options.max_requests = job.by_memory ? 0 : job.running;
+    options.look_ahead = job.by_memory;
     Scheduler scheduler(options);
     const Status status = scheduler.add(plan, held);
     if (!status.ok()) {
@@ -73,6 +79,7 @@ int32_t measure_cost(int64_t running, int64_t waiting, int32_t own) {
     }
     std::vector<double> times;
     size_t batch_pages = 0;
+    int64_t running = 0, last = -1;
     while (times.size() < static_cast<size_t>(steps)) {
         const auto begin = Clock::now();
         const TokenBatch &batch = scheduler.next_step();
@@ -82,14 +89,20 @@ int32_t measure_cost(int64_t running, int64_t waiting, int32_t own) {
         batch_pages = batch.pages.size();
         scheduler.finish_step();
         const auto end = Clock::now();
-        if (scheduler.counts().decode_tokens == running)
+        // Once nobody is admitted any more.
+        running = scheduler.counts().decode_tokens;
+        if (running == last && running == scheduler.running())
             times.push_back(microseconds(begin, built) + microseconds(ran, end));
+        last = running;
     }
     std::sort(times.begin(), times.end());
-    std::printf(
-        "%8lld running %8lld waiting %8zu pages in the batch: median %7.1f us, 99 %% %7.1f us\n",
-        static_cast<long long>(running), static_cast<long long>(waiting), batch_pages,
-        times[times.size() / 2], times[times.size() * 99 / 100]);
+    std::printf("%5lld running, %6lld waiting for %s, %6zu pages in the batch: "
+                "median %5.1f us, 90 %% %5.1f us\n",
+                static_cast<long long>(running), static_cast<long long>(scheduler.waiting()),
+                scheduler.waiting() == 0 ? "nothing"
+                : job.by_memory          ? "memory "
+                                         : "the cap",
+                batch_pages, times[times.size() / 2], times[times.size() * 9 / 10]);
     return 0;
 }
 
@@ -153,7 +166,8 @@ struct Policy {
 
 int32_t run_timeline(const Workload &work, const Policy &policy, const Keys &keys) {
     BackendOptions backend_options;
-    for (const char *key : {"pages", "page_tokens"})
+    for (const char *key : {"pages", "page_tokens", "tokens_per_second", "step_floor_us",
+                            "kv_bandwidth", "step_overhead_us"})
         backend_options.extra.emplace_back(key, keys.at(key));
     backend_options.step_tokens = number(keys, "step_tokens");
     auto backend = make_sim_backend(nullptr, backend_options);
@@ -280,16 +294,29 @@ int main(int argc, char **argv) {
     const std::string mode = argc > 1 ? argv[1] : "cost";
     if (mode == "cost") {
         int32_t failed = 0;
-        for (const int32_t own : {200, 1600}) {
-            failed |= measure_cost(1000, 0, own);
-            failed |= measure_cost(1000, 100000, own);
-        }
+        for (const int32_t own : {200, 1600})
+            for (const int64_t waiting : {0, 100000})
+                for (const bool by_memory : {false, true})
+                    if (waiting > 0 || !by_memory)
+                        failed |= measure_cost({1000, waiting, own, by_memory});
         return failed;
     }
-    Keys keys = {{"rows", "3000"},        {"prefix", "1100"},   {"own", "400"},
-                 {"sharing", "7"},        {"min_output", "16"}, {"max_output", "512"},
-                 {"step_tokens", "2048"}, {"pages", "32768"},   {"page_tokens", "16"},
-                 {"cap", "256"},          {"seed", "1"},        {"csv", ""}};
+    Keys keys = {{"rows", "3000"},
+                 {"prefix", "1100"},
+                 {"own", "400"},
+                 {"sharing", "7"},
+                 {"min_output", "16"},
+                 {"max_output", "512"},
+                 {"step_tokens", "2048"},
+                 {"pages", "32768"},
+                 {"page_tokens", "16"},
+                 {"cap", "256"},
+                 {"seed", "1"},
+                 {"csv", ""},
+                 {"tokens_per_second", "40000"},
+                 {"step_floor_us", "4000"},
+                 {"kv_bandwidth", "4e12"},
+                 {"step_overhead_us", "0"}};
     for (int32_t i = 2; i < argc; ++i) {
         const char *equals = std::strchr(argv[i], '=');
         const std::string key =

@@ -258,6 +258,7 @@ inline std::string Job::check_decode_first() const {
     int64_t decoding = 0, left_out = 0;
     for (const Row *row : live_) {
         if (row->finished || row->request->state != RequestState::decoding) continue;
+        if (row->request->output.empty()) return fault("decoding without a token to decode");
         decoding += row->request->chunk;
         left_out += row->request->chunk == 0;
     }

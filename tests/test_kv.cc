@@ -173,21 +173,67 @@ void a_chunk_that_nobody_needs_any_more_is_cancelled(void **) {
     assert_int_equal(forest.at(head).chunk, 0);
 }
 
-void expected_length_follows_what_the_job_shows(void **) {
-    LengthEstimate lengths;
-    assert_true(lengths.share() == 1.0); // nothing known: max_tokens
-    for (int32_t row = 0; row < 1000; ++row) {
-        for (int32_t i = 0; i < 25; ++i) lengths.generated(100);
-        lengths.ended();
+// Has `rows` requests generate to lengths drawn from [low, high], one after the other.
+void show(LengthEstimate *lengths, std::mt19937_64 *random, int32_t rows, int32_t max_tokens,
+          int64_t low, int64_t high) {
+    for (int32_t row = 0; row < rows; ++row) {
+        const int64_t length =
+            low + static_cast<int64_t>((*random)() % static_cast<uint64_t>(high - low + 1));
+        for (int64_t i = 0; i < length; ++i) lengths->generated(max_tokens, i);
+        lengths->ended(max_tokens, length);
+        for (int32_t step = 0; step < 5; ++step) lengths->forget(max_tokens);
     }
-    assert_true(lengths.share() > 0.24 && lengths.share() < 0.27);
-    assert_true(lengths.remaining(100, 0, false) >= 24 && lengths.remaining(100, 0, false) <= 27);
-    assert_true(lengths.remaining(100, 60, false) >= 6);    // longer than expected: some more
-    assert_int_equal(lengths.remaining(100, 30, true), 30); // preempted: as much again
-    assert_int_equal(lengths.remaining(100, 99, true), 0);  // the last token is not stored
-    // Requests that are still decoding count: short ones end first, and would mislead alone.
-    for (int32_t i = 0; i < 1000 * 100; ++i) lengths.generated(100);
-    assert_true(lengths.share() == 1.0);
+    lengths->update();
+}
+
+bool near(double value, double expected, double relative) {
+    const bool good = value > expected * (1 - relative) && value < expected * (1 + relative);
+    if (!good) print_error("%g is not near %g\n", value, expected);
+    return good;
+}
+
+void expected_length_follows_what_the_job_shows(void **) {
+    const uint64_t seed = std::random_device()();
+    print_message("seed %llu\n", static_cast<unsigned long long>(seed));
+    std::mt19937_64 random(seed);
+    const auto left = [](const LengthEstimate &lengths, int64_t generated, bool preempted = false) {
+        double sum = 0;
+        for (const int64_t steps : lengths.outlook(1000, generated, preempted))
+            sum += static_cast<double>(steps);
+        return sum / outlook_points;
+    };
+    LengthEstimate nothing;
+    assert_true(nothing.share() == 1.0);
+    assert_true(left(nothing, 0) == 999); // the last token is not stored
+    LengthEstimate fixed;
+    show(&fixed, &random, 3000, 1000, 250, 250);
+    assert_true(near(fixed.share(), 0.25, 0.1));
+    assert_true(near(left(fixed, 0), 250, 0.1));
+    assert_true(near(left(fixed, 125), 125, 0.2));
+    LengthEstimate uniform;
+    show(&uniform, &random, 3000, 1000, 1, 800);
+    assert_true(near(uniform.share(), 0.4, 0.15));
+    assert_true(near(left(uniform, 400), 200, 0.25));
+    LengthEstimate full;
+    show(&full, &random, 3000, 1000, 1000, 1000);
+    assert_true(near(full.share(), 1, 1e-6));
+    assert_true(left(full, 400) == 599);
+    // The job changes.
+    show(&full, &random, 3000, 1000, 100, 100);
+    assert_true(near(full.share(), 0.1, 0.3));
+    assert_true(left(fixed, 300, true) >= 300); // preempted: as much again
+    assert_true(left(fixed, 999, true) == 0);
+}
+
+void requests_that_still_run_count_for_the_expected_length(void **) {
+    // 100 requests stop after 10 of 1000 tokens while 900 are at 500: the mean is far above 10.
+    LengthEstimate lengths;
+    for (int64_t i = 0; i < 500; ++i)
+        for (int64_t row = 0; row < 1000; ++row)
+            if (row >= 100 || i < 10) lengths.generated(1000, i);
+    for (int64_t row = 0; row < 100; ++row) lengths.ended(1000, 10);
+    lengths.update();
+    assert_true(lengths.share() > 0.7);
 }
 
 void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) {
@@ -196,25 +242,34 @@ void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) 
     std::mt19937_64 random(seed);
     bool good = true;
     for (int32_t round = 0; round < 200; ++round) {
-        const int64_t longest = 63; // one step a bucket: exact
-        std::vector<std::pair<int64_t, int64_t>> requests;
+        const int64_t longest = 63; // one step a bucket
+        struct Some {
+            int64_t now;
+            Outlook outlook;
+        };
+        std::vector<Some> requests;
+        for (uint64_t i = 0; i < 1 + random() % 20; ++i) {
+            Some some{static_cast<int64_t>(random() % 100), {}};
+            for (int64_t &steps : some.outlook) steps = static_cast<int64_t>(random() % 64);
+            requests.push_back(some);
+        }
         MemoryForecast forecast;
         forecast.clear(longest);
-        for (uint64_t i = 0; i < 1 + random() % 20; ++i)
-            requests.push_back(
-                {static_cast<int64_t>(random() % 100),
-                 static_cast<int64_t>(random() % static_cast<uint64_t>(longest + 1))});
         for (size_t i = 0; i + 1 < requests.size(); ++i)
-            forecast.add(requests[i].first, requests[i].second);
-        int64_t peak = 0;
+            forecast.add(requests[i].now, requests[i].outlook);
+        double peak = 0;
         for (int64_t step = 0; step <= longest; ++step) {
-            int64_t slots = 0;
-            for (const auto &[now, left] : requests) slots += left >= step ? now + step : 0;
+            double slots = 0;
+            for (const Some &some : requests)
+                for (const int64_t end : some.outlook)
+                    slots +=
+                        end >= step ? static_cast<double>(some.now + step) / outlook_points : 0;
             peak = std::max(peak, slots);
         }
-        const int64_t guess = forecast.peak_with(requests.back().first, requests.back().second);
-        // A bucket's end is at most one step behind its requests' ends.
-        good &= guess >= peak && guess <= peak + static_cast<int64_t>(requests.size());
+        const auto guess =
+            static_cast<double>(forecast.peak_with(requests.back().now, requests.back().outlook));
+        // Those that outlast a bucket are counted as they are at its end: one step more.
+        good &= guess >= peak - 1e-9 && guess <= peak + 1 + static_cast<double>(requests.size());
     }
     assert_true(good);
 }
@@ -231,6 +286,7 @@ int main() {
         cmocka_unit_test(an_idle_prefix_is_evicted_before_its_parent_and_only_when_idle),
         cmocka_unit_test(a_chunk_that_nobody_needs_any_more_is_cancelled),
         cmocka_unit_test(expected_length_follows_what_the_job_shows),
+        cmocka_unit_test(requests_that_still_run_count_for_the_expected_length),
         cmocka_unit_test(the_forecast_is_the_peak_of_requests_that_end_one_after_the_other),
     };
     return cmocka_run_group_tests_name("kv", tests, nullptr, nullptr);

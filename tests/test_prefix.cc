@@ -9,7 +9,9 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 
 #include <algorithm>
 #include <cstdio>
+#include <list>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -187,6 +189,98 @@ void algorithm_1_lets_a_child_become_the_last_thing_below_it(void **) {
     assert_int_equal(saved(tree, choose_paper(tree, 1)), 5 * 2 + 6 * 1);
 }
 
+// Algorithm 1 word for word, on a tree of which nodes are really moved.
+struct Node {
+    int64_t tokens = 0;
+    bool leaf = true;
+    std::list<Node> children;
+};
+
+int64_t leaves_below(const Node &node) {
+    if (node.leaf) return 1;
+    int64_t sum = 0;
+    for (const Node &child : node.children) sum += leaves_below(child);
+    return sum;
+}
+
+Node node_over(const TokenRows &rows, const std::vector<uint32_t> &members, size_t depth) {
+    if (members.size() == 1) return {};
+    size_t common = depth;
+    const auto alike = [&](size_t at) {
+        for (const uint32_t row : members) {
+            if (rows[row].size() <= at || rows[row][at] != rows[members[0]][at]) return false;
+        }
+        return true;
+    };
+    while (alike(common)) ++common;
+    Node node{static_cast<int64_t>(common - depth), false, {}};
+    std::map<int32_t, std::vector<uint32_t>> next;
+    for (const uint32_t row : members) {
+        if (rows[row].size() == common) {
+            node.children.emplace_back();
+        } else {
+            next[rows[row][common]].push_back(row);
+        }
+    }
+    for (const auto &[token, below] : next) node.children.push_back(node_over(rows, below, common));
+    return node;
+}
+
+void enlarge(Node &node) {
+    size_t children = node.children.size();
+    for (auto child = node.children.begin(); children-- > 0; ++child) {
+        if (child->leaf) continue;
+        enlarge(*child);
+        for (auto next = child->children.begin(); next != child->children.end();) {
+            const auto grandchild = next++;
+            if (grandchild->leaf) continue;
+            if ((leaves_below(*grandchild) - 1) * grandchild->tokens - child->tokens > 0) {
+                grandchild->tokens += child->tokens;
+                node.children.splice(node.children.end(), child->children, grandchild);
+            }
+            if (child->children.size() == 1) {
+                Node last = std::move(child->children.front());
+                last.tokens += child->tokens;
+                *child = std::move(last);
+                break;
+            }
+        }
+    }
+}
+
+void algorithm_1_saves_what_it_saves_on_a_tree_of_moving_nodes(void **) {
+    const uint64_t seed = std::random_device{}();
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    std::mt19937_64 random(seed);
+    int moved = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 60),
+                                           1 + static_cast<int>(random() % 4), 40);
+        std::vector<uint32_t> all(rows.size());
+        std::iota(all.begin(), all.end(), 0u);
+        Node root = node_over(rows, all, 0);
+        if (root.tokens > 0) { // the root itself has no tokens
+            Node above{0, false, {}};
+            above.children.push_back(std::move(root));
+            root = std::move(above);
+        }
+        const auto first_level = [&] {
+            int64_t sum = 0;
+            for (const Node &child : root.children) {
+                if (!child.leaf) sum += (leaves_below(child) - 1) * child.tokens;
+            }
+            return sum;
+        };
+        const int64_t before = first_level();
+        enlarge(root);
+        const auto runs = runs_of(rows);
+        const PrefixTree tree(runs);
+        assert_int_equal(saved(tree, choose_paper(tree, 1)), first_level());
+        moved += first_level() > before;
+    }
+    assert_true(moved > 500);
+}
+
 void optimum_equals_the_best_of_all_choices_of_prefixes(void **) {
     const uint64_t seed = std::random_device{}();
     std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -309,6 +403,7 @@ int main() {
         cmocka_unit_test(tree_of_a_long_chain_is_built_in_little_time),
         cmocka_unit_test(algorithm_1_moves_a_grandchild_up_when_it_gains_more_than_is_lost),
         cmocka_unit_test(algorithm_1_lets_a_child_become_the_last_thing_below_it),
+        cmocka_unit_test(algorithm_1_saves_what_it_saves_on_a_tree_of_moving_nodes),
         cmocka_unit_test(optimum_equals_the_best_of_all_choices_of_prefixes),
         cmocka_unit_test(optimum_is_never_below_algorithm_1_on_large_trees),
         cmocka_unit_test(optimum_with_existing_prefixes_equals_the_best_of_all_choices),

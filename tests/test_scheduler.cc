@@ -32,7 +32,22 @@ struct Sweep {
     int64_t most_extra_pages = 40; // beyond the fewest that hold the longest request
     int32_t cancel_one_in = 0;
     Limits limits;
+    bool planned = false; // by make_plan, from the windows' rows
 };
+
+// Replaces the window's plan by one that the planner makes of its rows.
+bool plan_again(Random *random, Window *window) {
+    std::vector<TokenRow> rows;
+    for (const Row &row : window->rows)
+        rows.push_back({row.prompt.data(), static_cast<int32_t>(row.prompt.size()), row.shareable});
+    PlanOptions options;
+    options.enlarge = static_cast<int32_t>(draw(*random, 0, 2));
+    options.levels = static_cast<int32_t>(draw(*random, 1, 2));
+    auto plan = make_plan(rows, {}, options, nullptr);
+    if (!plan.ok()) return false;
+    window->plan = std::move(*plan);
+    return true;
+}
 
 // Random jobs under random options. Returns the first fault, with the job's own seed.
 std::string sweep(const Sweep &given, JobResult *total) {
@@ -42,6 +57,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
         std::vector<Window> windows;
         const int64_t count = draw(random, 1, 3);
         for (int64_t i = 0; i < count; ++i) windows.push_back(make_window(random, given.limits));
+        for (Window &window : windows)
+            if (given.planned && !plan_again(&random, &window)) return "make_plan failed";
         JobOptions options;
         options.scheduler.page_tokens = static_cast<int32_t>(draw(random, 1, 7));
         const int64_t fewest = (slots_needed(windows) + options.scheduler.page_tokens - 1) /
@@ -121,6 +138,16 @@ void prefixes_that_waste_more_pages_than_there_are_are_not_shared(void **) {
     seams.most_extra_pages = 2;
     JobResult total;
     expect_good(sweep(seams, &total));
+    assert_true(total.preemptions > 0);
+}
+
+void plans_of_the_planner_are_scheduled_like_any_other(void **) {
+    Sweep planned;
+    planned.planned = true;
+    planned.most_extra_pages = 20;
+    planned.limits.groups = 8;
+    JobResult total;
+    expect_good(sweep(planned, &total));
     assert_true(total.preemptions > 0);
 }
 
@@ -297,6 +324,7 @@ int main() {
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
         cmocka_unit_test(tiny_pools_preempt_and_still_finish),
         cmocka_unit_test(prefixes_that_waste_more_pages_than_there_are_are_not_shared),
+        cmocka_unit_test(plans_of_the_planner_are_scheduled_like_any_other),
         cmocka_unit_test(cancelling_at_random_disturbs_nobody),
         cmocka_unit_test(long_outputs_outgrow_the_pool_and_finish),
     };

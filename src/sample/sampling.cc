@@ -13,10 +13,13 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// exp(x) for x <= 0 within 2 units in the last place; 0 below -87. Without branches or calls, so
+// exp(x) for x <= 0 within 2 units in the last place; 0 below -87.7. Without branches or calls, so
 // that compilers vectorise the loops that use it.
 inline float exp_nonpositive(float x) {
-    const float clamped = x > -87.0F ? x : -87.0F;
+    // At least -88, whose exponent below comes out as that of 0. As whole numbers, in which lower
+    // floats below 0 are higher: a choice between floats becomes a branch, which no loop survives.
+    const float clamped =
+        std::bit_cast<float>(std::min(std::bit_cast<uint32_t>(x), std::bit_cast<uint32_t>(-88.0F)));
     // Adding 1.5 * 2^23 rounds to the nearest whole number, which is then in the low bits.
     constexpr float rounder = 12582912.0F;
     const float shifted = clamped * 1.44269504F + rounder;
@@ -32,7 +35,7 @@ inline float exp_nonpositive(float x) {
     power = power * rest * rest + rest + 1.0F;
     const auto exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(rounder);
     const float scale = std::bit_cast<float>((exponent + 127U) << 23U);
-    return x > -87.0F ? power * scale : 0.0F;
+    return power * scale;
 }
 
 // The largest logit; a NaN or +inf anywhere, or nothing but -inf, is not finite.
@@ -41,28 +44,51 @@ struct Extent {
     bool finite;
 };
 
+// Whole numbers in the order of the floats, which compilers compare several at a time: NaNs of either
+// sign lie outside the infinities.
+constexpr int32_t order_of(float value) {
+    const auto bits = std::bit_cast<int32_t>(value);
+    return bits ^ ((bits >> 31) & INT32_MAX);
+}
+
 Extent find_extent(std::span<const float> logits) {
-    float largest = -infinity;
-    int32_t bad = 0;
+    int32_t most = INT32_MIN;
+    int32_t least = INT32_MAX;
     for (const float logit : logits) {
-        bad |= static_cast<int32_t>(!(logit < infinity)); // a NaN fails the comparison
-        largest = logit > largest ? logit : largest;
+        const int32_t order = order_of(logit);
+        most = order > most ? order : most;
+        least = order < least ? order : least;
     }
-    return {largest, bad == 0 && largest > -infinity};
+    const bool finite = !logits.empty() && most < order_of(infinity) &&
+                        least >= order_of(-infinity) && most > order_of(-infinity);
+    return {std::bit_cast<float>(most ^ ((most >> 31) & INT32_MAX)), finite};
 }
 
 constexpr size_t block = 1024;
 
+// Sum of one block's weights [count]. Eight running sums: no addition waits for the one before.
+double block_sum(const float *weights, size_t count) {
+    double lanes[8] = {};
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        for (size_t lane = 0; lane < 8; ++lane) {
+            lanes[lane] += static_cast<double>(weights[i + lane]);
+        }
+    }
+    for (; i < count; ++i) lanes[i % 8] += static_cast<double>(weights[i]);
+    return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) +
+           ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+}
+
 // ln of the sum of exp over all logits.
 double log_sum_exp(std::span<const float> logits, float largest) {
     double total = 0;
+    float weights[block];
     for (size_t begin = 0; begin < logits.size(); begin += block) {
-        const size_t end = std::min(begin + block, logits.size());
-        float weights[block];
-        for (size_t i = begin; i < end; ++i) {
-            weights[i - begin] = exp_nonpositive(logits[i] - largest);
-        }
-        for (size_t i = begin; i < end; ++i) total += static_cast<double>(weights[i - begin]);
+        const size_t count = std::min(block, logits.size() - begin);
+        const float *const part = logits.data() + begin;
+        for (size_t i = 0; i < count; ++i) weights[i] = exp_nonpositive(part[i] - largest);
+        total += block_sum(weights, count);
     }
     return static_cast<double>(largest) + std::log(total);
 }
@@ -111,6 +137,8 @@ class Editor {
         before_.emplace_back(token, logit);
         logit = change(logit);
     }
+    bool edited() const { return !before_.empty(); }
+    // A token's logit as the model gave it.
     float original(int32_t token) const {
         for (const auto &[edited, logit] : before_) { // the first edit met the model's own
             if (edited == token) return logit;
@@ -158,8 +186,8 @@ int32_t argmax(std::span<const float> logits, float largest) {
     return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
-// The last token that top-p keeps, in the order of Candidate, among logits >= least.
-Candidate top_p_limit(std::span<const float> logits, float largest, float least, float temperature,
+// The last candidate that top-p keeps, in the order of Candidate; its token is an index into logits.
+Candidate top_p_limit(std::span<const float> logits, float largest, float temperature,
                       float top_p) {
     // Bucket by distance from the largest: all of one bucket stands before all of the next.
     constexpr size_t buckets = 4096;
@@ -173,9 +201,7 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float least,
     const auto weight_of = [&](float logit) {
         return static_cast<double>(exp_nonpositive((logit - largest) / temperature));
     };
-    for (const float logit : logits) {
-        if (logit >= least) weight[bucket_of(logit)] += weight_of(logit);
-    }
+    for (const float logit : logits) weight[bucket_of(logit)] += weight_of(logit);
     double total = 0;
     for (const double part : weight) total += part;
     const double wanted = static_cast<double>(top_p) * total;
@@ -185,9 +211,7 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float least,
 
     std::vector<Candidate> inside;
     for (size_t i = 0; i < logits.size(); ++i) {
-        if (logits[i] >= least && bucket_of(logits[i]) == limit) {
-            inside.push_back({logits[i], static_cast<int32_t>(i)});
-        }
+        if (bucket_of(logits[i]) == limit) inside.push_back({logits[i], static_cast<int32_t>(i)});
     }
     std::sort(inside.begin(), inside.end());
     size_t last = 0;
@@ -200,57 +224,80 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float least,
                           : inside[last];
 }
 
-int32_t draw(std::span<const float> logits, float largest, const SampleInput &input) {
+// Top-p, min-p and the draw. An index into logits.
+size_t draw_index(std::span<const float> logits, float largest, const SampleInput &input) {
     const SamplingParams &params = *input.params;
-    float least = std::numeric_limits<float>::lowest(); // -inf is never kept
-    if (params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size()) {
-        const auto kept = select_largest(logits, static_cast<size_t>(params.top_k));
-        float smallest = infinity;
-        for (const Candidate &candidate : kept) smallest = std::min(smallest, candidate.logit);
-        least = std::max(smallest, least);
-    }
+    const float temperature = params.temperature;
+    const float min_p = params.min_p;
     Candidate limit{-infinity, std::numeric_limits<int32_t>::max()};
-    if (params.top_p < 1) {
-        limit = top_p_limit(logits, largest, least, params.temperature, params.top_p);
-    }
-    const auto kept_weight = [&](size_t token) {
-        const float logit = logits[token];
-        const float weight = exp_nonpositive((logit - largest) / params.temperature);
-        const bool kept = logit >= least && weight >= params.min_p &&
-                          !(limit < Candidate{logit, static_cast<int32_t>(token)});
-        return kept ? weight : 0.0F;
-    };
+    if (params.top_p < 1) limit = top_p_limit(logits, largest, temperature, params.top_p);
 
+    // Weights of a block, 0 for what is not kept.
+    float weights[block];
+    const auto weigh = [&](size_t begin, size_t count) {
+        const float *const part = logits.data() + begin;
+        const int32_t last = limit.token - static_cast<int32_t>(begin);
+        for (size_t i = 0; i < count; ++i) {
+            const float weight = exp_nonpositive((part[i] - largest) / temperature);
+            // Masks, not branches: this loop is to be vectorised.
+            const uint32_t before = static_cast<uint32_t>(part[i] > limit.logit);
+            const uint32_t equal = static_cast<uint32_t>(part[i] == limit.logit);
+            const uint32_t kept =
+                static_cast<uint32_t>(weight >= min_p) &
+                (before | (equal & static_cast<uint32_t>(static_cast<int32_t>(i) <= last)));
+            weights[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) & (0U - kept));
+        }
+    };
     std::vector<double> sums;
     sums.reserve(logits.size() / block + 1);
     double total = 0;
     for (size_t begin = 0; begin < logits.size(); begin += block) {
-        double sum = 0;
-        const size_t end = std::min(begin + block, logits.size());
-        float weights[block];
-        for (size_t i = begin; i < end; ++i) weights[i - begin] = kept_weight(i);
-        for (size_t i = begin; i < end; ++i) sum += static_cast<double>(weights[i - begin]);
-        sums.push_back(sum);
-        total += sum;
+        const size_t count = std::min(block, logits.size() - begin);
+        weigh(begin, count);
+        sums.push_back(block_sum(weights, count));
+        total += sums.back();
     }
     const double target = random_uniform(input.random_key, input.position) * total;
     double reached = 0;
-    int32_t last = argmax(logits, largest); // kept by every filter
+    size_t last = logits.size();
     for (size_t i = 0; i < sums.size(); ++i) {
         if (reached + sums[i] <= target) {
             reached += sums[i];
             continue;
         }
-        const size_t end = std::min((i + 1) * block, logits.size());
-        for (size_t token = i * block; token < end; ++token) {
-            const float weight = kept_weight(token);
-            if (weight == 0) continue;
-            reached += static_cast<double>(weight);
-            last = static_cast<int32_t>(token);
+        const size_t begin = i * block;
+        const size_t count = std::min(block, logits.size() - begin);
+        weigh(begin, count);
+        for (size_t j = 0; j < count; ++j) {
+            if (weights[j] == 0) continue;
+            reached += static_cast<double>(weights[j]);
+            last = begin + j;
             if (reached > target) return last;
         }
     }
-    return last; // rounding: the sum fell short by its last bit
+    if (last < logits.size()) return last;
+    // Rounding: the target fell behind the last block. The likeliest is kept by every filter.
+    return static_cast<size_t>(argmax(logits, largest));
+}
+
+int32_t draw(std::span<const float> logits, float largest, const SampleInput &input) {
+    const auto top_k = static_cast<size_t>(input.params->top_k);
+    if (top_k == 0 || top_k >= logits.size()) {
+        return static_cast<int32_t>(draw_index(logits, largest, input));
+    }
+    // Only the k largest, and what equals the least of them, go further, in rising ids.
+    float least = infinity;
+    for (const Candidate &candidate : select_largest(logits, top_k)) {
+        least = std::min(least, candidate.logit);
+    }
+    std::vector<float> kept;
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < logits.size(); ++i) {
+        if (logits[i] < least || logits[i] == -infinity) continue;
+        kept.push_back(logits[i]);
+        tokens.push_back(static_cast<int32_t>(i));
+    }
+    return tokens[draw_index(kept, largest, input)];
 }
 
 } // namespace
@@ -283,7 +330,7 @@ void sample(std::span<float> logits, const SampleInput &input, SampleOutput *out
     }
     apply_repetition(input, logits.size(), &editor);
     apply_presence_and_frequency(input, &editor);
-    extent = find_extent(logits);
+    if (editor.edited()) extent = find_extent(logits);
     if (!extent.finite) {
         *output = SampleOutput{};
         output->finite = false;

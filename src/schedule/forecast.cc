@@ -1,58 +1,96 @@
 #include "schedule/forecast.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace batchllm {
 
-void LengthEstimate::ended() {
-    constexpr double kept = 1 - 0.6931471805599453 / half_life;
-    progress_ *= kept;
-    ended_ = ended_ * kept + 1;
+LengthEstimate::LengthEstimate() { update(); }
+
+void LengthEstimate::forget(int64_t longest) {
+    const double kept = std::exp2(-1.0 / static_cast<double>(std::max<int64_t>(longest, 64)));
+    for (double &reached : reached_) reached *= kept;
+    for (double &stopped : stopped_) stopped *= kept;
 }
 
-double LengthEstimate::share() const { return std::min(1.0, progress_ / ended_); }
+void LengthEstimate::update() {
+    // Imagined requests that ran to max_tokens; and requests that an age must have seen for its own
+    // share to weigh as much as the common one.
+    constexpr double imagined = 4, enough = 8;
+    double reached = imagined * ages, stopped = 0;
+    for (size_t age = 0; age < ages; ++age) {
+        reached += reached_[age];
+        stopped += stopped_[age];
+    }
+    const double common = stopped / reached;
+    std::array<double, ages + 1> survive; // to the age's start
+    survive[0] = 1;
+    for (size_t age = 0; age < ages; ++age) {
+        const double stop = (stopped_[age] + enough * common) / (reached_[age] + enough);
+        survive[age + 1] = survive[age] * (1 - std::min(stop, 0.999)); // never 0
+    }
+    for (size_t age = 0; age < ages; ++age) {
+        size_t end = age;
+        for (size_t i = 0; i < outlook_points; ++i) {
+            const double quantile = (static_cast<double>(i) + 0.5) / outlook_points;
+            const double level = survive[age] * (1 - quantile);
+            while (end < ages && survive[end + 1] > level) ++end;
+            double at = static_cast<double>(end);
+            if (end < ages) at += (survive[end] - level) / (survive[end] - survive[end + 1]);
+            left_[age][i] = at - static_cast<double>(age);
+        }
+    }
+    left_[ages].fill(0);
+}
 
-int64_t LengthEstimate::remaining(int32_t max_tokens, int64_t generated, bool preempted) const {
-    const double expected = share() * max_tokens;
-    // One that has outlived the mean is expected to last a quarter of it more.
-    double left = std::max(expected - static_cast<double>(generated), expected / 4);
-    if (preempted) left = std::max(left, static_cast<double>(generated));
+double LengthEstimate::share() const {
+    double sum = 0;
+    for (const double left : left_[0]) sum += left;
+    return sum / (outlook_points * ages);
+}
+
+Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool preempted) const {
+    Outlook outlook{};
+    if (max_tokens < 1) return outlook;
     // The last token is never stored.
     const int64_t most = std::max<int64_t>(0, max_tokens - 1 - generated);
-    return std::min(most, static_cast<int64_t>(std::ceil(left)));
+    // This runs for every request in every step that may admit one: no integer division.
+    const double tokens_an_age = static_cast<double>(max_tokens) / ages;
+    const double exact_age = static_cast<double>(generated) / tokens_an_age;
+    const auto age = static_cast<size_t>(std::min<double>(exact_age, ages - 1));
+    const double into = exact_age - static_cast<double>(age);
+    for (size_t i = 0; i < outlook_points; ++i) {
+        const double left = left_[age][i] + into * (left_[age + 1][i] - left_[age][i]);
+        const auto steps = static_cast<int64_t>(left * tokens_an_age + 0.999999);
+        outlook[i] = std::clamp<int64_t>(preempted ? std::max(steps, generated) : steps, 0, most);
+    }
+    return outlook;
 }
 
 void MemoryForecast::clear(int64_t longest) {
-    width_ = std::max<int64_t>(0, longest) / buckets + 1;
+    shift_ = 0;
+    while (longest >> shift_ >= buckets) ++shift_;
     buckets_.fill({});
 }
 
-int32_t MemoryForecast::bucket_of(int64_t steps_left) const {
-    return static_cast<int32_t>(std::clamp<int64_t>(steps_left / width_, 0, buckets - 1));
+void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
+    for (const int64_t steps : outlook) add_part(&buckets_[bucket_of(steps)], slots_now, steps);
 }
 
-void MemoryForecast::add(int64_t slots_now, int64_t steps_left) {
-    Bucket &bucket = buckets_[static_cast<size_t>(bucket_of(steps_left))];
-    bucket.requests += 1;
-    bucket.slots_now += slots_now;
-    bucket.slots_at_end += slots_now + steps_left;
-}
-
-int64_t MemoryForecast::peak_with(int64_t slots_now, int64_t steps_left) const {
-    const int32_t own = bucket_of(steps_left);
+int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook) const {
+    std::array<Bucket, buckets> all = buckets_;
+    for (const int64_t steps : outlook) add_part(&all[bucket_of(steps)], slots_now, steps);
     int64_t peak = 0;
-    int64_t later_requests = 0; // those that end in later buckets: they grow through this one
+    int64_t later_parts = 0; // those that end in later buckets: they grow through this one
     int64_t later_slots = 0;
-    for (int32_t i = buckets - 1; i >= 0; --i) {
-        const Bucket &bucket = buckets_[static_cast<size_t>(i)];
-        int64_t ending = bucket.slots_at_end;
-        if (i == own) ending += slots_now + steps_left;
-        peak = std::max(peak, ending + later_slots + later_requests * (i + 1) * width_);
-        later_requests += bucket.requests + (i == own ? 1 : 0);
-        later_slots += bucket.slots_now + (i == own ? slots_now : 0);
+    for (int64_t i = buckets - 1; i >= 0; --i) {
+        const Bucket &bucket = all[static_cast<size_t>(i)];
+        peak =
+            std::max(peak, bucket.slots_at_end + later_slots + (later_parts * (i + 1) << shift_));
+        later_parts += bucket.parts;
+        later_slots += bucket.slots_now;
     }
-    return peak;
+    constexpr auto parts = static_cast<int64_t>(outlook_points);
+    return (peak + parts - 1) / parts;
 }
 
 } // namespace batchllm

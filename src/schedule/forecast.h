@@ -1,66 +1,101 @@
-// What the job has shown so far -> how long outputs will be, and how many pages the admitted
+// What the job has shown so far -> how long outputs will be, and how many KV slots the admitted
 // requests will come to hold at once. Predictions only: a wrong one costs a preemption or an idle
 // page, never a result.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace batchllm {
 
-// Expected output length as a share of max_tokens.
+// A request's tokens to come: it is as likely to end after each of these numbers of steps.
+constexpr size_t outlook_points = 4;
+using Outlook = std::array<int64_t, outlook_points>;
+
+// How many more tokens a request will generate, by a life table: max_tokens is cut into ages, and
+// for each age the share of requests that stop in it is (requests that stopped) / (requests that
+// reached it). Requests that are still running count as well, so that the short ones, which finish
+// first, do not mislead; and whatever the lengths' distribution is, the table follows it. An age of
+// which little is known leans to all ages together; before anything is known a request is expected
+// to run to max_tokens.
 //
-// Requests that are still decoding count too. Averaging only the finished ones would favour the
-// short, which finish first; instead the share is (all progress made) / (requests that ended), the
-// maximum-likelihood mean of lengths of which some are known only to be longer than so far
-// (right-censored, exponential). It starts from a few imagined requests of full length, and
-// forgets: a request counts for half once `half_life` others have ended, for groups differ and come
-// one after the other.
+// It forgets, for groups differ and come one after the other: what has been seen counts for half
+// after as many steps as the longest request may take. (Not after so many requests: they reach an
+// age before they stop in it, and of requests that go in step the stops would weigh more.)
 class LengthEstimate {
   public:
-    static constexpr int32_t half_life = 256;
+    static constexpr size_t ages = 32;
 
-    void generated(int32_t max_tokens) { progress_ += 1.0 / max_tokens; }
-    void ended();
+    LengthEstimate();
 
-    double share() const; // in (0, 1]
+    // A request that had `before` tokens has generated one more.
+    void generated(int32_t max_tokens, int64_t before) {
+        const size_t age = age_of(max_tokens, before);
+        for (size_t i = before > 0 ? age_of(max_tokens, before - 1) + 1 : 0; i <= age; ++i)
+            reached_[i] += 1;
+    }
+    void ended(int32_t max_tokens, int64_t length) {
+        if (length < max_tokens) stopped_[age_of(max_tokens, length - 1)] += 1;
+    }
+    // A step has passed, in a job whose longest output is `longest`.
+    void forget(int64_t longest);
 
-    // Tokens that a request is expected to generate beyond those it has. `preempted`: such a request
-    // has outgrown a prediction once; expecting it to double bounds how often that can happen to it.
-    int64_t remaining(int32_t max_tokens, int64_t generated, bool preempted) const;
+    // Brings `outlook` and `share` up to date with what has been generated and ended.
+    void update();
+
+    double share() const; // expected length / max_tokens; in (0, 1]
+
+    // Of a request with `generated` tokens. `preempted`: such a request has outgrown a prediction
+    // once; expecting it to double bounds how often it can.
+    Outlook outlook(int32_t max_tokens, int64_t generated, bool preempted) const;
 
   private:
-    // Both start as if four requests of full length had ended.
-    double progress_ = 4; // in max_tokens of the request concerned
-    double ended_ = 4;
+    static size_t age_of(int32_t max_tokens, int64_t generated) {
+        return static_cast<size_t>(
+            std::clamp<int64_t>(generated * static_cast<int64_t>(ages) / max_tokens, 0, ages - 1));
+    }
+
+    std::array<double, ages> reached_{};
+    std::array<double, ages> stopped_{}; // before max_tokens
+    // Ages to come at an age's start, in `ages`ths of max_tokens: quantiles 1/8, 3/8, 5/8, 7/8.
+    std::array<std::array<double, outlook_points>, ages + 1> left_;
 };
 
-// The most KV slots that a set of requests will hold at any one time to come, each growing by one
-// token a step until its expected end and then gone. Old requests end before young ones have grown,
-// so this is less than the sum of their final sizes, and more fits.
+// The most KV slots that a set of requests is expected to hold at any one time to come, each growing
+// by one token a step until its end and then gone. Old requests end before young ones have grown, so
+// this is less than the sum of their final sizes, and more fits.
 //
-// Time is cut into `buckets` spans; a request falls into the one in which it ends. Adding is O(1),
-// asking O(buckets).
+// Time is cut into `buckets` spans; a request falls, by parts, into those in which it may end. Adding
+// is O(1), asking O(buckets).
 class MemoryForecast {
   public:
     static constexpr int32_t buckets = 64;
 
-    // longest: no request remains for more steps than this.
+    // longest: no request has more steps left than this.
     void clear(int64_t longest);
-    void add(int64_t slots_now, int64_t steps_left);
+    void add(int64_t slots_now, const Outlook &outlook);
 
     // Peak of the slots with one more request.
-    int64_t peak_with(int64_t slots_now, int64_t steps_left) const;
+    int64_t peak_with(int64_t slots_now, const Outlook &outlook) const;
 
   private:
-    struct Bucket {
-        int64_t requests = 0;
+    struct Bucket { // of requests that end in it; each in outlook_points parts
+        int64_t parts = 0;
         int64_t slots_now = 0;
         int64_t slots_at_end = 0;
     };
-    int32_t bucket_of(int64_t steps_left) const;
+    size_t bucket_of(int64_t steps_left) const {
+        return static_cast<size_t>(std::clamp<int64_t>(steps_left >> shift_, 0, buckets - 1));
+    }
+    static void add_part(Bucket *bucket, int64_t slots_now, int64_t steps_left) {
+        bucket->parts += 1;
+        bucket->slots_now += slots_now;
+        bucket->slots_at_end += slots_now + steps_left;
+    }
 
-    int64_t width_ = 1; // steps a bucket
+    int32_t shift_ = 0; // a bucket is 2^shift_ steps
     std::array<Bucket, buckets> buckets_{};
 };
 

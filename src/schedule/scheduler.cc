@@ -79,7 +79,7 @@ void Scheduler::Impl::plan_prompts() {
         pop_waiting();
         admit(request);
         if (forecast_made)
-            forecast.add(own_target(*request) + pool.page_tokens() / 2, steps_left(*request));
+            forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
         plan_prompt(request);
     }
 }
@@ -163,24 +163,24 @@ void Scheduler::Impl::pop_waiting() {
     ++first_place;
 }
 
-int64_t Scheduler::Impl::steps_left(const Request &request) const {
-    if (request.max_tokens < 1) return 0;
-    return lengths.remaining(request.max_tokens, static_cast<int64_t>(request.output.size()),
-                             request.preemptions > 0);
+Outlook Scheduler::Impl::outlook(const Request &request) const {
+    return lengths.outlook(request.max_tokens, static_cast<int64_t>(request.output.size()),
+                           request.preemptions > 0);
 }
 
 // Prompts count in full from now on, and half a page a request for its last one, partly filled.
 void Scheduler::Impl::forecast_running() {
+    lengths.update();
     forecast.clear(longest);
     for (const Request *request : running)
-        forecast.add(own_target(*request) + pool.page_tokens() / 2, steps_left(*request));
+        forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
 }
 
 bool Scheduler::Impl::forecast_allows(const Request &request) const {
     const int64_t prefix_pages =
         forest.live_pages() + (request.prefix < 0 ? 0 : forest.pages_to_hold(request.prefix));
     const int64_t slots =
-        forecast.peak_with(own_target(request) + pool.page_tokens() / 2, steps_left(request));
+        forecast.peak_with(own_target(request) + pool.page_tokens() / 2, outlook(request));
     return prefix_pages + pages_for(slots, pool.page_tokens()) <= pool.total();
 }
 

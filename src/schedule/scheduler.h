@@ -55,6 +55,7 @@ struct Request {
     int32_t chunk = 0;     // own tokens in the current batch
     int32_t highest = 0;   // most that `computed` ever was: what is below it is recomputed
     int32_t scored = 0;    // score positions delivered by the batches before the current one
+    int32_t generated = 0; // output tokens that the expected lengths have been told of
     int32_t preemptions = 0;
     int64_t place = -1;         // in the waiting queue, or -1
     std::vector<int32_t> pages; // page table of its own tokens

@@ -54,7 +54,7 @@ struct Scheduler::Impl {
     void pop_waiting();
     void forecast_running();
     bool forecast_allows(const Request &request) const;
-    int64_t steps_left(const Request &request) const;
+    Outlook outlook(const Request &request) const;
     void admit(Request *request);
     void preempt_youngest();
     void start_unshared(Request *request);

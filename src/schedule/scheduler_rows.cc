@@ -58,6 +58,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
     request->computed = request->chunk = request->highest = request->scored = 0;
+    request->generated = 0;
     request->preemptions = 0;
     request->pages.clear();
     request->place = first_place + static_cast<int64_t>(queue.size());
@@ -129,12 +130,18 @@ void Scheduler::finish_step() {
                                            end - request->prompt.length + request->score_positions);
             } else if (!request->output.empty() &&
                        own_target(*request) == int64_t{request->computed} + 1) {
-                impl.lengths.generated(request->max_tokens);
                 request->state = RequestState::decoding;
+            }
+            // One at most: a chunk that ends before the last known token samples none.
+            if (static_cast<int64_t>(request->output.size()) > request->generated) {
+                impl.lengths.generated(request->max_tokens, request->generated);
+                request->generated += 1;
             }
         }
         if (request->done) {
-            if (request->max_tokens > 0) impl.lengths.ended();
+            if (request->max_tokens > 0)
+                impl.lengths.ended(request->max_tokens,
+                                   static_cast<int64_t>(request->output.size()));
             impl.leave(request);
             impl.forget(request);
         } else {
@@ -142,6 +149,7 @@ void Scheduler::finish_step() {
         }
     }
     impl.running.resize(kept);
+    impl.lengths.forget(impl.longest);
 }
 
 // Gives up what an admitted request holds.

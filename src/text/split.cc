@@ -151,8 +151,8 @@ template <int32_t digits> const char *next_llama3(const Scanner &scan, const cha
 
 const char *next_digits(const Scanner &scan, const char *p, bool each) {
     int32_t length = 0;
-    if ((scan.at(p, &length) & kNumber) == 0) return scan.run_without(p + length, kNumber);
-    return each ? p + length : scan.run(p + length, kNumber);
+    if ((scan.at(p, &length) & kNumeric) == 0) return scan.run_without(p + length, kNumeric);
+    return each ? p + length : scan.run(p + length, kNumeric);
 }
 
 } // namespace

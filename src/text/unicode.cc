@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "text/unicode_tables.h"
 
@@ -36,9 +37,9 @@ UnicodeClasses::UnicodeClasses() {
     classes['\n'] |= kNewline;
     mark_nfc_maybe(&classes);
     std::copy_n(classes.begin(), ascii_.size(), ascii_.begin());
-    std::map<std::vector<uint8_t>, uint16_t> seen;
+    std::map<std::string, uint16_t> seen;
     for (uint32_t first = 0; first < kCodePoints; first += 128) {
-        const std::vector<uint8_t> block(classes.begin() + first, classes.begin() + first + 128);
+        const std::string block(classes.begin() + first, classes.begin() + first + 128);
         const auto [place, is_new] = seen.emplace(block, static_cast<uint16_t>(seen.size()));
         if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
         index_.push_back(place->second);

@@ -8,14 +8,15 @@
 
 namespace batchllm {
 
-// Bits of a character's class. The first five are numbered as in unicode_tables.inc.
+// Bits of a character's class. All but two are numbered as in unicode_tables.inc.
 inline constexpr uint8_t kLetter = 1;    // \p{L}
 inline constexpr uint8_t kNumber = 2;    // \p{N}
 inline constexpr uint8_t kSpace = 4;     // \s
 inline constexpr uint8_t kWord = 8;      // \w
 inline constexpr uint8_t kMark = 16;     // \p{M}
-inline constexpr uint8_t kNewline = 32;  // [\r\n]
-inline constexpr uint8_t kNfcMaybe = 64; // NFC may change it or what stands before it
+inline constexpr uint8_t kNumeric = 128; // a number by Unicode 17, which Digits goes by
+inline constexpr uint8_t kNewline = 32;  // [\r\n]; set at start-up
+inline constexpr uint8_t kNfcMaybe = 64; // NFC may change it or what stands before it; likewise
 
 class UnicodeClasses {
   public:

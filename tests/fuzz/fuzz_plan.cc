@@ -1,6 +1,8 @@
 // libFuzzer target: a plan file, and the sections inside one (which a checksum keeps a fuzzer out of).
-//     CXX=clang++ meson setup build-fuzz -Dfuzz=true -Db_lundef=false -Db_sanitize=address,undefined
-//     ninja -C build-fuzz tests/fuzz_plan && build-fuzz/tests/fuzz_plan -max_total_time=60 tests/plan
+//     CC=clang CXX=clang++ meson setup build-fuzz -Dfuzz=true -Db_lundef=false -Db_sanitize=address,undefined
+//         -Dcpp_args=-fsanitize=fuzzer-no-link
+//     ninja -C build-fuzz tests/fuzz_plan && mkdir -p build-fuzz/corpus &&
+//     build-fuzz/tests/fuzz_plan -max_total_time=60 build-fuzz/corpus tests/plan
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -7,7 +7,8 @@
 
 Ids, decoded text and decoded text without special tokens must be equal, for each tokenizer beside
 this file, with special tokens added or not, and parsed or not. Exits with 1 at the first difference.
---unicode goes through every code point instead, in a few contexts each.
+--unicode goes through every code point instead, in a few contexts each, with the tokenizers that use
+the classes in different ways. It takes minutes.
 """
 import argparse
 import os
@@ -23,6 +24,8 @@ from tokenizers import Tokenizer  # noqa: E402
 import sample_text  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+
+UNICODE_TOKENIZERS = ["digits", "gpt2", "qwen2"]
 
 
 def batches(items, size):
@@ -89,9 +92,9 @@ def compare(program, name, cases):
             ids = tokenizer.encode(text, add_special_tokens=bool(options & 1)).ids
             wanted = (ids, tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids))
             if tuple(got) != wanted:
-                print(f"{name}: options {options}, text {ascii(text)}", file=sys.stderr)
-                print(f"expected {ascii(wanted)}", file=sys.stderr)
-                print(f"got      {ascii(got)}", file=sys.stderr)
+                print(f"{name}: options {options}, text {ascii(text)[:300]}", file=sys.stderr)
+                print(f"expected {ascii(wanted)[:1000]}", file=sys.stderr)
+                print(f"got      {ascii(got)[:1000]}", file=sys.stderr)
                 sys.exit(1)
             tested += 1
     return tested
@@ -112,6 +115,8 @@ def main():
     total = 0
     for name in names:
         if arguments.only not in (None, name):
+            continue
+        if arguments.unicode and not arguments.only and name not in UNICODE_TOKENIZERS:
             continue
         tokenizer = Tokenizer.from_file(os.path.join(HERE, name, "tokenizer.json"))
         specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()]

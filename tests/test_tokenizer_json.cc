@@ -1,0 +1,242 @@
+// Damaged, hostile and unsupported tokenizer.json files: each refused with the file and the key.
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "text/tokenizer.h"
+
+extern "C" {
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+}
+
+using namespace batchllm;
+
+namespace {
+
+const std::string kModel =
+    R"({"type":"BPE","dropout":null,"unk_token":null,"fuse_unk":false,"byte_fallback":false,)"
+    R"("vocab":{"a":0,"b":1,"ab":2,"c":3},"merges":[["a","b"]]})";
+
+// A file with this model and other keys.
+std::string file_of(const std::string &model, const std::string &rest = "") {
+    return R"({"version":"1.0",)" + rest + (rest.empty() ? "" : ",") + R"("model":)" + model + "}";
+}
+
+std::string added(const std::string &id, const std::string &content,
+                  const std::string &more = R"(,"special":true)") {
+    return R"("added_tokens":[{"id":)" + id + R"(,"content":")" + content +
+           R"(","single_word":false,"lstrip":false,"rstrip":false,"normalized":false)" + more +
+           "}]";
+}
+
+std::string pre(const std::string &part) { return R"("pre_tokenizer":)" + part; }
+
+// Whether the file is refused with this code and an error that starts with the file's name and has
+// this text.
+bool refused(const std::string &json, int32_t code, const std::string &text) {
+    const auto result = Tokenizer::parse("FILE", json);
+    if (result.ok()) {
+        print_error("taken: %s\n", json.c_str());
+        return false;
+    }
+    const std::string &message = result.status().message();
+    const bool good = result.status().code() == code && message.starts_with("FILE: ") &&
+                      message.find(text) != std::string::npos;
+    if (!good)
+        print_error("%d \"%s\" for %s\n", result.status().code(), message.c_str(), json.c_str());
+    return good;
+}
+
+bool malformed(const std::string &json, const std::string &text) {
+    return refused(json, BATCHLLM_ERROR_TOKENIZER_FORMAT, text);
+}
+
+bool unsupported(const std::string &json, const std::string &text) {
+    return refused(json, BATCHLLM_ERROR_UNSUPPORTED, text);
+}
+
+void the_smallest_file_loads(void **) {
+    const auto tokenizer = Tokenizer::parse("FILE", file_of(kModel));
+    assert_true(tokenizer.ok());
+    std::vector<int32_t> ids;
+    const Status status = (*tokenizer)->encode("abcxa", {}, &ids);
+    assert_true(status.ok());
+    const std::vector<int32_t> wanted = {2, 3, 0};
+    assert_true(ids == wanted);
+    assert_int_equal((*tokenizer)->vocabulary(), 4);
+}
+
+void what_is_no_json_object_is_refused(void **) {
+    assert_true(malformed("", "not valid JSON"));
+    assert_true(malformed("{", "not valid JSON"));
+    assert_true(malformed("[]", "not an object"));
+    assert_true(malformed("{}", "\"model\" is missing"));
+    assert_true(malformed(std::string(100000, '['), "not valid JSON"));
+    assert_true(malformed("{\"model\": \"\xFF\"}", "not valid JSON"));
+}
+
+void a_key_given_twice_is_refused(void **) {
+    assert_true(malformed(file_of(kModel, R"("decoder":null,"decoder":null)"), "given twice"));
+    assert_true(
+        malformed(file_of(R"({"vocab":{"a":0},"vocab":{"a":0},"merges":[]})"), "FILE: model"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0,"a":1},"merges":[]})"), "given twice"));
+    assert_true(malformed(file_of(kModel, added("4", "x", R"(,"special":true,"special":false)")),
+                          "added_tokens[0]"));
+}
+
+void ids_that_cannot_be_are_refused(void **) {
+    for (const char *id : {"-1", "4194304", "1.5", "\"1\"", "null", "true"}) {
+        const std::string model = std::string(R"({"vocab":{"a":)") + id + R"(},"merges":[]})";
+        assert_true(malformed(file_of(model), "model.vocab"));
+        assert_true(malformed(file_of(kModel, added(id, "x")), "added_tokens[0].id"));
+    }
+    assert_true(
+        malformed(file_of(R"({"vocab":{"a":0,"b":0},"merges":[]})"), "another one has its id"));
+    assert_true(malformed(file_of(kModel, added("9", "x")), "its place gives it 4"));
+    assert_true(malformed(file_of(kModel, added("4", "a")), "its place gives it 0"));
+    assert_true(
+        unsupported(file_of(R"({"vocab":{"a":0,"b":2},"merges":[]})", added("2", "x")), "gaps"));
+}
+
+void merges_that_cannot_be_are_refused(void **) {
+    for (const char *merges : {R"([["a","x"]])", R"([["x","a"]])", R"([["b","a"]])", R"(["a x"])",
+                               R"(["a"])", R"(["a b c"])", R"([["a"]])", R"([["a","b","c"]])",
+                               R"([["a",1]])", R"(["a b",["a","b"]])", R"([["a","b"],"a b"])",
+                               R"([1])", R"({"a":"b"})", R"("a b")", "null"}) {
+        const std::string model =
+            std::string(R"({"vocab":{"a":0,"b":1,"ab":2},"merges":)") + merges + "}";
+        assert_true(malformed(file_of(model), "model.merges"));
+    }
+}
+
+void wrong_types_are_refused(void **) {
+    assert_true(malformed(file_of("3"), "model: not an object"));
+    assert_true(malformed(file_of(R"({"vocab":[],"merges":[]})"), "model.vocab: not an object"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0}})"), "\"merges\" is missing"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0},"merges":[],"fuse_unk":1})"), "fuse_unk"));
+    assert_true(
+        malformed(file_of(R"({"vocab":{"a":0},"merges":[],"unk_token":"u"})"), "unk_token"));
+    assert_true(malformed(file_of(kModel, R"("added_tokens":{})"), "added_tokens: not an array"));
+    assert_true(malformed(file_of(kModel, added("4", "x", "")), "\"special\" is missing"));
+    assert_true(malformed(file_of(kModel, added("4", "\\udc00")), "not valid JSON"));
+    assert_true(malformed(file_of(kModel, R"("normalizer":"NFC")"), "normalizer"));
+    assert_true(malformed(file_of(kModel, pre(R"({"type":"Metaspace","replacement":"ab"})")),
+                          "pre_tokenizer.replacement"));
+    assert_true(malformed(
+        file_of(kModel, pre(R"({"type":"Metaspace","replacement":"_","add_prefix_space":false})")),
+        "add_prefix_space"));
+    assert_true(malformed(
+        file_of(kModel, R"("decoder":{"type":"Strip","content":" ","start":-1,"stop":0})"),
+        "decoder.start"));
+}
+
+void what_is_not_supported_is_refused_by_name(void **) {
+    assert_true(unsupported(file_of(R"({"type":"Unigram","vocab":[]})"), "Unigram"));
+    assert_true(
+        unsupported(file_of(kModel, R"("truncation":{"max_length":5})"), "FILE: truncation"));
+    assert_true(unsupported(file_of(kModel, R"("padding":{"pad_id":0})"), "FILE: padding"));
+    assert_true(unsupported(file_of(kModel, R"("extra":1)"), "extra"));
+    assert_true(unsupported(R"({"version":"2.0","model":)" + kModel + "}", "version"));
+    assert_true(unsupported(file_of(kModel, R"("normalizer":{"type":"NFKC"})"), "NFKC"));
+    assert_true(unsupported(
+        file_of(kModel, R"("normalizer":{"type":"Replace","pattern":{"Regex":"a"},"content":""})"),
+        "normalizer.pattern"));
+    assert_true(unsupported(file_of(kModel, pre(R"({"type":"Whitespace"})")), "Whitespace"));
+    assert_true(unsupported(
+        file_of(
+            kModel,
+            pre(R"({"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false})")),
+        "\\w+"));
+    assert_true(unsupported(
+        file_of(
+            kModel,
+            pre(R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true},{"type":"Digits"}]})")),
+        "pretokenizers[1]"));
+    assert_true(unsupported(file_of(kModel, R"("decoder":{"type":"WordPiece"})"), "WordPiece"));
+    assert_true(unsupported(file_of(kModel, R"("post_processor":{"type":"Other"})"), "Other"));
+    for (const char *key : {R"("dropout":0.1)", R"("continuing_subword_prefix":"##")",
+                            R"("end_of_word_suffix":"</w>")", R"("new_flag":true)"}) {
+        assert_true(unsupported(
+            file_of(std::string(R"({"vocab":{"a":0},"merges":[],)") + key + "}"), "model"));
+    }
+    assert_true(unsupported(
+        file_of(kModel,
+                R"("normalizer":{"type":"Prepend","prepend":"_"},)" +
+                    pre(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})")),
+        "prepend_scheme first"));
+}
+
+void a_template_that_cannot_be_is_refused(void **) {
+    const auto with = [](const std::string &single, const std::string &special) {
+        return file_of(kModel, R"("post_processor":{"type":"TemplateProcessing","single":[)" +
+                                   single + R"(],"pair":[],"special_tokens":{)" + special + "}}");
+    };
+    const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
+    const std::string bos = R"({"SpecialToken":{"id":"c","type_id":0}})";
+    assert_true(Tokenizer::parse(
+                    "FILE", with(bos + "," + text, R"("c":{"id":"c","ids":[3],"tokens":["c"]})"))
+                    .ok());
+    assert_true(malformed(with(bos + "," + text, ""), "\"c\" is missing"));
+    assert_true(malformed(with(bos, R"("c":{"id":"c","ids":[4],"tokens":["c"]})"),
+                          "no token has the id 4"));
+    assert_true(malformed(with(bos, R"("c":{"id":"c","ids":[-4],"tokens":["c"]})"), "ids[0]"));
+    assert_true(unsupported(with(R"({"Sequence":{"id":"B","type_id":0}})", ""), "sequence B"));
+    assert_true(malformed(with("{}", ""), "single[0]"));
+}
+
+void files_with_random_damage_load_or_are_refused(void **) {
+    const uint32_t seed = std::random_device{}();
+    print_message("seed %u\n", seed);
+    std::mt19937 random(seed);
+    for (const char *name : {"gpt2", "llama2", "metaspace"}) {
+        auto bytes = read_file(std::string("text/") + name + "/tokenizer.json", 1 << 20);
+        assert_true(bytes.ok());
+        for (int round = 0; round < 150; ++round) {
+            std::string damaged = *bytes;
+            const char *const replacements[] = {"0", "-",    "\"", "{", "}",
+                                                "[", "null", "\\", "9", ","};
+            for (uint32_t i = 0; i <= random() % 3; ++i) {
+                damaged.replace(random() % damaged.size(), random() % 4,
+                                replacements[random() % 10]);
+            }
+            const auto tokenizer = Tokenizer::parse("FILE", damaged);
+            if (!tokenizer.ok()) {
+                assert_true(tokenizer.status().message().starts_with("FILE: "));
+                continue;
+            }
+            std::vector<int32_t> ids;
+            const Status status = (*tokenizer)->encode("the people's <mask> 123 [INST]", {}, &ids);
+            assert_true(status.ok());
+            assert_true((*tokenizer)->decode(ids, false).ok());
+        }
+    }
+}
+
+void a_directory_without_the_file_names_it(void **) {
+    const auto result = Tokenizer::load("text");
+    assert_false(result.ok());
+    assert_true(result.status().message().find("text/tokenizer.json") != std::string::npos);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(the_smallest_file_loads),
+        cmocka_unit_test(what_is_no_json_object_is_refused),
+        cmocka_unit_test(a_key_given_twice_is_refused),
+        cmocka_unit_test(ids_that_cannot_be_are_refused),
+        cmocka_unit_test(merges_that_cannot_be_are_refused),
+        cmocka_unit_test(wrong_types_are_refused),
+        cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(a_template_that_cannot_be_is_refused),
+        cmocka_unit_test(files_with_random_damage_load_or_are_refused),
+        cmocka_unit_test(a_directory_without_the_file_names_it),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
