@@ -14,9 +14,11 @@ namespace {
 constexpr int64_t wait_milliseconds = 50;
 constexpr int64_t add_rows = 16384; // parameters are laid out for so many rows at a time
 
-void log_to_stderr(void *, int32_t level, const char *message) {
+// user: whether a bar may stand on the line.
+void log_to_stderr(void *user, int32_t level, const char *message) {
     const char *names[] = {"error", "warning", "info", "debug"};
-    std::fprintf(stderr, "batchllm: %s: %s\n", names[std::clamp(level, 0, 3)], message);
+    const char *clear = *static_cast<const bool *>(user) ? "\r\x1b[K" : "";
+    std::fprintf(stderr, "%sbatchllm: %s: %s\n", clear, names[std::clamp(level, 0, 3)], message);
 }
 
 const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
@@ -69,6 +71,7 @@ RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFi
                const std::atomic<bool> *interrupted)
     : options_(options), output_options_(std::move(output_options)), output_(std::move(output)),
       interrupted_(interrupted), display_(progress_mode(options.progress)),
+      bar_(progress_mode(options.progress) == ProgressMode::bar),
       start_(std::chrono::steady_clock::now()), rows_known_(output_.resumed_rows()) {}
 
 Status RunJob::create_engine() {
@@ -97,6 +100,7 @@ Status RunJob::create_engine() {
     options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
+    options.log_user = &bar_;
     options.seed = options_.seed;
     options.timeline_path = none_if_empty(options_.timeline);
     batchllm_engine *engine = nullptr;
@@ -111,6 +115,10 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     RETURN_IF_ERROR(create_engine());
+    if (!options_.plan.empty()) {
+        RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
+    }
+    RETURN_IF_ERROR(output_.start()); // not before: an output is not given up for a misspelt model
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
@@ -383,6 +391,7 @@ int RunJob::finish(Status status) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     const std::string again = output_.resumable() ? "; run again with --resume to go on" : "";
     if (!status.ok()) {
+        if (!output_.started()) return report(status.message());
         const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
         return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
     }
