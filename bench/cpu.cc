@@ -1,6 +1,6 @@
 // The CPU backend's speed, each figure beside what it is held against in the same run.
 //
-//   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N]
+//   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing]
 //
 // linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
 //            for the whole product on the same number of threads.
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <string>
 #include <vector>
@@ -107,7 +108,7 @@ struct RandomModel {
 };
 
 struct Options {
-    bool linear = false, attention = false, steps = false;
+    bool linear = false, attention = false, steps = false, only_sharing = false;
     int32_t threads = 0;
     DType type = DType::f32;
     int32_t groups = 4;
@@ -338,6 +339,7 @@ double run_job(const RandomModel &random_model, const Options &options, bool sha
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.config.vocabulary));
     const double start = now();
+    const std::clock_t start_clock = std::clock();
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
         for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
@@ -358,11 +360,13 @@ double run_job(const RandomModel &random_model, const Options &options, bool sha
     const double seconds = now() - start;
     const double rate = static_cast<double>(rows.size()) / seconds;
     const PartSeconds &s = forward.seconds();
-    std::printf("  %-10s %5.2f rows/s  %6.2f s  %7lld tokens  %5lld steps  %7.0f tokens/s\n",
+    const double cpu_seconds = static_cast<double>(std::clock() - start_clock) / CLOCKS_PER_SEC;
+    std::printf("  %-10s %5.2f rows/s  %6.2f s  %7lld tokens  %5lld steps  %7.0f tokens/s  "
+                "%.2f CPU seconds\n",
                 sharing ? "sharing" : "unshared", rate, seconds,
                 static_cast<long long>(scheduler.tokens()),
                 static_cast<long long>(scheduler.steps()),
-                static_cast<double>(scheduler.tokens()) / seconds);
+                static_cast<double>(scheduler.tokens()) / seconds, cpu_seconds);
     std::printf(
         "    seconds: qkv %.2f  output %.2f  gate+up %.2f  down %.2f  head %.2f | attention "
         "%.2f  norm %.2f  rope and KV %.2f  prepare %.2f  rest %.2f\n",
@@ -375,6 +379,7 @@ void bench_steps(const RandomModel &random_model, const Options &options) {
     std::printf("prefix 2000 / own 200 / 16 rows a prefix / 32 new, %d prefixes, %s\n",
                 options.groups, dtype_name(options.type));
     const double shared = run_job(random_model, options, true, options.groups);
+    if (options.only_sharing) return;
     const double alone = run_job(random_model, options, false, std::max(1, options.groups / 4));
     std::printf("  sharing is %.2f x as fast\n", shared / alone);
 }
@@ -392,6 +397,8 @@ int main(int count, char **arguments) {
             options.attention = true;
         else if (argument == "steps")
             options.steps = true;
+        else if (argument == "--only-sharing")
+            options.only_sharing = true;
         else if (argument == "--threads" && i + 1 < count)
             options.threads = std::atoi(arguments[++i]);
         else if (argument == "--groups" && i + 1 < count)
@@ -400,7 +407,7 @@ int main(int count, char **arguments) {
             options.type = std::string(arguments[++i]) == "f32" ? DType::f32 : DType::bf16;
         else {
             std::fprintf(stderr, "usage: cpu [linear] [attention] [steps] [--threads N] "
-                                 "[--type bf16|f32] [--groups N]\n");
+                                 "[--type bf16|f32] [--groups N] [--only-sharing]\n");
             return 1;
         }
     }
