@@ -25,32 +25,37 @@ static void hostile_columns_are_refused_by_name(void **state) {
     const int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
     assert_error(batchllm_add_tokens(NULL, 1, tokens, good, NULL, NULL, 0), bad, "engine");
     assert_error(batchllm_add_tokens(engine, -1, tokens, good, NULL, NULL, 0), bad, "n is -1");
-    assert_error(batchllm_add_tokens(engine, 2, tokens, NULL, NULL, NULL, 0), bad, "offsets is NULL");
+    assert_error(batchllm_add_tokens(engine, 2, tokens, NULL, NULL, NULL, 0), bad,
+                 "offsets is NULL");
     assert_error(batchllm_add_tokens(engine, 2, NULL, good, NULL, NULL, 0), bad, "tokens is NULL");
     assert_error(batchllm_add_tokens(engine, 2, tokens, falling, NULL, NULL, 0), bad, "offsets[2]");
-    assert_error(batchllm_add_tokens(engine, 2, tokens, negative, NULL, NULL, 0), bad, "offsets[0]");
+    assert_error(batchllm_add_tokens(engine, 2, tokens, negative, NULL, NULL, 0), bad,
+                 "offsets[0]");
     assert_error(batchllm_add_text(engine, 2, "abcde", falling, NULL, NULL, 0), bad, "offsets[2]");
     assert_error(batchllm_add_text(engine, 2, NULL, good, NULL, NULL, 0), bad, "text is NULL");
     assert_error(batchllm_add_prompt(engine, NULL, 0, 0, NULL), bad, "text");
     batchllm_params params = params_of(3);
-    assert_error(batchllm_add_tokens(engine, 2, tokens, good, NULL, &params, 3), bad, "params_count");
-    assert_error(batchllm_add_tokens(engine, 2, tokens, good, NULL, &params, 0), bad, "params_count");
+    assert_error(batchllm_add_tokens(engine, 2, tokens, good, NULL, &params, 3), bad,
+                 "params_count");
+    assert_error(batchllm_add_tokens(engine, 2, tokens, good, NULL, &params, 0), bad,
+                 "params_count");
 
     const int64_t rows_of_2[] = {0, 1, 2};
     assert_error(batchllm_add_scores(engine, 2, tokens, good, tokens, good, falling, NULL), bad,
                  "continuation_rows[2]");
-    assert_error(batchllm_add_scores(engine, 2, tokens, good, tokens, falling, rows_of_2, NULL), bad,
-                 "continuation_offsets[2]");
+    assert_error(batchllm_add_scores(engine, 2, tokens, good, tokens, falling, rows_of_2, NULL),
+                 bad, "continuation_offsets[2]");
     assert_error(batchllm_add_scores(engine, 2, tokens, good, NULL, good, rows_of_2, NULL), bad,
                  "continuations is NULL");
     assert_error(batchllm_add_scores(engine, 2, tokens, good, tokens, good, NULL, NULL), bad,
                  "continuation_rows is NULL");
-    assert_error(batchllm_add_score_text(engine, 2, "abcde", negative, "ab", good, rows_of_2, NULL,
-                                         NULL),
-                 bad, "offsets[0]");
+    assert_error(
+        batchllm_add_score_text(engine, 2, "abcde", negative, "ab", good, rows_of_2, NULL, NULL),
+        bad, "offsets[0]");
 
     batchllm_plan *plan = NULL;
-    assert_error(batchllm_plan_create(2, tokens, falling, NULL, NULL, NULL, &plan), bad, "offsets[2]");
+    assert_error(batchllm_plan_create(2, tokens, falling, NULL, NULL, NULL, &plan), bad,
+                 "offsets[2]");
     assert_null(plan);
 }
 
@@ -94,7 +99,8 @@ static void null_handles_and_outs_are_refused_and_null_frees_do_nothing(void **s
     assert_error(batchllm_plan_save(NULL, "x"), bad, "plan");
     batchllm_plan *plan = NULL;
     assert_error(batchllm_plan_load(NULL, &plan), bad, "path");
-    assert_error(batchllm_plan_load("/nowhere/x.plan", &plan), BATCHLLM_ERROR_IO, "/nowhere/x.plan");
+    assert_error(batchllm_plan_load("/nowhere/x.plan", &plan), BATCHLLM_ERROR_IO,
+                 "/nowhere/x.plan");
     assert_int_equal(batchllm_plan_group_count(NULL), 0);
     assert_int_equal(batchllm_tokenizer_fingerprint(NULL), 0);
     assert_int_equal(batchllm_tokenizer_vocabulary(NULL), 0);
@@ -141,7 +147,8 @@ static void bad_options_are_refused_by_name(void **state) {
     batchllm_engine_options_init(&options, sizeof options);
     options.backend = "cuda";
     options.model_dir = "golden/llama_bias_f32";
-    assert_error(batchllm_engine_create(&options, &made), BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cuda");
+    assert_error(batchllm_engine_create(&options, &made), BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+                 "cuda");
 }
 
 static void each_bad_parameter_is_its_rows_error(void **state) {
@@ -209,7 +216,8 @@ static void shorter_structs_take_defaults_for_the_rest(void **state) {
         params[i].max_tokens = 3 + i;
         memcpy(packed + (size_t)i * params_size, &params[i], params_size);
     }
-    assert_ok(batchllm_add_tokens(engine, 2, tokens, good, NULL, (batchllm_params *)(void *)packed, 2));
+    assert_ok(
+        batchllm_add_tokens(engine, 2, tokens, good, NULL, (batchllm_params *)(void *)packed, 2));
     batchllm_results *results = run_all(engine);
     assert_int_equal(token_count(results, result_of(results, 0, 0)), 3);
     assert_int_equal(token_count(results, result_of(results, 1, 0)), 4);
@@ -280,7 +288,8 @@ static void longer_structs_are_read_unless_an_unknown_field_is_set(void **state)
 static void versions_and_status_names_are_fixed(void **state) {
     (void)state;
     assert_int_equal(batchllm_version(), (BATCHLLM_VERSION_MAJOR << 16) |
-                                             (BATCHLLM_VERSION_MINOR << 8) | BATCHLLM_VERSION_PATCH);
+                                             (BATCHLLM_VERSION_MINOR << 8) |
+                                             BATCHLLM_VERSION_PATCH);
     assert_string_equal(batchllm_status_name(0), "BATCHLLM_OK");
     assert_string_equal(batchllm_status_name(3), "BATCHLLM_ERROR_IO");
     assert_string_equal(batchllm_status_name(67), "BATCHLLM_ERROR_ROW_NOT_A_NUMBER");

@@ -574,8 +574,8 @@ static void text_without_a_tokenizer_is_refused_as_a_call(void **state) {
                  "tokenizer");
     const int64_t offsets[] = {0, 4};
     const int64_t rows[] = {0, 1};
-    assert_error(batchllm_add_text(engine, 1, "text", offsets, NULL, NULL, 0),
-                 BATCHLLM_ERROR_STATE, "tokenizer");
+    assert_error(batchllm_add_text(engine, 1, "text", offsets, NULL, NULL, 0), BATCHLLM_ERROR_STATE,
+                 "tokenizer");
     assert_error(
         batchllm_add_score_text(engine, 1, "text", offsets, "more", offsets, rows, NULL, NULL),
         BATCHLLM_ERROR_STATE, "tokenizer");

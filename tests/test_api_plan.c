@@ -13,8 +13,8 @@ static batchllm_plan_stats plan_stats(const batchllm_plan *plan) {
 static batchllm_plan *plan_of(const token_rows *rows, const batchllm_plan_options *options,
                               const batchllm_plan *previous) {
     batchllm_plan *plan = NULL;
-    assert_ok(batchllm_plan_create(rows->n, rows->tokens, rows->offsets, NULL, options, previous,
-                                   &plan));
+    assert_ok(
+        batchllm_plan_create(rows->n, rows->tokens, rows->offsets, NULL, options, previous, &plan));
     return plan;
 }
 

@@ -92,7 +92,8 @@ static void encode_gives_bytes_and_decode_gives_them_back(void **state) {
 static void a_tokenizer_that_is_not_there_is_named(void **state) {
     (void)state;
     batchllm_tokenizer *made = (batchllm_tokenizer *)state;
-    assert_error(batchllm_tokenizer_create("/nowhere/at/all", &made), BATCHLLM_ERROR_IO, "/nowhere");
+    assert_error(batchllm_tokenizer_create("/nowhere/at/all", &made), BATCHLLM_ERROR_IO,
+                 "/nowhere");
     assert_null(made);
     batchllm_column *column = NULL;
     assert_error(batchllm_tokenizer_encode(NULL, 0, NULL, NULL, 0, 0, &column),
@@ -206,8 +207,9 @@ static void a_stop_string_ends_the_row_and_is_not_in_its_text(void **state) {
     const char *text = whole->text;
     const int64_t length = whole->text_offsets[1];
     int64_t at = 1;
-    while (at + 2 < length && ((unsigned char)text[at] >= 128 || (unsigned char)text[at + 1] >= 128 ||
-                               text[at] == 0 || text[at + 1] == 0))
+    while (at + 2 < length &&
+           ((unsigned char)text[at] >= 128 || (unsigned char)text[at + 1] >= 128 || text[at] == 0 ||
+            text[at + 1] == 0))
         ++at;
     assert_true(at + 2 < length);
     char stop[3] = {text[at], text[at + 1], 0};

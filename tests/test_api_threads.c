@@ -77,7 +77,8 @@ static void cancel_from_other_threads_during_run_gives_each_row_one_result(void 
     canceller cancellers[2];
     for (int i = 0; i < 2; ++i) {
         cancellers[i] = (canceller){0, engine, (uint64_t)i};
-        assert_int_equal(pthread_create(&cancellers[i].thread, NULL, cancel_many, &cancellers[i]), 0);
+        assert_int_equal(pthread_create(&cancellers[i].thread, NULL, cancel_many, &cancellers[i]),
+                         0);
     }
     int32_t status;
     do {
@@ -116,7 +117,8 @@ static void *fail_here(void *user) {
 static void the_last_error_is_the_calling_threads_own(void **state) {
     (void)state;
     batchllm_results *results = NULL;
-    assert_error(batchllm_poll(NULL, 0, &results), BATCHLLM_ERROR_INVALID_ARGUMENT, "engine is NULL");
+    assert_error(batchllm_poll(NULL, 0, &results), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "engine is NULL");
     char other[64];
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, fail_here, other), 0);
