@@ -24,6 +24,7 @@ CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{
           r"|\s*[\r\n]|\s+(?!\S)|\s+")
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 OTHER = "".join(chr(random.Random(7).choice(range(a, b + 1))) for a, b in sample_text.SCRIPTS
                 for _ in range(30))
 
@@ -162,6 +163,8 @@ def digits():
         pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)])
     tokenizer.decoder = decoders.ByteLevel()
     train_bytes(tokenizer, 500, ["<|endoftext|>"])
+    tokenizer.add_tokens([AddedToken("\n", lstrip=True, rstrip=True, normalized=False),
+                          AddedToken(" \t", rstrip=True, normalized=False)])
     return tokenizer
 
 

@@ -17,7 +17,7 @@ bool read_bytes(void *to, size_t bytes) { return std::fread(to, 1, bytes, stdin)
 void write_text(const std::string &text) {
     const auto size = static_cast<uint32_t>(text.size());
     std::fwrite(&size, sizeof size, 1, stdout);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (!text.empty()) std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 bool is_whole_characters(const std::string &text) {
@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
     std::vector<int32_t> ids;
     while (read_bytes(header, sizeof header)) {
         text.resize(header[1]);
-        if (!read_bytes(text.data(), text.size())) return 1;
+        if (!text.empty() && !read_bytes(text.data(), text.size())) return 1;
         ids.clear();
         const batchllm::EncodeOptions options{(header[0] & 1) != 0, (header[0] & 2) != 0};
         const batchllm::Status status = (*tokenizer)->encode(text, options, &ids);
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
             write_text(status.message());
             continue;
         }
-        std::fwrite(ids.data(), sizeof(int32_t), ids.size(), stdout);
+        if (!ids.empty()) std::fwrite(ids.data(), sizeof(int32_t), ids.size(), stdout);
         write_text(decode(**tokenizer, ids, false));
         write_text(decode(**tokenizer, ids, true));
     }
