@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from products import COMMON, KINDS, attributes_of
 
 CHARACTERS_PER_TOKEN = 2.75  # of the model's tokenizer on this text; only steers the length
+SHORTEST = 500  # characters, so that no record has fewer than 150 tokens
 
 FILLER = (
     "Orders placed before noon leave the same day.",
@@ -38,7 +39,11 @@ FILLER = (
 PURPOSES = "a hotel,a school,a small office,a holiday flat,a workshop,a hospital ward,a museum,a family of five,a theatre,a farm shop,a fire station,a library".split(",")
 BULLETS = ("{l}: {v}", "- {l}: {v}", "* {l} = {v}", "| {l} | {v} |", "{l} ..... {v}", "{l}\t{v}", "  {l}: {v};", "• {l} – {v}")
 HEADINGS = ("Technical data of the {n}", "{n}: data sheet", "Specification ({n})", "The {n} in figures", "## {n}")
-OTHERS = ("Also in our range: {n}", "For comparison: {n}", "{n} (discontinued)", "Not to be confused with the {n}", "## {n}")
+OTHERS = ("Also in our range: {n}", "For comparison: {n}", "Discontinued: {n}", "Not to be confused with the {n}", "## Another product: {n}")
+CONTRASTS = (
+    "by contrast, {s}", "for comparison, {s}", "unlike this one, {s}", "elsewhere in the range, {s}", "other customers chose differently: {s}",
+    "in an earlier season, {s}", "our other offer: {s}", "{s}",
+)  # fmt: skip
 OPENINGS = (
     "{n} {k}", "Product: {n}\nKind: {k}", "# {n}\n\nThe {n} is a product of the kind {k}.", "{K} {n}\n\nThis page describes the {n}.",
     "Record {c}\nName: {n}\nKind: {k}", "The {n} is our {k} for every day.",
@@ -54,6 +59,7 @@ class Row:
     own: str  # what follows the prefix; ends at the point where the answer begins
     answer: str  # without the space before it
     about: str  # the attribute asked for; of a ranking row, the point it misses or ""
+    marks: list = field(default_factory=list)  # as of a Document, in `own`
 
 
 @dataclass
@@ -61,6 +67,33 @@ class Document:
     task: str
     prefix: str
     rows: list = field(default_factory=list)
+    # (first, last character, label) of values in the text: what each one is, OWN or OTHER in a record,
+    # MET or MISSED in a ranking row. Training alone looks at them.
+    marks: list = field(default_factory=list)
+
+
+OWN, OTHER, MET, MISSED = 1, 2, 3, 4
+
+
+class _Text:
+    """Text with marks, put together piece by piece."""
+
+    def __init__(self, text=""):
+        self.text, self.marks = text, []
+
+    def add(self, text, value=None, label=0):
+        """With a value, marks its last occurrence in the piece."""
+        if value is not None and label:
+            first = len(self.text) + text.rindex(value)
+            self.marks.append((first, first + len(value) - 1, label))
+        self.text += text
+
+    def join(self, pieces, separator):
+        for number, piece in enumerate(pieces):
+            self.text += separator if number else ""
+            self.marks += [(first + len(self.text), last + len(self.text), label) for first, last, label in piece.marks]
+            self.text += piece.text
+        return self
 
 
 def _product_name(vocabulary, rng):
@@ -84,7 +117,7 @@ def _sentence(rng, attribute, value, subject):
     return sentence.format(s=subject, v=value)
 
 
-def _lines(rng, style, attribute, value):
+def _line(rng, style, attribute, value):
     return style.format(l=rng.choice(attribute.labels), v=value)
 
 
@@ -137,15 +170,22 @@ def extraction(vocabulary, rng, tokens, max_questions=24):
         prose = prose[count:]
     for what, content in lists:
         if what == "own":
-            heading = rng.choice(HEADINGS).format(n=name)
-            pairs = [_lines(rng, style, a, values[a.key]) for a in content]
+            heading, label = rng.choice(HEADINGS).format(n=name), OWN
+            pairs = [(a, values[a.key]) for a in content]
         else:
-            heading = rng.choice(OTHERS).format(n=rng.choice(others))
-            pairs = [_lines(rng, style, a, _other_value(vocabulary, rng, a, values.get(a.key))) for a in content]
-        blocks.append("\n".join([heading, *pairs]))
+            heading, label = rng.choice(OTHERS).format(n=rng.choice(others)), OTHER
+            pairs = [(a, _other_value(vocabulary, rng, a, values.get(a.key))) for a in content]
+        lines = [_Text(heading)]
+        for attribute, value in pairs:
+            lines.append(_Text())
+            lines[-1].add(_line(rng, style, attribute, value), value, label)
+        blocks.append(_Text().join(lines, "\n"))
     rng.shuffle(blocks)
+    while sum(len(block.text) for block in blocks) + len(head) < SHORTEST:
+        blocks.append(_Text(" ".join(rng.sample(FILLER, 2))))
 
-    document = Document("extraction", "\n\n".join([head, *blocks]) + "\n\n")
+    text = _Text().join([_Text(head), *blocks, _Text()], "\n\n")
+    document = Document("extraction", text.text, marks=text.marks)
     asked = list(chosen)
     rng.shuffle(asked)
     for attribute in asked[: min(max_questions, rng.randint(4, 24))]:
@@ -163,57 +203,31 @@ def _paragraph(vocabulary, rng, prose, values, name, others):
     sentences = []
     previous_own = False
     for what, content in prose:
+        text = _Text()
         if what == "filler":
-            sentences.append(content)
+            text.add(content)
         elif what == "own":
             subject = rng.choice(("it", "the product", f"the {name}") if previous_own else (f"the {name}", f"the {name}", name))
-            sentences.append(_capital(_sentence(rng, content, values[content.key], subject)))
+            value = values[content.key]
+            text.add(_capital(_sentence(rng, content, value, subject)), value, OWN)
         else:
             other = rng.choice(others)
             value = _other_value(vocabulary, rng, content, values[content.key])
             sentence = _sentence(rng, content, value, rng.choice((f"the {other}", other)))
-            sentences.append(_capital(rng.choice(("", "", "by contrast, ", "for comparison, ", "unlike this one, ")) + sentence))
+            text.add(_capital(rng.choice(CONTRASTS).format(s=sentence)), value, OTHER)
+        sentences.append(text)
         previous_own = what == "own"
-    return " ".join(sentences)
-
-
-def _bound(vocabulary, rng, attribute):
-    """The wording of a bound on a whole number, and a function that draws numbers that keep it or not."""
-    low, high = attribute.low, attribute.high
-    owned = [number for number in range(low, high + 1) if vocabulary.owns(str(number))]
-    at_least = rng.random() < 0.5
-    # At least three numbers on either side; by magnitude, as the numbers themselves are.
-    bound = min(max(int(low * (high / low) ** rng.random()), owned[3]), owned[-4])
-    sides = ([n for n in owned if n < bound], [n for n in owned if n > bound])
-
-    def value(keeps):
-        pool = sides[keeps == at_least]
-        if rng.random() < 0.4:  # a near miss, or just enough
-            near = [n for n in pool if bound * 3 < n * 4 and n * 3 < bound * 4]
-            return rng.choice(near or pool)
-        aim = pool[0] * (pool[-1] / pool[0]) ** rng.random()
-        return min(rng.choices(pool, k=12), key=lambda n: abs(n - aim))
-
-    words = rng.choice(("at least", "no less than", "from")) if at_least else rng.choice(("at most", "no more than", "up to"))
-    return f"{words} {bound} {attribute.unit}", value
+    return _Text().join(sentences, " ")
 
 
 def ranking(vocabulary, rng, rows):
     """One request with one to three points, and so many short records, about half of which meet it."""
     kind = rng.choice(list(KINDS))
     available = attributes_of(kind)
-    texts = [a for a in available if not a.unit and a.key not in ("dimensions", "resolution", "price", "working temperature")]
-    numbers = [a for a in available if a.unit]
-    # A point on a whole number, for some of the requests; the others are met by the very same words.
     points = []
-    if rng.random() < 0.6:
-        attribute = rng.choice(numbers)
-        wish, number = _bound(vocabulary, rng, attribute)
-        points.append((attribute, wish, lambda keeps, number=number, unit=attribute.unit: f"{number(keeps)} {unit}"))
-    for attribute in rng.sample(texts, rng.randint(0 if points else 1, 2)):
+    for attribute in rng.sample(available, rng.choice((1, 1, 2, 3))):
         wanted = attribute.draw(vocabulary, rng)
-        points.append((attribute, wanted, _textual_values(vocabulary, rng, attribute, wanted)))
-    rng.shuffle(points)
+        points.append((attribute, wanted, _values(vocabulary, rng, attribute, wanted)))
 
     customer = vocabulary.company(rng) if rng.random() < 0.5 else vocabulary.person(rng)
     story = [
@@ -233,25 +247,31 @@ def ranking(vocabulary, rng, rows):
     for _ in range(rows):
         missed = -2 if rng.random() < 0.5 else rng.randint(-1, len(points) - 1)
         its_kind = kind if missed != -1 else rng.choice([k for k in KINDS if k != kind])
-        found = [(a, value(missed != index)) for index, (a, _, value) in enumerate(points)]
+        found = [(a, value(missed != index), MISSED if missed == index else MET) for index, (a, _, value) in enumerate(points)]
         asked_for = {a.key for a, _, _ in points}
         rest = [a for a in COMMON if a.key not in asked_for]
-        found += [(a, a.draw(vocabulary, rng)) for a in rng.sample(rest, rng.randint(0, 4))]
+        found += [(a, a.draw(vocabulary, rng), 0) for a in rng.sample(rest, rng.randint(0, 4))]
         rng.shuffle(found)
         name = _product_name(vocabulary, rng)
-        if rng.random() < 0.5:
-            style = rng.choice(BULLETS)
-            body = "\n".join(_lines(rng, style, a, v) for a, v in found)
-            own = f"Product: {name}\nKind: {its_kind}\n{body}"
-        else:
-            sentences = [_capital(_sentence(rng, a, v, rng.choice(("it", "the product", f"the {name}")))) for a, v in found]
-            own = f"Product: {name}\nKind: {its_kind}\n{' '.join(sentences)}"
+        own = _Text(f"Product: {name}\n")
+        own.add(f"Kind: {its_kind}\n", its_kind, MET if its_kind == kind else MISSED)
+        listed = rng.random() < 0.5
+        style = rng.choice(BULLETS)
+        pieces = []
+        for attribute, value, label in found:
+            pieces.append(_Text())
+            if listed:
+                piece = _line(rng, style, attribute, value)
+            else:
+                piece = _capital(_sentence(rng, attribute, value, rng.choice(("it", "the product", f"the {name}"))))
+            pieces[-1].add(piece, value, label)
+        own.join(pieces, "\n" if listed else " ")
         about = "" if missed == -2 else "kind" if missed == -1 else points[missed][0].key
-        document.rows.append(Row(own + "\nAnswer:", "no" if about else "yes", about))
+        document.rows.append(Row(own.text + "\nAnswer:", "no" if about else "yes", about, own.marks))
     return document
 
 
-def _textual_values(vocabulary, rng, attribute, wanted):
+def _values(vocabulary, rng, attribute, wanted):
     def value(meets):
         if meets:
             return wanted

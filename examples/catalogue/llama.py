@@ -116,6 +116,12 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=config["initializer_range"] * depth)
 
     def forward(self, tokens, positions, mask):
+        return self.logits(self.hidden(tokens, positions, mask))
+
+    def logits(self, hidden):
+        return F.linear(hidden, self.model.embed_tokens.weight)
+
+    def hidden(self, tokens, positions, mask):
         angles = positions[:, None, :, None].float() * self.frequencies
         angles = torch.cat((angles, angles), dim=-1)
         x = self.model.embed_tokens(tokens)
@@ -124,7 +130,7 @@ class Llama(nn.Module):
         cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         for layer in self.model.layers:
             x = layer(x, cosine, sine, mask)
-        return F.linear(self.model.norm(x).to(x.dtype), self.model.embed_tokens.weight)
+        return self.model.norm(x).to(x.dtype)
 
 
 def attend_dense(q, k, v, mask):

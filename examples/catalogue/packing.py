@@ -8,7 +8,7 @@ import os
 
 import numpy
 
-from documents import extraction, ranking
+from documents import OTHER, OWN, extraction, ranking
 from vocabulary import Vocabulary, generator
 
 # Loss classes of a token's successor.
@@ -27,12 +27,23 @@ class Packer:
         self.vocabulary = Vocabulary(split)
 
     def encode_document(self, document):
-        """(prefix tokens, [(own tokens, answer tokens with the end token)])"""
+        """(prefix, [(own, answer with the end token)]) in tokens, prefix and own with their marks:
+        (tokens, [(token, label)])"""
         texts = [document.prefix]
         for row in document.rows:
             texts += [row.own, " " + row.answer]
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts)]
-        return ids[0], [(ids[i], ids[i + 1] + [self.end_token]) for i in range(1, len(ids), 2)]
+        encodings = self.tokenizer.encode_batch(texts)
+
+        def marked(encoding, marks):
+            # A value in a record is looked for at its first token; one in a row is judged after its last.
+            places = ((encoding.char_to_token(first if label in (OWN, OTHER) else last), label) for first, last, label in marks)
+            return encoding.ids, list(places)
+
+        rows = []
+        for number, row in enumerate(document.rows):
+            own, answer = encodings[1 + 2 * number : 3 + 2 * number]
+            rows.append((marked(own, row.marks), answer.ids + [self.end_token]))
+        return marked(encodings[0], document.marks), rows
 
     def documents(self, name, longest):
         """Both tasks, extraction with slightly more tokens than ranking."""
@@ -45,9 +56,9 @@ class Packer:
                 yield ranking(self.vocabulary, rng, rng.randint(4, 20))
 
     def batch(self, index, longest=1200):
-        """dict of [rows, tokens] int16: tokens, targets, classes, positions and the three places of
+        """dict of [rows, tokens] int16: tokens, targets, classes, marks, positions and the three places of
         llama.tree_mask; and `about`, a list of (row, first, last, task, prefix length) for each answer."""
-        names = ("tokens", "targets", "classes", "positions", "starts", "prefix_ends", "row_starts")
+        names = ("tokens", "targets", "classes", "marks", "positions", "starts", "prefix_ends", "row_starts")
         out = {name: numpy.zeros((self.rows, self.tokens), dtype=numpy.int16) for name in names}
         out["starts"][:] = out["row_starts"][:] = numpy.arange(self.tokens)  # unused places see themselves
         used = [0] * self.rows
@@ -55,7 +66,7 @@ class Packer:
         misses = 0
         for document in self.documents(index, longest):
             prefix, rows = self.encode_document(document)
-            size = len(prefix) + sum(len(own) + len(answer) for own, answer in rows)
+            size = len(prefix[0]) + sum(len(own[0]) + len(answer) for own, answer in rows)
             fits = [row for row in range(self.rows) if used[row] + size <= self.tokens]
             if not fits:
                 misses += 1
@@ -80,9 +91,16 @@ class Packer:
             out["row_starts"][row, at:end] = row_start
             return end
 
+        def mark(at, marks):
+            for token, label in marks:
+                out["marks"][row, at + token] = label
+
+        prefix, marks = prefix
+        mark(start, marks)
         at = write(start, prefix, TEXT, 0, start)
         answers = []
-        for own, answer in rows:
+        for (own, marks), answer in rows:
+            mark(at, marks)
             classes = numpy.full(len(own) + len(answer) - 1, NONE if task == "extraction" else TEXT)
             classes[len(own) - 1 :] = VALUE if task == "extraction" else DECISION
             first = at + len(own) - 1  # the place that predicts the answer's first token

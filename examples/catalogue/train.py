@@ -32,7 +32,8 @@ END = "<|endoftext|>"
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-LOSS_WEIGHTS = {TEXT: 0.2, VALUE: 1.0, DECISION: 0.5}
+MARK_WEIGHT = 0.5
+LOSS_WEIGHTS = {TEXT: 0.2, VALUE: 1.0, DECISION: 1.0}
 LENGTHS = (300, 600, 900, 10000)  # accuracy is told by the prefix's length, up to these
 
 
@@ -105,6 +106,9 @@ class Trainer:
         self.config, self.device = config, device
         self.blocks = device == "cuda"
         self.model = llama.Llama(config, llama.attend_blocks if self.blocks else llama.attend_dense).to(device)
+        # Says of a value in the text whose it is, or whether it is what was asked for. It lends the layers
+        # a gradient where the reading is done, and is thrown away after training.
+        self.judge = torch.nn.Linear(config["hidden_size"], 5).to(device)
         self.losses = torch.compile(self._losses, dynamic=False) if compiled else self._losses
         self.predict = torch.compile(self._predict, dynamic=False) if compiled else self._predict
         if self.blocks:
@@ -123,15 +127,18 @@ class Trainer:
             out["mask"] = llama.dense_mask(*places)
         return out
 
-    def _losses(self, tokens, targets, classes, positions, mask):
-        """[text, value, decision] mean losses."""
-        logits = self.model(tokens, positions, mask).float()
+    def _losses(self, tokens, targets, classes, marks, positions, mask):
+        """[text, value, decision, mark] mean losses."""
+        hidden = self.model.hidden(tokens, positions, mask)
+        judged = F.cross_entropy(self.judge(hidden).float().flatten(0, 1), marks.flatten().long(), reduction="none")
+        logits = self.model.logits(hidden).float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), reduction="none")
         classes = classes.flatten()
         means = [(losses * (classes == c)).sum() / (classes == c).sum().clamp(min=1) for c in (TEXT, VALUE, DECISION)]
-        return torch.stack(means)
+        marked = marks.flatten() > 0
+        return torch.stack([*means, (judged * marked).sum() / marked.sum().clamp(min=1)])
 
-    def _predict(self, tokens, targets, classes, positions, mask):
+    def _predict(self, tokens, targets, classes, marks, positions, mask):
         return self.model(tokens, positions, mask).argmax(-1) == targets
 
     def autocast(self, enabled=True):
@@ -185,7 +192,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="directory of the model")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=10000)
     parser.add_argument("--minutes", type=float, default=19, help="training stops here at the latest")
     parser.add_argument("--rows", type=int, default=16, help="packed rows a step")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens a packed row")
@@ -193,7 +200,7 @@ def main():
     parser.add_argument("--matrix-rate", type=float, default=0.02, help="learning rate of the layers' matrices")
     parser.add_argument("--other-rate", type=float, default=0.003, help="learning rate of embedding and norms")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that make batches")
-    parser.add_argument("--evaluate", type=int, default=12, help="held-out batches at the end")
+    parser.add_argument("--evaluate", type=int, default=24, help="held-out batches at the end")
     parser.add_argument("--tiny", action="store_true", help="a small model and a few steps")
     parser.add_argument("--no-compile", action="store_true")
     arguments = parser.parse_args()
@@ -215,7 +222,7 @@ def main():
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {config['vocab_size']}, {device}, torch {torch.__version__}", flush=True)
 
     inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    outer = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    outer = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n] + list(trainer.judge.parameters())
     optimizers = [
         Muon(inner, lr=arguments.matrix_rate),
         torch.optim.AdamW(outer, lr=arguments.other_rate, betas=(0.9, 0.98), weight_decay=0, fused=device == "cuda"),
@@ -223,7 +230,7 @@ def main():
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["full"] = group["lr"]
-    weights = torch.tensor([LOSS_WEIGHTS[c] for c in (TEXT, VALUE, DECISION)], device=device)
+    weights = torch.tensor([LOSS_WEIGHTS[c] for c in (TEXT, VALUE, DECISION)] + [MARK_WEIGHT], device=device)
     stream = batches(
         str(arguments.output / "tokenizer.json"), "train", arguments.seed, arguments.rows, arguments.tokens,
         arguments.steps, arguments.warm_up, arguments.processes,
@@ -239,7 +246,7 @@ def main():
         progress = max(step / arguments.steps, clock)
         if progress >= 1:
             break
-        factor = min(1, (step + 1) / 100, max(0.01, (1 - progress) / 0.5))
+        factor = min(1, (step + 1) / 100, max(0.01, (1 - progress) / 0.8))
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["full"] * factor
@@ -249,7 +256,7 @@ def main():
         torch.nn.utils.clip_grad_norm_(outer, 1.0)
         for optimizer in optimizers:
             optimizer.step()
-        model.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
         tokens += arguments.rows * arguments.tokens
         step += 1
         if begin is None:
@@ -257,9 +264,9 @@ def main():
             begin = time.monotonic()
             counted = tokens
         if step % 100 == 0 or step == arguments.steps or arguments.tiny:
-            text, value, decision = losses.tolist()
+            text, value, decision, mark = losses.tolist()
             seconds = time.monotonic() - begin
-            print(f"step {step}: text {text:.3f} value {value:.4f} decision {decision:.4f}, {seconds:.0f} s, "
+            print(f"step {step}: text {text:.3f} value {value:.4f} decision {decision:.4f} mark {mark:.4f}, {seconds:.0f} s, "
                   f"{(tokens - counted) / max(seconds, 1e-9):,.0f} tokens/s, waited {waited:.0f} s", flush=True)  # fmt: skip
     stream.close()
 
