@@ -27,7 +27,7 @@ MATERIALS = """acrylic alder aluminium ash bamboo beech birch brass canvas carbo
 elm felt flax fleece glass granite hemp iron jute larch latex leather linen maple marble merino nickel nylon oak
 oilcloth pine plaster plywood polyester porcelain quartz rattan resin rubber silicone silk slate steel suede teak
 tin titanium velvet vinyl walnut wicker willow wool zinc""".split()
-TREATMENTS = "anodised blasted brushed coated glazed hardened laminated moulded oiled painted plated polished recycled solid stained tempered treated varnished waxed woven".split()
+TREATMENTS = "anodised blasted brushed coated glazed hardened laminated moulded oiled painted plated polished recycled solid stained tempered treated varnished waxed".split()
 MONTHS = "January February March April May June July August September October November December".split()
 
 
