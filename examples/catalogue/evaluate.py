@@ -5,7 +5,7 @@
     evaluate.py model DIR --rows 500 --seed 7 --dtype float32           a model directory, by transformers
     evaluate.py sample DIR --output sample.json                         transformers' greedy answers, for the tests
 
-An answer is right when it equals the expected one, white space around it apart. The sample holds, for
+Of a scored row the likelier of yes and no is the answer. An answer is right when it equals the expected one, white space around it apart. The sample holds, for
 each of 100 held-out rows, the prompt, transformers' greedy tokens in float32, their text, and for each
 token by how much its logit is above the next likeliest: where that is tiny, either token is right.
 """
@@ -55,7 +55,10 @@ def tell(expected, answers, show=0, stream=None):
 
 
 def score(arguments):
-    answers = {row["id"]: row.get("text") for row in read_lines(arguments.output)}
+    answers = {}
+    for row in read_lines(arguments.output):
+        scores = row.get("scores")  # of yes and no, in this order
+        answers[row["id"]] = row.get("text") if not scores else "yes" if scores[0] > scores[1] else "no"
     shares = tell(read_lines(arguments.expected), answers, arguments.show)
     wanted = {"extraction": arguments.at_least_extraction, "ranking": arguments.at_least_ranking}
     low = [task for task, share in shares.items() if 100 * share < wanted[task]]
@@ -97,9 +100,9 @@ class Reference:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-def rows_of(arguments):
+def rows_of(arguments, **options):
     extraction = arguments.rows * 3 // 5
-    return job(arguments.split, arguments.seed, {"extraction": extraction, "ranking": arguments.rows - extraction})
+    return job(arguments.split, arguments.seed, {"extraction": extraction, "ranking": arguments.rows - extraction}, **options)
 
 
 def model(arguments):
@@ -117,7 +120,7 @@ def sample(arguments):
     import transformers
 
     reference = Reference(arguments.directory, "float32")
-    inputs, expected = rows_of(arguments)
+    inputs, expected = rows_of(arguments, questions=5)  # few on a record, so that many records fit a small file
     rows = []
     for row, right in zip(inputs, expected):
         prompt_tokens, tokens, margins = reference.answer(row["prompt"], row["max_tokens"])

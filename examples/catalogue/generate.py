@@ -3,8 +3,8 @@
 
     generate.py --seed 7 --rows 500 --output rows.jsonl --expected expected.jsonl
 
-Rows of one document share its text as their prefix. Input rows: id, prompt, max_tokens, and with
---scores, for ranking rows, the continuations to score. Expected rows: id, task, about, expected,
+Rows of one document share its text as their prefix. Input rows: id, prompt, max_tokens; with --score,
+ranking rows have the continuations to score in place of max_tokens. Expected rows: id, task, about, expected,
 prefix_characters. Equal options give equal files, on any machine. Standard library only.
 """
 
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--min-tokens", type=int, default=150, help="shortest record, roughly")
     parser.add_argument("--max-tokens", type=int, default=1200, help="longest record, roughly")
     parser.add_argument("--shuffle", action="store_true", help="rows in random order, not document by document")
-    parser.add_argument("--scores", metavar="KEY", help="ranking rows ask under this key for the scores of yes and no")
+    parser.add_argument("--score", action="store_true", help="ranking rows ask for the scores of yes and no, not for an answer")
     parser.add_argument("--output", default="-", help="input rows of the job; default standard output")
     parser.add_argument("--expected", help="expected answers")
     arguments = parser.parse_args()
@@ -88,10 +88,11 @@ def main():
         arguments.split, arguments.seed, asked, low=arguments.min_tokens, high=arguments.max_tokens,
         questions=arguments.questions, products=arguments.products,
     )
-    if arguments.scores:
+    if arguments.score:
         for row in inputs:
             if row["id"].startswith("ranking"):
-                row[arguments.scores] = [" yes", " no"]
+                row["score"] = [" yes", " no"]
+                del row["max_tokens"]
     if arguments.shuffle:
         random.Random(f"shuffle/{arguments.seed}").shuffle(inputs)
     write_lines(arguments.output, inputs)

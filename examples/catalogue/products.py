@@ -14,10 +14,6 @@ class Attribute:
     sentences: tuple  # {s}: subject, {v}: value. The cue always comes before the value
     questions: tuple  # {n}: the product
     draw: Callable  # (vocabulary, rng) -> value
-    # Ranking can ask for a bound on whole numbers of this unit, drawn from this range.
-    unit: str = ""
-    low: int = 0
-    high: int = 0
 
 
 def _quantity(low, high, units, decimals=0):
@@ -47,7 +43,7 @@ def _pixels(vocabulary, rng):
 
 
 def _numeric(key, unit, low, high, decimals, labels, sentences, questions, more_units=()):
-    return Attribute(key, labels, sentences, questions, _quantity(low, high, (unit, *more_units), decimals), unit, max(low, 10), high)
+    return Attribute(key, labels, sentences, questions, _quantity(low, high, (unit, *more_units), decimals))
 
 
 def _textual(key, method, labels, sentences, questions):
