@@ -135,6 +135,7 @@ static void bad_options_are_refused_by_name(void **state) {
     REFUSED(kv_memory_bytes, -1, bad, "kv_memory_bytes");
     REFUSED(kv_memory_fraction, 1.5, bad, "kv_memory_fraction");
     REFUSED(step_tokens, -1, bad, "step_tokens");
+    REFUSED(step_tokens, INT64_C(1) << 60, bad, "step_tokens"); /* bytes would overflow */
     REFUSED(max_request_tokens, INT64_MAX, bad, "max_request_tokens");
     REFUSED(max_requests, -1, bad, "max_requests");
     REFUSED(enlarge, 3, bad, "enlarge");

@@ -17,6 +17,14 @@ Status check_count(const char *field, int64_t value) {
                  value);
 }
 
+// Counts of tokens that are 32 bits wide inside.
+Status check_token_count(const char *field, int64_t value) {
+    RETURN_IF_ERROR(check_count(field, value));
+    if (value <= std::numeric_limits<int32_t>::max()) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %" PRId64 ": it must be below 2^31", field,
+                 value);
+}
+
 Status check_range(const char *field, int32_t value, int32_t least, int32_t most) {
     if (value >= least && value <= most) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be %d to %d", field, value,
@@ -74,14 +82,9 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     RETURN_IF_ERROR(read_extra(text_or(options.backend_options, ""), &backend.extra));
     RETURN_IF_ERROR(check_count("threads", options.threads));
     RETURN_IF_ERROR(check_count("kv_memory_bytes", options.kv_memory_bytes));
-    RETURN_IF_ERROR(check_count("step_tokens", options.step_tokens));
-    RETURN_IF_ERROR(check_count("max_request_tokens", options.max_request_tokens));
+    RETURN_IF_ERROR(check_token_count("step_tokens", options.step_tokens));
+    RETURN_IF_ERROR(check_token_count("max_request_tokens", options.max_request_tokens));
     RETURN_IF_ERROR(check_count("max_requests", options.max_requests));
-    if (options.max_request_tokens > std::numeric_limits<int32_t>::max()) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "max_request_tokens is %" PRId64 ": it must be below 2^31",
-                     options.max_request_tokens);
-    }
     if (!(options.kv_memory_fraction >= 0 && options.kv_memory_fraction <= 1)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "kv_memory_fraction is %g: it must be 0 to 1",
                      options.kv_memory_fraction);
