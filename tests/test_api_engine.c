@@ -272,6 +272,29 @@ static void sharing_switched_off_computes_every_row_for_itself(void **state) {
     free_rows(&rows);
 }
 
+static void sharing_switched_off_computes_every_greedy_sample_for_itself(void **state) {
+    (void)state;
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend_options = small;
+    options.enlarge = BATCHLLM_ENLARGE_NONE;
+    batchllm_engine *engine = sim_engine_with(&options);
+    token_rows rows = make_rows(1, 50, 0);
+    batchllm_params params = params_of(3);
+    params.samples = 4;
+    assert_ok(batchllm_add_tokens(engine, 1, rows.tokens, rows.offsets, NULL, &params, 1));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 4);
+    for (int32_t sample = 1; sample < 4; ++sample)
+        assert_same_tokens(results, 0, results, result_of(results, 0, sample));
+    const batchllm_stats stats = stats_of(engine);
+    assert_int_equal(stats.processed_prompt_tokens, 4 * 50);
+    assert_int_equal(stats.shared_prompt_tokens, 0);
+    batchllm_results_free(results);
+    destroy_finished(engine);
+    free_rows(&rows);
+}
+
 static void a_pool_of_few_pages_preempts_and_changes_no_token(void **state) {
     (void)state;
     token_rows rows = make_rows(120, 32, 10);
@@ -606,6 +629,7 @@ int main(void) {
         cmocka_unit_test(a_poll_limit_below_a_rows_samples_gives_the_whole_row),
         cmocka_unit_test(equal_greedy_rows_are_computed_once),
         cmocka_unit_test(sharing_switched_off_computes_every_row_for_itself),
+        cmocka_unit_test(sharing_switched_off_computes_every_greedy_sample_for_itself),
         cmocka_unit_test(a_pool_of_few_pages_preempts_and_changes_no_token),
         cmocka_unit_test(scores_come_back_by_continuation),
         cmocka_unit_test(progress_counts_every_row_and_ends_at_nothing_left),

@@ -100,6 +100,8 @@ class Engine {
     Job *start_job(int64_t id);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;
+    int64_t generation_of(const SamplingParams &params, int64_t prompt_length) const;
+    bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
 
     // engine_step.cc
     Status run_step();
@@ -149,8 +151,7 @@ class Engine {
     int64_t unusual_jobs_ = 0;         // that are not one row with one request
     BatchOutput output_;
     Status failed_;
-    bool stepping_ = false; // guards against step and run called from run's own callback
-    bool running_ = false;
+    bool running_ = false; // guards against step and run called from run's own callback
 
     std::atomic<bool> interrupted_{false};
     std::atomic<int64_t> next_id_{0}; // rows' next_id(), for cancel()

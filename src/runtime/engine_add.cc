@@ -176,10 +176,8 @@ void Engine::add_sampled(Addition *addition, uint64_t tag, std::span<const int32
         addition->add_bad(tag, length, params.samples(), status);
         return;
     }
-    const int64_t generation =
-        int64_t{clipped_max_tokens(*params.get(), length, max_request_tokens_)} *
-        (params.get()->greedy() ? 1 : params.samples());
-    addition->add(tag, prompt, params.get(), nullptr, generation, tokens_to_come);
+    addition->add(tag, prompt, params.get(), nullptr, generation_of(*params.get(), length),
+                  tokens_to_come);
 }
 
 void Engine::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,

@@ -100,7 +100,7 @@ Status Engine::build_groups() {
     ASSIGN_OR_RETURN(Plan plan, make_plan(token_rows, decode_lengths, options,
                                           next_plan_ ? &*next_plan_ : nullptr));
     std::vector<std::pair<uint64_t, int64_t>> by_fingerprint;
-    if (options_.enlarge != BATCHLLM_ENLARGE_NONE) {
+    if (sharing()) {
         for (size_t i = 0; i < ids.size(); ++i) {
             const Row *row = ids[i] < 0 ? nullptr : intake_.rows.find(ids[i]);
             if (row == nullptr || row->state != RowState::waiting) continue;
@@ -194,8 +194,8 @@ Job *Engine::start_job(int64_t id) {
     for (const int64_t gone : ended) intake_.rows.release(gone);
     if (live.empty()) return nullptr;
 
-    std::unique_ptr<Job> job =
-        make_job(&intake_.rows, live, {max_request_tokens_, options_.seed, tokenizer_.get()});
+    std::unique_ptr<Job> job = make_job(
+        &intake_.rows, live, {max_request_tokens_, options_.seed, tokenizer_.get(), sharing()});
     Job *started = job.get();
     jobs_.emplace(started, std::move(job));
     for (size_t i = 0; i < live.size(); ++i) {
@@ -235,7 +235,7 @@ Status Engine::hand_over() {
     const int64_t groups = static_cast<int64_t>(plan_.groups.size());
     if (next_group_ == groups || scheduler_->waiting() >= enough) return {};
 
-    Slice slice(plan_, options_.enlarge != BATCHLLM_ENLARGE_NONE);
+    Slice slice(plan_, sharing());
     std::vector<Job *> jobs;
     int64_t keep_together_until = -1;
     while (next_group_ < groups) {

@@ -205,9 +205,12 @@ void Engine::end_job(Job *job) {
 }
 
 int64_t Engine::generation_of(const Row &row) const {
-    if (row.score != nullptr) return 0;
-    const int64_t tokens = clipped_max_tokens(*row.params, row.length, max_request_tokens_);
-    return tokens * (row.params->greedy() ? 1 : row.params->samples);
+    return row.score != nullptr ? 0 : generation_of(*row.params, row.length);
+}
+
+int64_t Engine::generation_of(const SamplingParams &params, int64_t prompt_length) const {
+    return int64_t{clipped_max_tokens(params, prompt_length, max_request_tokens_)} *
+           computed_samples(params, sharing());
 }
 
 void Engine::cancel_waiting(Row *row) {

@@ -51,15 +51,16 @@ void make_scored_sequences(const Row &row, Job *job) {
 
 void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
     const PreparedParams &params = *row.params;
-    // Greedy samples are all the same: one is computed.
-    const int32_t count = params.greedy() ? 1 : params.samples;
+    const int32_t count = computed_samples(params, limits.sharing);
     job->sequences.resize(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
         Sequence &sequence = job->sequences[static_cast<size_t>(i)];
         set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
-        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, i);
+        // Greedy samples stay the same also when each is computed for itself, on `sim` too.
+        const int32_t drawn = params.greedy() ? 0 : i;
+        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
             sequence.stop.reset(new StopWatch{
                 StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
@@ -126,6 +127,10 @@ void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
 
 bool Job::any_answer_left() const {
     return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.given; });
+}
+
+int32_t computed_samples(const SamplingParams &params, bool sharing) {
+    return sharing && params.greedy() ? 1 : params.samples;
 }
 
 int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,

@@ -68,6 +68,7 @@ struct JobLimits {
     int64_t max_request_tokens = 0;
     uint64_t engine_seed = 0;
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
+    bool sharing = true;                  // false: each sample is computed for itself
 };
 std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
                               const JobLimits &limits);
@@ -79,6 +80,9 @@ void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokeniz
 
 // Prompt tokens that computing each of the job's results for itself would take.
 int64_t logical_tokens(const Job &job);
+
+// How many of a row's samples are computed: greedy ones are all the same, so that sharing needs one.
+int32_t computed_samples(const SamplingParams &params, bool sharing);
 
 // Most tokens that a row may generate: its max_tokens, within the longest request.
 int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
