@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <exception>
 #include <sched.h>
 
 namespace batchllm {
@@ -15,8 +16,13 @@ int32_t available_cores() {
 } // namespace
 
 ThreadPool::ThreadPool(int32_t threads) : size_(threads > 0 ? threads : available_cores()) {
-    for (int32_t thread = 1; thread < size_; ++thread) {
-        threads_.emplace_back([this, thread] { work(thread); });
+    try {
+        for (int32_t thread = 1; thread < size_; ++thread) {
+            threads_.emplace_back([this, thread] { work(thread); });
+        }
+    } catch (const std::exception &) {
+        // The system gives no more (a limit on processes, memory): those that run are the pool.
+        size_ = static_cast<int32_t>(threads_.size()) + 1;
     }
 }
 
