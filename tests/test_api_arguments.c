@@ -296,6 +296,20 @@ static void versions_and_status_names_are_fixed(void **state) {
     assert_string_equal(batchllm_status_name(12345), "unknown status");
 }
 
+static void more_continuations_than_a_row_may_have_are_its_error(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine("vocabulary=1000");
+    /* Offsets that claim 2^32 tokens: the row is refused before one of them is read. */
+    const int64_t one[] = {0, 2};
+    const int64_t huge[] = {0, INT64_C(1) << 32};
+    const int64_t rows[] = {0, 1};
+    assert_ok(batchllm_add_scores(engine, 1, tokens, one, tokens, huge, rows, NULL));
+    batchllm_results *results = poll_all(engine);
+    assert_row_error(results, 0, BATCHLLM_ERROR_ROW_TOO_LONG, "4294967296");
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(hostile_columns_are_refused_by_name, set_up, tear_down),
@@ -306,6 +320,7 @@ int main(void) {
         cmocka_unit_test(each_bad_parameter_is_its_rows_error),
         cmocka_unit_test(shorter_structs_take_defaults_for_the_rest),
         cmocka_unit_test(longer_structs_are_read_unless_an_unknown_field_is_set),
+        cmocka_unit_test(more_continuations_than_a_row_may_have_are_its_error),
         cmocka_unit_test(versions_and_status_names_are_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

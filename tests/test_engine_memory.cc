@@ -262,6 +262,34 @@ void rows_that_memory_ran_out_for_are_not_added(void **) {
     batchllm_engine_destroy(engine);
 }
 
+void a_failed_engine_stays_failed_and_its_results_can_be_polled(void **) {
+    const Rows rows = make_rows(0, 40);
+    const batchllm_engine_options options = sim_options();
+    batchllm_engine *engine = nullptr;
+    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_OK);
+    assert_int_equal(add(engine, rows, 1), BATCHLLM_OK);
+    assert_int_equal(batchllm_step(engine, nullptr), BATCHLLM_OK);
+    batchllm_stats stats;
+    stats.struct_size = sizeof stats;
+    assert_int_equal(add(engine, make_rows(40, 40), 5), BATCHLLM_OK);
+    assert_int_equal(batchllm_build_groups(engine), BATCHLLM_OK);
+    until_failure.store(0);
+    const int32_t failed = batchllm_step(engine, nullptr);
+    until_failure.store(-1);
+    assert_int_equal(failed, BATCHLLM_ERROR_OUT_OF_MEMORY);
+    // There is memory again, but the step was left in its middle.
+    assert_int_equal(batchllm_step(engine, nullptr), BATCHLLM_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(batchllm_run(engine, nullptr, nullptr), BATCHLLM_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(add(engine, rows, 1), BATCHLLM_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(batchllm_engine_stats(engine, &stats), BATCHLLM_OK);
+    assert_true(stats.rows_done > 0);
+    batchllm_results *results = nullptr;
+    assert_int_equal(batchllm_poll(engine, 0, &results), BATCHLLM_OK);
+    assert_int_equal(results->count, stats.rows_done);
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 } // namespace
 
 int main() {
@@ -271,6 +299,7 @@ int main() {
         cmocka_unit_test(rows_give_their_segments_back_when_they_are_released),
         cmocka_unit_test(every_allocation_may_fail_and_nothing_leaks),
         cmocka_unit_test(rows_that_memory_ran_out_for_are_not_added),
+        cmocka_unit_test(a_failed_engine_stays_failed_and_its_results_can_be_polled),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

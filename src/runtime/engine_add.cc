@@ -1,6 +1,7 @@
 // Rows in: columns -> tokens -> rows that can be computed, or the error of one that cannot.
 #include <algorithm>
 #include <cinttypes>
+#include <limits>
 #include <new>
 
 #include "runtime/addition.h"
@@ -40,6 +41,18 @@ void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, 
 // Tokens of row i and those that follow it, as far as a segment of the row store may want them.
 int64_t tokens_to_come(const Column<int32_t> &prompts, int64_t i) {
     return prompts.offsets[std::min(prompts.n, i + RowStore::segment_rows)] - prompts.offsets[i];
+}
+
+// Of a row's continuations, in tokens or bytes: what a ScoreSpec can count.
+template <typename T> Status check_size(const ContinuationColumns<T> &scored, int64_t row) {
+    constexpr int64_t most = std::numeric_limits<int32_t>::max() - 1;
+    const int64_t begin = scored.rows[row];
+    const int64_t end = scored.rows[row + 1];
+    const int64_t size = scored.continuations.offsets[end] - scored.continuations.offsets[begin];
+    if (end - begin <= most && size <= most) return {};
+    return error(BATCHLLM_ERROR_ROW_TOO_LONG,
+                 "%" PRId64 " continuations of %" PRId64 " in all are more than a row may have",
+                 end - begin, size);
 }
 
 int64_t total_tokens(const std::vector<Encoded> &block, int64_t count) {
@@ -239,6 +252,12 @@ Status Engine::add_scores(const Column<int32_t> &prompts,
     RETURN_IF_ERROR(failed_);
     Addition addition(&intake_);
     for (int64_t i = 0; i < prompts.n; ++i) {
+        const Status size = check_size(scored, i);
+        if (!size.ok()) {
+            addition.add_bad(addition.next_tag(tags), static_cast<int64_t>(prompts[i].size()), 1,
+                             size);
+            continue;
+        }
         auto score = std::make_unique<ScoreSpec>();
         for (int64_t c = scored.rows[i]; c < scored.rows[i + 1]; ++c) {
             const std::span<const int32_t> continuation = scored.continuations[c];
@@ -266,6 +285,7 @@ Status Engine::add_score_text(const Column<char> &prompts, const ContinuationCol
     for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
         const int64_t count = std::min(tokenize_block, prompts.n - begin);
         encode_block(&pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            RETURN_IF_ERROR(check_size(scored, begin + i));
             auto score = std::make_unique<ScoreSpec>();
             std::vector<int32_t> continuation;
             for (int64_t c = scored.rows[begin + i]; c < scored.rows[begin + i + 1]; ++c) {
