@@ -60,7 +60,7 @@ WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, Wi
 // Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
 Status WindowBuilder::read_rows() {
     size_t bytes = 0;
-    while (bytes < chunk_bytes && chunk_.size() + failed_.size() < chunk_rows) {
+    for (size_t rows = 0; bytes < chunk_bytes && rows < chunk_rows; ++rows) {
         Line line;
         ASSIGN_OR_RETURN(const bool more, input_->next(&line));
         if (!more) {
