@@ -335,7 +335,9 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
                                      options_.residual, true, stream));
     }
     for (int64_t first = 0; first < wanted; first += logits_rows_) {
-        RETURN_IF_ERROR(compute_logits(first, std::min(logits_rows_, wanted - first), stream));
+        RETURN_IF_ERROR(linear_->run(weights_.lm_head, normed_.data(),
+                                     std::min(logits_rows_, wanted - first), logits_.data(),
+                                     DType::f32, false, stream));
     }
     return {};
 }
