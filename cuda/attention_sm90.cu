@@ -24,7 +24,7 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr int kJobs = 3; // jobs fetched ahead
+constexpr int kJobs = 2; // jobs fetched ahead
 
 template <int HeadDim> struct Shape {
     static constexpr int kHalves = HeadDim / 64;
@@ -64,7 +64,6 @@ struct Rest {
     int merge_count;
     int stream_merge_list[kStreamRows];
     int stream_merge_count;
-    int finish_token[2][kStreamRows], finish_slot[2][kStreamRows]; // of each finishing warp
     Job jobs[kJobs];
     alignas(8) uint64_t job_full[kJobs], job_empty[kJobs];
     uint64_t result_full[2], result_empty[2];
@@ -458,66 +457,55 @@ __device__ void finish_streams(const AttentionArguments &a, unsigned char *share
         barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
         const Job &job = rest->jobs[job_ring.slot];
         if (job.number < 0) break;
-        const bool stream = job.number >= a.matrix_items * a.kv_heads;
-        const int row_count = job.item.row_count, kv_head = job.kv_head;
-        const bool partial = job.item.partial != 0;
-        if (stream && lane < row_count) {
-            rest->finish_token[warp][lane] = job.token[lane];
-            rest->finish_slot[warp][lane] = job.slot[lane];
-        }
-        __syncwarp();
-        // What is needed has been copied: the slot is the next job's while this one's result is
-        // still to come. (Held until the merge, the slots were what limited short jobs.)
-        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
-        job_ring.advance();
-        if (!stream) continue;
-        const int *tokens = rest->finish_token[warp], *partial_slots = rest->finish_slot[warp];
-        barrier_wait(shared_address(&rest->result_full[ring.slot]), ring.phase);
-        const float *result =
-            reinterpret_cast<const float *>(shared + S::kResults + ring.slot * S::kResultBytes);
-        const int rows = row_count * ratio;
-        for (int i = thread; i < rows * HeadDim / 4; i += 64) {
-            const int r = i / (HeadDim / 4), column = i % (HeadDim / 4) * 4;
-            const float4 value = *reinterpret_cast<const float4 *>(result + r * HeadDim + column);
-            const int token = tokens[r / ratio], slot = partial_slots[r / ratio];
-            const int head = kv_head * ratio + r % ratio;
-            if (slot < 0) {
-                auto *out =
-                    static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + column;
-                *reinterpret_cast<uint2 *>(out) =
-                    make_uint2(pack(value.x, value.y, T()), pack(value.z, value.w, T()));
-            } else {
-                float *out = a.partial_out +
-                             (static_cast<int64_t>(slot) * a.heads + head) * HeadDim + column;
-                *reinterpret_cast<float4 *>(out) = value;
-                if (column == 0) {
-                    a.partial_lse[static_cast<int64_t>(slot) * a.heads + head] =
-                        rest->lse[ring.slot][r];
+        if (job.number >= a.matrix_items * a.kv_heads) {
+            barrier_wait(shared_address(&rest->result_full[ring.slot]), ring.phase);
+            const float *result =
+                reinterpret_cast<const float *>(shared + S::kResults + ring.slot * S::kResultBytes);
+            const int rows = job.item.row_count * ratio, kv_head = job.kv_head;
+            for (int i = thread; i < rows * HeadDim / 4; i += 64) {
+                const int r = i / (HeadDim / 4), column = i % (HeadDim / 4) * 4;
+                const float4 value =
+                    *reinterpret_cast<const float4 *>(result + r * HeadDim + column);
+                const int token = job.token[r / ratio], slot = job.slot[r / ratio];
+                const int head = kv_head * ratio + r % ratio;
+                if (slot < 0) {
+                    auto *out =
+                        static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + column;
+                    *reinterpret_cast<uint2 *>(out) =
+                        make_uint2(pack(value.x, value.y, T()), pack(value.z, value.w, T()));
+                } else {
+                    float *out = a.partial_out +
+                                 (static_cast<int64_t>(slot) * a.heads + head) * HeadDim + column;
+                    *reinterpret_cast<float4 *>(out) = value;
+                    if (column == 0) {
+                        a.partial_lse[static_cast<int64_t>(slot) * a.heads + head] =
+                            rest->lse[ring.slot][r];
+                    }
                 }
             }
-        }
-        if (partial) {
-            __threadfence();
-            if (thread == 0) rest->stream_merge_count = 0;
-            named_barrier(4, 64);
-            // The result has been read: the consumers may write the next but one.
-            if (thread == 0) barrier_arrive(shared_address(&rest->result_empty[ring.slot]));
-            if (thread < row_count && partial_slots[thread] >= 0 &&
-                last_partial(a, tokens[thread], kv_head)) {
-                rest->stream_merge_list[atomicAdd(&rest->stream_merge_count, 1)] = tokens[thread];
+            if (job.item.partial) {
+                __threadfence();
+                if (thread == 0) rest->stream_merge_count = 0;
+                named_barrier(4, 64);
+                if (thread < job.item.row_count && job.slot[thread] >= 0 &&
+                    last_partial(a, job.token[thread], kv_head)) {
+                    rest->stream_merge_list[atomicAdd(&rest->stream_merge_count, 1)] =
+                        job.token[thread];
+                }
+                __threadfence();
+                named_barrier(4, 64);
+                for (int i = warp; i < rest->stream_merge_count * ratio; i += 2) {
+                    merge_row<HeadDim, T>(a, rest->stream_merge_list[i / ratio],
+                                          kv_head * ratio + i % ratio, lane);
+                }
             }
-            __threadfence();
-            named_barrier(4, 64);
-            for (int i = warp; i < rest->stream_merge_count * ratio; i += 2) {
-                merge_row<HeadDim, T>(a, rest->stream_merge_list[i / ratio],
-                                      kv_head * ratio + i % ratio, lane);
-            }
-            named_barrier(4, 64);
-        } else {
             named_barrier(4, 64);
             if (thread == 0) barrier_arrive(shared_address(&rest->result_empty[ring.slot]));
+            ring.advance();
         }
-        ring.advance();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        job_ring.advance();
     }
 }
 
