@@ -190,7 +190,8 @@ struct AttentionFloor {
             if (node.token_count == 1) {
                 for (auto up = static_cast<int32_t>(n); up >= 0;
                      up = batch.nodes[static_cast<size_t>(up)].parent) {
-                    if (read_[static_cast<size_t>(up)]++ > 0) break;
+                    if (read_[static_cast<size_t>(up)] != 0) break;
+                    read_[static_cast<size_t>(up)] = 1;
                     bytes += key * batch.nodes[static_cast<size_t>(up)].length;
                 }
             } else {
