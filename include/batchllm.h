@@ -107,7 +107,7 @@ BATCHLLM_API const char *batchllm_last_error(void);
 /* ---- Engine options -------------------------------------------------------------------------- */
 
 /* What of a batch's prompts is shared (batchllm_engine_options.enlarge, batchllm_plan_options). */
-#define BATCHLLM_ENLARGE_NONE 0    /* share nothing */
+#define BATCHLLM_ENLARGE_NONE 0 /* share nothing: equal rows and samples are computed singly too */
 #define BATCHLLM_ENLARGE_OPTIMAL 1 /* the exact optimum of single-level sharing; the default */
 #define BATCHLLM_ENLARGE_PAPER 2   /* BatchLLM's Algorithm 1 */
 
@@ -242,7 +242,8 @@ BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n,
  */
 
 /* Plans all rows that were added and have not started: finds what they share, and the order. A step
- * does so by itself when there are unplanned rows. */
+ * does so by itself when there are unplanned rows, so rows are better added many at a time. A row
+ * has started once the scheduler has it, a step or so before its first token is computed. */
 BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
 
 typedef struct batchllm_progress {
@@ -274,12 +275,13 @@ typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progres
 BATCHLLM_API int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_function callback,
                                   void *user);
 
-/* Makes the batchllm_run in progress, or else the next one, return after its current step. Any
- * thread, and safe in a signal handler. */
+/* Makes the batchllm_run in progress, or else the next one, return BATCHLLM_ERROR_STOPPED after its
+ * current step, also when that step was the last. Any thread, and safe in a signal handler. */
 BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
 
 /* Cancels every unfinished row with this tag; each ends at the next step with what it has generated
- * and finish reason CANCELLED. Any thread. Unknown tags are ignored. */
+ * and finish reason CANCELLED. Rows added after the call are not meant. Any thread. Unknown tags are
+ * ignored. */
 BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 
 /* ---- Results ----------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ typedef struct batchllm_stats {
     double tokenize_seconds;
     double plan_seconds;
     double schedule_seconds;
-    double backend_seconds; /* in the model */
+    double backend_seconds; /* in the model; with backend "sim" its modelled time */
     double run_seconds;     /* in step */
 } batchllm_stats;
 

@@ -5,6 +5,17 @@
 
 static const char *const small = "vocabulary=1000";
 
+/* The counts of what is left come to nothing with the job. */
+static void destroy_finished(batchllm_engine *engine) {
+    batchllm_progress progress;
+    progress.struct_size = sizeof progress;
+    assert_ok(batchllm_step(engine, &progress));
+    assert_int_equal(progress.rows_waiting + progress.rows_running, 0);
+    assert_int_equal(progress.tokens_left, 0);
+    assert_int_equal(progress.pages_used, 0);
+    batchllm_engine_destroy(engine);
+}
+
 static void every_row_gets_one_result_of_its_length(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -107,7 +118,7 @@ static void bad_rows_get_their_own_error_and_harm_no_other(void **state) {
     assert_int_equal(stats.rows_done, 8);
     assert_int_equal(stats.rows_failed, 6);
     assert_int_equal(stats.logical_prompt_tokens, 20);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
 }
 
 static void max_tokens_is_clipped_to_the_longest_request(void **state) {
@@ -157,7 +168,7 @@ static void an_eos_or_stop_token_ends_a_row_and_is_its_last_token(void **state) 
     assert_int_equal(cut->tokens[2], third);
     batchllm_results_free(cut);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
     free_rows(&rows);
 }
 
@@ -193,7 +204,7 @@ static void samples_are_adjacent_and_never_split_by_poll(void **state) {
     assert_int_equal(stats.logical_prompt_tokens, 10 * 3 * 40);
     /* The head once, the rest of each prompt once, its last token once a sample. */
     assert_int_equal(stats.processed_prompt_tokens, 20 + 10 * 19 + 10 * 3);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
     free_rows(&rows);
 }
 
@@ -239,7 +250,7 @@ static void equal_greedy_rows_are_computed_once(void **state) {
     assert_int_equal(results->shared_tokens[result_of(results, 1, 0)], 30);
     assert_int_equal(token_count(results, result_of(results, 4, 0)), 9);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
 }
 
 static void sharing_switched_off_computes_every_row_for_itself(void **state) {
@@ -257,7 +268,7 @@ static void sharing_switched_off_computes_every_row_for_itself(void **state) {
     assert_int_equal(stats.shared_prompt_tokens, 0);
     assert_int_equal(stats.rows_deduplicated, 0);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
     free_rows(&rows);
 }
 
@@ -293,8 +304,8 @@ static void a_pool_of_few_pages_preempts_and_changes_no_token(void **state) {
         assert_same_tokens(a, result_of(a, tag, 0), b, result_of(b, tag, 0));
     batchllm_results_free(a);
     batchllm_results_free(b);
-    batchllm_engine_destroy(wide);
-    batchllm_engine_destroy(narrow);
+    destroy_finished(wide);
+    destroy_finished(narrow);
     free_rows(&rows);
 }
 
@@ -331,7 +342,7 @@ static void scores_come_back_by_continuation(void **state) {
     const int64_t second = result_of(results, 1, 0);
     assert_int_equal(results->score_offsets[second + 1] - results->score_offsets[second], 1);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
     free_rows(&rows);
 }
 
@@ -433,7 +444,7 @@ static void a_callback_may_poll_and_add_rows(void **state) {
     assert_int_equal(self.results + rest->count, 1000);
     assert_int_equal(self.windows_left, 0);
     batchllm_results_free(rest);
-    batchllm_engine_destroy(self.engine);
+    destroy_finished(self.engine);
     free_rows(&self.rows);
 }
 
@@ -472,7 +483,7 @@ static void poll_after_cancel_reports_cancelled(void **state) {
     assert_int_equal(results->count, 1);
     assert_int_equal(results->finish_reasons[0], BATCHLLM_FINISH_LENGTH);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
     free_rows(&rows);
 }
 
@@ -498,7 +509,7 @@ static void cancelling_one_of_equal_rows_leaves_the_others(void **state) {
     assert_int_equal(token_count(results, result_of(results, 1, 0)), 10);
     assert_int_equal(results->finish_reasons[result_of(results, 1, 0)], BATCHLLM_FINISH_LENGTH);
     batchllm_results_free(results);
-    batchllm_engine_destroy(engine);
+    destroy_finished(engine);
 }
 
 static void a_timeline_has_a_line_for_each_step(void **state) {
@@ -574,8 +585,8 @@ static void text_without_a_tokenizer_is_refused_as_a_call(void **state) {
                  "tokenizer");
     const int64_t offsets[] = {0, 4};
     const int64_t rows[] = {0, 1};
-    assert_error(batchllm_add_text(engine, 1, "text", offsets, NULL, NULL, 0),
-                 BATCHLLM_ERROR_STATE, "tokenizer");
+    assert_error(batchllm_add_text(engine, 1, "text", offsets, NULL, NULL, 0), BATCHLLM_ERROR_STATE,
+                 "tokenizer");
     assert_error(
         batchllm_add_score_text(engine, 1, "text", offsets, "more", offsets, rows, NULL, NULL),
         BATCHLLM_ERROR_STATE, "tokenizer");

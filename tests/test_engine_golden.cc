@@ -148,7 +148,7 @@ batchllm_stats stats_of(const EngineHandle &engine) {
 }
 
 struct Compared {
-    int64_t tokens = 0; // equal to the reference's
+    int64_t tokens = 0;   // equal to the reference's
     int64_t left_out = 0; // behind a choice that rounding decides
 };
 
@@ -173,8 +173,8 @@ void compare(const Golden &golden, const batchllm_results &results, int64_t i, C
             compared->left_out += static_cast<int64_t>(row.tokens.size()) - t;
             return;
         }
-        const double logprob = static_cast<double>(
-            results.logprobs[results.logprob_offsets[i] + t]);
+        const double logprob =
+            static_cast<double>(results.logprobs[results.logprob_offsets[i] + t]);
         if (!(std::fabs(logprob - row.logprobs[at]) <= logprob_tolerance)) {
             fail_msg("%s: row %d, token %d: log-probability %g and not %g",
                      golden.directory.c_str(), int(results.tags[i]), int(t), logprob,

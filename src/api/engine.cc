@@ -19,10 +19,10 @@ struct batchllm_engine {
 namespace {
 
 // Prompts with which continuations, and those; all as one check.
-template <typename T>
-Status check_scored(int64_t n, const char *items_name, const T *items, const int64_t *offsets,
-                    const T *continuations, const int64_t *continuation_offsets,
-                    const int64_t *continuation_rows) {
+template <typename T> Status check_scored(int64_t n, const char *items_name, const T *items,
+                                          const int64_t *offsets, const T *continuations,
+                                          const int64_t *continuation_offsets,
+                                          const int64_t *continuation_rows) {
     RETURN_IF_ERROR(check_column(items_name, items, "offsets", offsets, n));
     if (n == 0) return {};
     // The rows' offsets count continuations; there is no buffer to be null.

@@ -41,9 +41,8 @@ Status check_threads(int32_t threads) {
 
 // Runs convert(i, &item) -> Status for n items over threads, in blocks, and joins the items. An item
 // that fails is empty and has its status.
-template <typename Item, typename Convert>
-std::unique_ptr<ColumnBatch> convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined,
-                                            Convert convert) {
+template <typename Item, typename Convert> std::unique_ptr<ColumnBatch>
+convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert convert) {
     constexpr int64_t block_items = 4096;
     auto batch = std::make_unique<ColumnBatch>();
     batch->all_offsets.reserve(static_cast<size_t>(n) + 1);
@@ -121,12 +120,11 @@ int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n
         const EncodeOptions options{(flags & BATCHLLM_ENCODE_ADD_SPECIAL) != 0,
                                     (flags & BATCHLLM_ENCODE_PARSE_SPECIAL) != 0};
         const Column<char> column{n, text, offsets};
-        auto batch = convert_column(n, threads, &ColumnBatch::all_tokens,
-                                    [&](int64_t i, std::vector<int32_t> *tokens) {
-                                        const std::span<const char> item = column[i];
-                                        return tokenizer->tokenizer->encode(
-                                            {item.data(), item.size()}, options, tokens);
-                                    });
+        auto batch = convert_column(
+            n, threads, &ColumnBatch::all_tokens, [&](int64_t i, std::vector<int32_t> *tokens) {
+                const std::span<const char> item = column[i];
+                return tokenizer->tokenizer->encode({item.data(), item.size()}, options, tokens);
+            });
         batch->tokens = batch->all_tokens.data();
         *out = batch.release();
         return {};

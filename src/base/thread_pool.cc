@@ -12,9 +12,22 @@ int32_t available_cores() {
     return cores == 0 ? 1 : static_cast<int32_t>(cores);
 }
 
+// About 20 microseconds.
+constexpr int32_t kSpins = 1000;
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
 } // namespace
 
-ThreadPool::ThreadPool(int32_t threads) : size_(threads > 0 ? threads : available_cores()) {
+ThreadPool::ThreadPool(int32_t threads)
+    : size_(threads > 0 ? threads : available_cores()),
+      spins_(size_ <= available_cores() ? kSpins : 0) {
     for (int32_t thread = 1; thread < size_; ++thread) {
         threads_.emplace_back([this, thread] { work(thread); });
     }
@@ -24,6 +37,7 @@ ThreadPool::~ThreadPool() {
     {
         std::lock_guard lock(mutex_);
         stop_ = true;
+        round_.fetch_add(1, std::memory_order_release);
     }
     start_.notify_all();
     for (std::thread &thread : threads_) thread.join();
@@ -35,34 +49,54 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t, i
         for (int64_t i = 0; i < count; ++i) task(i, 0);
         return;
     }
+    bool wake = false;
     {
         std::lock_guard lock(mutex_);
         task_ = &task;
         count_ = count;
         next_.store(0, std::memory_order_relaxed);
-        busy_ = size_ - 1;
-        ++round_;
+        round_.fetch_add(1, std::memory_order_release);
+        wake = asleep_ > 0;
     }
-    start_.notify_all();
+    if (wake) start_.notify_all();
     take_tasks(task, count, 0);
+
+    // Nothing is left to take: close the loop to those who have not joined, wait for those who have.
     std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
     task_ = nullptr;
+    if (active_.load(std::memory_order_acquire) == 0) return;
+    lock.unlock();
+    for (int32_t spin = 0; spin < spins_; ++spin) {
+        if (active_.load(std::memory_order_acquire) == 0) return;
+        relax();
+    }
+    lock.lock();
+    waiting_ = true;
+    done_.wait(lock, [this] { return active_.load(std::memory_order_acquire) == 0; });
+    waiting_ = false;
 }
 
 void ThreadPool::work(int32_t thread) {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
     while (true) {
-        start_.wait(lock, [&] { return stop_ || round_ != seen; });
+        for (int32_t spin = 0; spin < spins_; ++spin) {
+            if (round_.load(std::memory_order_acquire) != seen) break;
+            relax();
+        }
+        std::unique_lock lock(mutex_);
+        ++asleep_;
+        start_.wait(lock, [&] { return round_.load(std::memory_order_relaxed) != seen; });
+        --asleep_;
         if (stop_) return;
-        seen = round_;
+        seen = round_.load(std::memory_order_relaxed);
+        if (task_ == nullptr) continue;
         const auto *task = task_;
         const int64_t count = count_;
+        active_.fetch_add(1, std::memory_order_relaxed);
         lock.unlock();
         take_tasks(*task, count, thread);
         lock.lock();
-        if (--busy_ == 0) done_.notify_one();
+        if (active_.fetch_sub(1, std::memory_order_release) == 1 && waiting_) done_.notify_one();
     }
 }
 

@@ -1,5 +1,9 @@
 // A fixed set of threads that run one parallel loop at a time. The caller takes part, so a pool of
 // one thread starts none. Tasks must not throw.
+//
+// Loops that follow each other closely are short (a decode step has a hundred of some 50
+// microseconds), so a thread looks out for the next one for a few microseconds before it sleeps,
+// and the caller waits only for threads that have taken part, not for those still waking up.
 #pragma once
 
 #include <atomic>
@@ -32,16 +36,20 @@ class ThreadPool {
                     int32_t thread);
 
     int32_t size_;
+    int32_t spins_; // looks before sleeping; 0 when there are more threads than cores
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable start_;
     std::condition_variable done_;
-    const std::function<void(int64_t, int32_t)> *task_ = nullptr;
+    // Changed under the mutex; the two atomics are also looked at without it.
+    const std::function<void(int64_t, int32_t)> *task_ = nullptr; // null: no loop to join
     int64_t count_ = 0;
-    std::atomic<int64_t> next_{0};
-    uint64_t round_ = 0;
-    int32_t busy_ = 0;
+    std::atomic<uint64_t> round_{0}; // counts loops
+    std::atomic<int32_t> active_{0}; // threads in the loop, the caller aside
+    int32_t asleep_ = 0;
+    bool waiting_ = false; // the caller sleeps on done_
     bool stop_ = false;
+    std::atomic<int64_t> next_{0};
 };
 
 } // namespace batchllm

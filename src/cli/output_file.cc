@@ -156,7 +156,8 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
     }
     struct stat info;
     // A pipe opened for reading too would never tell that its reader has gone.
-    const bool special = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+    const bool exists = ::stat(path.c_str(), &info) == 0;
+    const bool special = exists && !S_ISREG(info.st_mode);
     file.fd_ =
         ::open(path.c_str(), (special ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND) | O_CLOEXEC, 0666);
     file.owned_ = true;
@@ -178,11 +179,12 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
         }
         return io_error(path, "cannot lock");
     }
+    file.created_ = !exists;
     RETURN_IF_ERROR(file.prepare(existing, identity));
     return file;
 }
 
-// Brings a regular output file and its state into a known condition: empty, or resumed.
+// Decides what is to become of a regular output file that may hold something.
 Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
     struct stat info;
     if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
@@ -190,35 +192,45 @@ Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
     if (existing == ExistingOutput::resume && file_exists(state_path_)) {
+        resuming_ = true;
         return resume_state(identity);
     }
-    if (info.st_size > 0) {
-        if (existing == ExistingOutput::refuse) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "%s: exists; --resume goes on with it, --force starts over",
-                         path_.c_str());
-        }
-        if (existing == ExistingOutput::resume) {
-            return error(BATCHLLM_ERROR_IO,
-                         "%s: not found, so it is not known which rows are done; --force starts "
-                         "over",
-                         state_path_.c_str());
-        }
-        if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
+    if (info.st_size > 0 && existing == ExistingOutput::refuse) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: exists; --resume goes on with it, --force starts over", path_.c_str());
     }
-    if (identity != nullptr) return start_state(*identity);
+    if (info.st_size > 0 && existing == ExistingOutput::resume) {
+        return error(BATCHLLM_ERROR_IO,
+                     "%s: not found, so it is not known which rows are done; --force starts over",
+                     state_path_.c_str());
+    }
+    if (identity != nullptr) state_header_ = identity->to_json() + "\n";
+    return {};
+}
+
+Status OutputFile::start() {
+    started_ = true;
+    if (!regular_) return {};
+    if (resuming_) {
+        if (::ftruncate(fd_, bytes_) != 0) return io_error(path_, "cannot cut off a torn line");
+        if (::ftruncate(state_fd_, state_bytes_) != 0) {
+            return io_error(state_path_, "cannot truncate");
+        }
+        return {};
+    }
+    if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
+    if (!state_header_.empty()) return start_state();
     if (::unlink(state_path_.c_str()) != 0 && errno != ENOENT) {
         return io_error(state_path_, "cannot remove");
     }
     return {};
 }
 
-Status OutputFile::start_state(const JobIdentity &identity) {
-    const std::string header = identity.to_json() + "\n";
-    RETURN_IF_ERROR(write_file(state_path_, header));
+Status OutputFile::start_state() {
+    RETURN_IF_ERROR(write_file(state_path_, state_header_));
     state_fd_ = ::open(state_path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
     if (state_fd_ < 0) return io_error(state_path_, "cannot open");
-    state_bytes_ = static_cast<int64_t>(header.size());
+    state_bytes_ = static_cast<int64_t>(state_header_.size());
     return {};
 }
 
@@ -240,7 +252,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     return match_lines(records_begin);
 }
 
-// Pairs the output's lines with the state's records, and cuts off what has no partner.
+// Pairs the output's lines with the state's records; what has no partner is for start() to cut off.
 Status OutputFile::match_lines(uint64_t records_begin) {
     Scanner lines(fd_, path_, 0);
     Scanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));
@@ -278,21 +290,23 @@ Status OutputFile::match_lines(uint64_t records_begin) {
         state_bytes_ += record_bytes;
     }
     surplus_lines_ = surplus;
-    if (::ftruncate(fd_, bytes_) != 0) return io_error(path_, "cannot cut off a torn line");
-    if (::ftruncate(state_fd_, state_bytes_) != 0) return io_error(state_path_, "cannot truncate");
     return {};
 }
 
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : path_(std::move(other.path_)), state_path_(std::move(other.state_path_)),
       fd_(std::exchange(other.fd_, -1)), state_fd_(std::exchange(other.state_fd_, -1)),
-      owned_(std::exchange(other.owned_, false)), regular_(other.regular_), bytes_(other.bytes_),
+      owned_(std::exchange(other.owned_, false)), regular_(other.regular_),
+      created_(other.created_), started_(other.started_), resuming_(other.resuming_),
+      state_header_(std::move(other.state_header_)), bytes_(other.bytes_),
       state_bytes_(other.state_bytes_), done_(std::move(other.done_)),
       resumed_rows_(other.resumed_rows_), resumed_failed_(other.resumed_failed_),
       surplus_lines_(other.surplus_lines_), rows_written_(other.rows_written_),
       rows_failed_(other.rows_failed_) {}
 
 OutputFile::~OutputFile() {
+    // A run that never began leaves nothing behind.
+    if (owned_ && created_ && !started_) ::unlink(path_.c_str());
     if (owned_ && fd_ >= 0) ::close(fd_);
     if (state_fd_ >= 0) ::close(state_fd_);
 }

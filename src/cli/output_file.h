@@ -58,12 +58,15 @@ class OutputFile {
   public:
     // "-" is stdout. The file is locked against other runs until it is closed. identity null: the
     // job cannot be resumed (its input is a pipe), so no state is kept. input_path: refused when it
-    // is the same file.
+    // is the same file. Nothing that exists is changed before start().
     static Result<OutputFile> open(const std::string &path, const std::string &input_path,
                                    ExistingOutput existing, JobIdentity *identity);
     OutputFile(OutputFile &&other) noexcept;
     OutputFile &operator=(OutputFile &&) = delete;
     ~OutputFile();
+
+    // Empties the file, or cuts off what an earlier run left half done; call once before append().
+    Status start();
 
     // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
     Status append(const OutputBatch &batch);
@@ -77,12 +80,13 @@ class OutputFile {
     int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state
     int64_t rows_written() const { return rows_written_; }   // by this run
     int64_t rows_failed() const { return rows_failed_; }
+    bool started() const { return started_; }
     bool resumable() const { return state_fd_ >= 0; }
 
   private:
     OutputFile() = default;
     Status prepare(ExistingOutput existing, JobIdentity *identity);
-    Status start_state(const JobIdentity &identity);
+    Status start_state();
     Status resume_state(JobIdentity *identity);
     Status match_lines(uint64_t records_begin);
 
@@ -92,8 +96,12 @@ class OutputFile {
     int state_fd_ = -1;
     bool owned_ = false;
     bool regular_ = false;
-    int64_t bytes_ = 0;       // of whole lines in the output
-    int64_t state_bytes_ = 0; // of whole records in the state, its first line included
+    bool created_ = false; // by this run
+    bool started_ = false;
+    bool resuming_ = false;
+    std::string state_header_; // empty: no state is kept
+    int64_t bytes_ = 0;        // of whole lines in the output
+    int64_t state_bytes_ = 0;  // of whole records in the state, its first line included
     LineSet done_;
     int64_t resumed_rows_ = 0;
     int64_t resumed_failed_ = 0;

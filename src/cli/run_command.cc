@@ -38,7 +38,7 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
         LineReader::open(options.in.input, options.in.max_line_bytes, nullptr);
     if (!input.ok()) return report(input.status().message());
     JobIdentity identity;
-    const bool resumable = input->regular() && options.output != "-";
+    const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";
     if (resumable) {
         const Status status = identify(options, &identity);
         if (!status.ok()) return report(status.message());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <sys/resource.h>
 #include <vector>
 
 #include "base/file.h"
@@ -14,17 +13,14 @@ namespace {
 constexpr int64_t wait_milliseconds = 50;
 constexpr int64_t add_rows = 16384; // parameters are laid out for so many rows at a time
 
-void log_to_stderr(void *, int32_t level, const char *message) {
+// user: whether a bar may stand on the line.
+void log_to_stderr(void *user, int32_t level, const char *message) {
     const char *names[] = {"error", "warning", "info", "debug"};
-    std::fprintf(stderr, "batchllm: %s: %s\n", names[std::clamp(level, 0, 3)], message);
+    const char *clear = *static_cast<const bool *>(user) ? "\r\x1b[K" : "";
+    std::fprintf(stderr, "%sbatchllm: %s: %s\n", clear, names[std::clamp(level, 0, 3)], message);
 }
 
 const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
-
-int64_t peak_resident_bytes() {
-    struct rusage usage;
-    return ::getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * 1024 : 0;
-}
 
 } // namespace
 
@@ -69,6 +65,7 @@ RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFi
                const std::atomic<bool> *interrupted)
     : options_(options), output_options_(std::move(output_options)), output_(std::move(output)),
       interrupted_(interrupted), display_(progress_mode(options.progress)),
+      bar_(progress_mode(options.progress) == ProgressMode::bar),
       start_(std::chrono::steady_clock::now()), rows_known_(output_.resumed_rows()) {}
 
 Status RunJob::create_engine() {
@@ -97,6 +94,7 @@ Status RunJob::create_engine() {
     options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
+    options.log_user = &bar_;
     options.seed = options_.seed;
     options.timeline_path = none_if_empty(options_.timeline);
     batchllm_engine *engine = nullptr;
@@ -111,6 +109,10 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     RETURN_IF_ERROR(create_engine());
+    if (!options_.plan.empty()) {
+        RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
+    }
+    RETURN_IF_ERROR(output_.start()); // not before: an output is not given up for a misspelt model
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
@@ -308,81 +310,12 @@ JobProgress RunJob::progress(const WindowSource &source) const {
     return now;
 }
 
-Status RunJob::write_stats(double seconds) const {
-    if (options_.stats.empty() || engine_ == nullptr) return {};
-    batchllm_stats stats = {};
-    stats.struct_size = sizeof stats;
-    RETURN_IF_ERROR(call_status(batchllm_engine_stats(engine_.get(), &stats)));
-    const auto rate = [&](int64_t tokens) {
-        return stats.run_seconds > 0 ? static_cast<double>(tokens) / stats.run_seconds : 0;
-    };
-    std::string out;
-    JsonObject object(&out);
-    object.field("rows", rows_known_)
-        .field("rows_done", output_.resumed_rows() + output_.rows_written())
-        .field("rows_failed", output_.resumed_failed() + output_.rows_failed())
-        .field("rows_resumed", output_.resumed_rows())
-        .field("rows_deduplicated", stats.rows_deduplicated)
-        .field("rows_planned_before", reused_rows_)
-        .field("windows", windows_)
-        .field("groups", stats.groups)
-        .field("logical_prompt_tokens", stats.logical_prompt_tokens)
-        .field("processed_prompt_tokens", stats.processed_prompt_tokens)
-        .field("shared_prompt_tokens", stats.shared_prompt_tokens)
-        .field("saving_ratio", stats.saving_ratio)
-        .field("recomputed_tokens", stats.recomputed_tokens)
-        .field("completion_tokens", stats.completion_tokens)
-        .field("steps", stats.steps)
-        .field("preemptions", stats.preemptions)
-        .field("tokens_per_second", rate(stats.logical_prompt_tokens + stats.completion_tokens))
-        .field("completion_tokens_per_second", rate(stats.completion_tokens));
-    object.key("seconds");
-    JsonObject phases(&out);
-    phases.field("total", seconds)
-        .field("load", stats.load_seconds)
-        .field("tokenize", tokenize_seconds_ + stats.tokenize_seconds)
-        .field("plan", plan_seconds_ + stats.plan_seconds)
-        .field("schedule", stats.schedule_seconds)
-        .field("backend", stats.backend_seconds)
-        .field("run", stats.run_seconds);
-    phases.close();
-    object.key("kv");
-    JsonObject kv(&out);
-    kv.field("pages_total", stats.kv_pages_total)
-        .field("pages_peak", stats.kv_pages_peak)
-        .field("page_bytes", stats.kv_page_bytes)
-        .field("peak_bytes", stats.kv_pages_peak * stats.kv_page_bytes);
-    kv.close();
-    object.field("peak_memory_bytes", peak_resident_bytes());
-    object.close();
-    return write_file(options_.stats, out + "\n");
-}
-
-std::string RunJob::summary(double seconds) const {
-    batchllm_stats stats = {};
-    stats.struct_size = sizeof stats;
-    if (engine_ == nullptr || batchllm_engine_stats(engine_.get(), &stats) != BATCHLLM_OK)
-        return "";
-    char text[512];
-    std::snprintf(
-        text, sizeof text,
-        "%s rows in %s (%s errors%s%s). Prompts: %s tokens, %s computed, %.1f %% saved by "
-        "sharing. Generated: %s tokens.",
-        format_count(output_.rows_written()).c_str(), format_duration(seconds).c_str(),
-        format_count(output_.rows_failed()).c_str(),
-        output_.resumed_rows() > 0 ? "; done before: " : "",
-        output_.resumed_rows() > 0 ? format_count(output_.resumed_rows()).c_str() : "",
-        format_count(stats.logical_prompt_tokens).c_str(),
-        format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
-        format_count(stats.completion_tokens).c_str());
-    return text;
-}
-
 int RunJob::finish(Status status) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     const std::string again = output_.resumable() ? "; run again with --resume to go on" : "";
     if (!status.ok()) {
+        if (!output_.started()) return report(status.message());
         const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
         return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
     }

@@ -56,6 +56,7 @@ class RunJob {
     OutputFile output_;
     const std::atomic<bool> *interrupted_;
     ProgressDisplay display_;
+    bool bar_; // display_ draws one
     std::chrono::steady_clock::time_point start_;
 
     EngineHandle engine_;

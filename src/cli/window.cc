@@ -243,6 +243,21 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
     return window;
 }
 
+Result<PlanHandle> load_previous_plan(const std::string &path,
+                                      const batchllm_tokenizer *tokenizer) {
+    batchllm_plan *loaded = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_plan_load(path.c_str(), &loaded)));
+    PlanHandle plan(loaded);
+    batchllm_plan_stats stats = {};
+    stats.struct_size = sizeof stats;
+    RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(loaded, &stats)));
+    const uint64_t own = tokenizer != nullptr ? batchllm_tokenizer_fingerprint(tokenizer) : 0;
+    if (stats.tokenizer_fingerprint != 0 && own != 0 && stats.tokenizer_fingerprint != own) {
+        return error(BATCHLLM_ERROR_PLAN_MISMATCH, "%s: made with another tokenizer", path.c_str());
+    }
+    return plan;
+}
+
 // F for the first window; F.2, F.3, ... for the others where there are such files, else F.
 Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
     if (options_.previous_plan.empty()) return static_cast<const batchllm_plan *>(nullptr);
@@ -250,18 +265,8 @@ Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
     const std::string numbered = std::string(path).append(".").append(std::to_string(number));
     if (number > 1 && file_exists(numbered)) path = numbered;
     if (path != previous_path_) {
-        batchllm_plan *loaded = nullptr;
-        RETURN_IF_ERROR(call_status(batchllm_plan_load(path.c_str(), &loaded)));
-        previous_.reset(loaded);
+        ASSIGN_OR_RETURN(previous_, load_previous_plan(path, tokenizer_));
         previous_path_ = path;
-        batchllm_plan_stats stats = {};
-        stats.struct_size = sizeof stats;
-        RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(loaded, &stats)));
-        const uint64_t own = tokenizer_ != nullptr ? batchllm_tokenizer_fingerprint(tokenizer_) : 0;
-        if (stats.tokenizer_fingerprint != 0 && own != 0 && stats.tokenizer_fingerprint != own) {
-            return error(BATCHLLM_ERROR_PLAN_MISMATCH, "%s: made with another tokenizer",
-                         path.c_str());
-        }
     }
     return static_cast<const batchllm_plan *>(previous_.get());
 }

@@ -63,6 +63,9 @@ struct Window {
     int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
 
+// A plan file for rows of this tokenizer (null: not known). Errors name the file.
+Result<PlanHandle> load_previous_plan(const std::string &path, const batchllm_tokenizer *tokenizer);
+
 // Builds one window after the other. Used by one thread.
 class WindowBuilder {
   public:

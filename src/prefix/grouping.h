@@ -28,7 +28,7 @@ using ChosenAbove = std::vector<uint32_t>;
 // The choice that saves most; of those that save the same, one without needless nodes. `runs` are
 // the tree's. O(n log^2 n).
 ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
-                             const GroupingOptions &options);
+                           const GroupingOptions &options);
 
 // BatchLLM's Algorithm 1 (MaximizeReuse), the reference. Its objective has no least length: nodes
 // that are too shallow are dropped afterwards. A node that is moved up is looked at again on each

@@ -15,8 +15,10 @@ Addition::~Addition() {
 
 void Addition::add(uint64_t tag, std::span<const int32_t> tokens,
                    std::shared_ptr<const PreparedParams> params,
-                   std::unique_ptr<const ScoreSpec> score, int64_t generation) {
-    const int64_t id = intake_->rows.add(tag, tokens, std::move(params), std::move(score));
+                   std::unique_ptr<const ScoreSpec> score, int64_t generation,
+                   int64_t tokens_to_come) {
+    const int64_t id =
+        intake_->rows.add(tag, tokens, std::move(params), std::move(score), tokens_to_come);
     intake_->unplanned.push_back(id);
     ++added_;
     prompt_tokens_ += static_cast<int64_t>(tokens.size());

@@ -18,10 +18,10 @@ struct Intake {
     RowStore rows;
     std::vector<int64_t> unplanned; // ids in order of addition; -1: a row that was answered at once
     std::deque<Outcome> outcomes;   // finished, not polled
-    int64_t added = 0;              // rows, bad ones included: the next row's tag where none is given
-    int64_t bad = 0;                // rows answered at once with an error
-    int64_t prompt_tokens = 0;      // of `unplanned`
-    int64_t generation = 0;         // most tokens that rows not answered may still generate
+    int64_t added = 0;         // rows, bad ones included: the next row's tag where none is given
+    int64_t bad = 0;           // rows answered at once with an error
+    int64_t prompt_tokens = 0; // of `unplanned`
+    int64_t generation = 0;    // most tokens that rows not answered may still generate
 };
 
 class Addition {
@@ -38,7 +38,7 @@ class Addition {
 
     void add(uint64_t tag, std::span<const int32_t> tokens,
              std::shared_ptr<const PreparedParams> params, std::unique_ptr<const ScoreSpec> score,
-             int64_t generation);
+             int64_t generation, int64_t tokens_to_come = 0);
     // A row that cannot be computed: its result, or results, are made now.
     void add_bad(uint64_t tag, int64_t prompt_tokens, int32_t samples, const Status &why);
 

@@ -33,8 +33,8 @@ Status check_column(const char *items_name, const void *items, const char *offse
     for (int64_t i = 0; i < n; ++i) {
         if (offsets[i + 1] >= offsets[i]) continue;
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "%s[%" PRId64 "] is %" PRId64 ", below the %" PRId64 " before it", offsets_name,
-                     i + 1, offsets[i + 1], offsets[i]);
+                     "%s[%" PRId64 "] is %" PRId64 ", below the %" PRId64 " before it",
+                     offsets_name, i + 1, offsets[i + 1], offsets[i]);
     }
     if (items == nullptr && offsets[n] > offsets[0]) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL, but %s ends at %" PRId64,
@@ -133,10 +133,9 @@ Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_
 
 bool same_greedy_result(const SamplingParams &a, const SamplingParams &b) {
     return a.max_tokens == b.max_tokens && a.repetition_penalty == b.repetition_penalty &&
-           a.presence_penalty == b.presence_penalty &&
-           a.frequency_penalty == b.frequency_penalty && a.ignore_eos == b.ignore_eos &&
-           a.logprobs == b.logprobs && a.stop_tokens == b.stop_tokens &&
-           a.stop_strings == b.stop_strings && a.bias == b.bias;
+           a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
+           a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
+           a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias;
 }
 
 } // namespace batchllm

@@ -49,11 +49,10 @@ Status Engine::load(const EngineOptions &options) {
         max_request_tokens_ = config_->max_positions;
         eos_tokens_ = config_->eos_tokens;
         if (options.max_request_tokens > max_request_tokens_) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "max_request_tokens is %" PRId64 ", but the model in %s has %" PRId64
-                         " positions",
-                         options.max_request_tokens, options.model_dir.c_str(),
-                         max_request_tokens_);
+            return error(
+                BATCHLLM_ERROR_INVALID_ARGUMENT,
+                "max_request_tokens is %" PRId64 ", but the model in %s has %" PRId64 " positions",
+                options.max_request_tokens, options.model_dir.c_str(), max_request_tokens_);
         }
     }
     if (options.max_request_tokens > 0) max_request_tokens_ = options.max_request_tokens;
@@ -69,8 +68,8 @@ Status Engine::load(const EngineOptions &options) {
     scheduling.max_requests = options.max_requests;
     scheduling.order = options.order;
     scheduler_ = std::make_unique<Scheduler>(scheduling);
-    log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device + "): " +
-                                std::to_string(info.pages) + " KV pages of " +
+    log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
+                                "): " + std::to_string(info.pages) + " KV pages of " +
                                 std::to_string(info.page_tokens) + " tokens, " +
                                 std::to_string(info.step_tokens) + " tokens a step");
     return {};
@@ -127,10 +126,10 @@ int64_t Engine::rows_running() const {
     if (unusual_jobs_ == 0) return scheduler_->running();
     int64_t rows = 0;
     for (const auto &[job, owner] : jobs_) {
-        const bool runs = std::any_of(job->sequences.begin(), job->sequences.end(),
-                                      [](const Sequence &sequence) {
-                                          return sequence.state != RequestState::waiting;
-                                      });
+        const bool runs =
+            std::any_of(job->sequences.begin(), job->sequences.end(), [](const Sequence &sequence) {
+                return sequence.state != RequestState::waiting;
+            });
         if (!runs) continue;
         rows += std::count_if(job->answers.begin(), job->answers.end(),
                               [](const Job::Answer &answer) { return !answer.given; });

@@ -81,9 +81,9 @@ class Engine {
     // engine_add.cc
     class RowParams;
     void add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                     const RowParams &params);
+                     const RowParams &params, int64_t tokens_to_come);
     void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                    std::unique_ptr<ScoreSpec> score);
+                    std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come);
     void commit(Addition *addition);
     Status check_prompt(std::span<const int32_t> prompt, int64_t generated) const;
     Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
@@ -135,14 +135,14 @@ class Engine {
     Intake intake_; // rows, those to be planned, results
     std::optional<ParamsReader> params_;
     std::shared_ptr<const PreparedParams> score_params_; // of all rows that are scored
-    std::optional<Plan> next_plan_;  // use_plan's
+    std::optional<Plan> next_plan_;                      // use_plan's
 
     Plan plan_;
     bool planned_ = false;
-    std::vector<int64_t> plan_ids_;       // row of the plan -> id, or -1
+    std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
     std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
     std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_
-    int64_t next_group_ = 0;              // groups before it have been handed over
+    int64_t next_group_ = 0;             // groups before it have been handed over
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
     std::vector<Job *> finished_jobs_; // of this step

@@ -1,6 +1,7 @@
 // Rows in: columns -> tokens -> rows that can be computed, or the error of one that cannot.
 #include <algorithm>
 #include <cinttypes>
+#include <limits>
 #include <new>
 
 #include "runtime/addition.h"
@@ -35,6 +36,31 @@ void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, 
         }
     });
     if (out_of_memory.load()) throw std::bad_alloc();
+}
+
+// Tokens of row i and those that follow it, as far as a segment of the row store may want them.
+int64_t tokens_to_come(const Column<int32_t> &prompts, int64_t i) {
+    return prompts.offsets[std::min(prompts.n, i + RowStore::segment_rows)] - prompts.offsets[i];
+}
+
+// Of a row's continuations, in tokens or bytes: what a ScoreSpec can count.
+template <typename T> Status check_size(const ContinuationColumns<T> &scored, int64_t row) {
+    constexpr int64_t most = std::numeric_limits<int32_t>::max() - 1;
+    const int64_t begin = scored.rows[row];
+    const int64_t end = scored.rows[row + 1];
+    const int64_t size = scored.continuations.offsets[end] - scored.continuations.offsets[begin];
+    if (end - begin <= most && size <= most) return {};
+    return error(BATCHLLM_ERROR_ROW_TOO_LONG,
+                 "%" PRId64 " continuations of %" PRId64 " in all are more than a row may have",
+                 end - begin, size);
+}
+
+int64_t total_tokens(const std::vector<Encoded> &block, int64_t count) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        tokens += static_cast<int64_t>(block[static_cast<size_t>(i)].tokens.size());
+    }
+    return tokens;
 }
 
 } // namespace
@@ -118,7 +144,8 @@ Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &sc
 // Reads each struct once. A parameter out of its range is the row's error.
 class Engine::RowParams {
   public:
-    RowParams(const ParamsColumn &column, ParamsReader *reader) : column_(column), reader_(reader) {}
+    RowParams(const ParamsColumn &column, ParamsReader *reader)
+        : column_(column), reader_(reader) {}
 
     // Fails only when the column cannot be read.
     Status move_to(int64_t i) {
@@ -141,9 +168,9 @@ class Engine::RowParams {
 };
 
 void Engine::add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                         const RowParams &params) {
-    const Status status = params.status().ok() ? check_sampled(prompt, *params.get())
-                                               : params.status();
+                         const RowParams &params, int64_t tokens_to_come) {
+    const Status status =
+        params.status().ok() ? check_sampled(prompt, *params.get()) : params.status();
     const int64_t length = static_cast<int64_t>(prompt.size());
     if (!status.ok()) {
         addition->add_bad(tag, length, params.samples(), status);
@@ -152,17 +179,17 @@ void Engine::add_sampled(Addition *addition, uint64_t tag, std::span<const int32
     const int64_t generation =
         int64_t{clipped_max_tokens(*params.get(), length, max_request_tokens_)} *
         (params.get()->greedy() ? 1 : params.samples());
-    addition->add(tag, prompt, params.get(), nullptr, generation);
+    addition->add(tag, prompt, params.get(), nullptr, generation, tokens_to_come);
 }
 
 void Engine::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                        std::unique_ptr<ScoreSpec> score) {
+                        std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come) {
     const Status status = check_scored(prompt, *score);
     if (!status.ok()) {
         addition->add_bad(tag, static_cast<int64_t>(prompt.size()), 1, status);
         return;
     }
-    addition->add(tag, prompt, score_params_, std::move(score), 0);
+    addition->add(tag, prompt, score_params_, std::move(score), 0, tokens_to_come);
 }
 
 void Engine::commit(Addition *addition) {
@@ -179,7 +206,8 @@ Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
     RowParams row_params(params, &*params_);
     for (int64_t i = 0; i < prompts.n; ++i) {
         RETURN_IF_ERROR(row_params.move_to(i));
-        add_sampled(&addition, addition.next_tag(tags), prompts[i], row_params);
+        add_sampled(&addition, addition.next_tag(tags), prompts[i], row_params,
+                    tokens_to_come(prompts, i));
     }
     commit(&addition);
     return {};
@@ -201,6 +229,7 @@ Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
             const std::span<const char> text = prompts[begin + i];
             return tokenizer_->encode({text.data(), text.size()}, options, tokens);
         });
+        int64_t left = total_tokens(block, count);
         for (int64_t i = 0; i < count; ++i) {
             RETURN_IF_ERROR(row_params.move_to(begin + i));
             const uint64_t tag = addition.next_tag(tags);
@@ -208,8 +237,9 @@ Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
             if (row_params.status().ok() && !encoded.status.ok()) {
                 addition.add_bad(tag, 0, row_params.samples(), encoded.status);
             } else {
-                add_sampled(&addition, tag, encoded.tokens, row_params);
+                add_sampled(&addition, tag, encoded.tokens, row_params, left);
             }
+            left -= static_cast<int64_t>(encoded.tokens.size());
         }
     }
     commit(&addition);
@@ -222,20 +252,26 @@ Status Engine::add_scores(const Column<int32_t> &prompts,
     RETURN_IF_ERROR(failed_);
     Addition addition(&intake_);
     for (int64_t i = 0; i < prompts.n; ++i) {
+        const Status size = check_size(scored, i);
+        if (!size.ok()) {
+            addition.add_bad(addition.next_tag(tags), static_cast<int64_t>(prompts[i].size()), 1,
+                             size);
+            continue;
+        }
         auto score = std::make_unique<ScoreSpec>();
         for (int64_t c = scored.rows[i]; c < scored.rows[i + 1]; ++c) {
             const std::span<const int32_t> continuation = scored.continuations[c];
             score->append(continuation);
         }
-        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score));
+        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score),
+                   tokens_to_come(prompts, i));
     }
     commit(&addition);
     return {};
 }
 
-Status Engine::add_score_text(const Column<char> &prompts,
-                              const ContinuationColumns<char> &scored, const uint64_t *tags,
-                              const batchllm_params &params) {
+Status Engine::add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
+                              const uint64_t *tags, const batchllm_params &params) {
     RETURN_IF_ERROR(failed_);
     RETURN_IF_ERROR(need_tokenizer());
     const Clock::time_point start = Clock::now();
@@ -249,13 +285,14 @@ Status Engine::add_score_text(const Column<char> &prompts,
     for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
         const int64_t count = std::min(tokenize_block, prompts.n - begin);
         encode_block(&pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            RETURN_IF_ERROR(check_size(scored, begin + i));
             auto score = std::make_unique<ScoreSpec>();
             std::vector<int32_t> continuation;
             for (int64_t c = scored.rows[begin + i]; c < scored.rows[begin + i + 1]; ++c) {
                 const std::span<const char> text = scored.continuations[c];
                 continuation.clear();
-                Status status = tokenizer_->encode({text.data(), text.size()},
-                                                   continuation_options, &continuation);
+                Status status = tokenizer_->encode({text.data(), text.size()}, continuation_options,
+                                                   &continuation);
                 if (!status.ok()) {
                     return std::move(status).within("continuation " +
                                                     std::to_string(c - scored.rows[begin + i]));
@@ -266,6 +303,7 @@ Status Engine::add_score_text(const Column<char> &prompts,
             const std::span<const char> text = prompts[begin + i];
             return tokenizer_->encode({text.data(), text.size()}, prompt_options, tokens);
         });
+        int64_t left = total_tokens(block, count);
         for (int64_t i = 0; i < count; ++i) {
             const uint64_t tag = addition.next_tag(tags);
             const Encoded &encoded = block[static_cast<size_t>(i)];
@@ -274,8 +312,9 @@ Status Engine::add_score_text(const Column<char> &prompts,
                 addition.add_bad(tag, 0, 1, status);
             } else {
                 add_scored(&addition, tag, encoded.tokens,
-                           std::move(scores[static_cast<size_t>(i)]));
+                           std::move(scores[static_cast<size_t>(i)]), left);
             }
+            left -= static_cast<int64_t>(encoded.tokens.size());
         }
     }
     commit(&addition);

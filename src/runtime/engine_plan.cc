@@ -21,7 +21,8 @@ int32_t expected_length(const Row &row, int64_t max_request_tokens) {
 }
 
 bool equal_rows(const Row &a, const Row &b) {
-    return a.length == b.length && std::equal(a.tokens, a.tokens + static_cast<uint32_t>(a.length), b.tokens) &&
+    return a.length == b.length &&
+           std::equal(a.tokens, a.tokens + static_cast<uint32_t>(a.length), b.tokens) &&
            (a.params == b.params || same_greedy_result(*a.params, *b.params));
 }
 
@@ -31,11 +32,11 @@ Status Engine::use_plan(const Plan &plan) {
     const uint64_t theirs = plan.options.tokenizer_fingerprint;
     const uint64_t ours = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
     if (theirs != 0 && ours != 0 && theirs != ours) {
-        return error(BATCHLLM_ERROR_PLAN_MISMATCH,
-                     "the plan was made with another tokenizer (fingerprint %016llx, the model's is "
-                     "%016llx)",
-                     static_cast<unsigned long long>(theirs),
-                     static_cast<unsigned long long>(ours));
+        return error(
+            BATCHLLM_ERROR_PLAN_MISMATCH,
+            "the plan was made with another tokenizer (fingerprint %016llx, the model's is "
+            "%016llx)",
+            static_cast<unsigned long long>(theirs), static_cast<unsigned long long>(ours));
     }
     next_plan_ = plan;
     return {};
@@ -245,8 +246,8 @@ Status Engine::hand_over() {
             ++stats_.groups;
             // Groups with a common head stay together, so that it is computed once.
             if (!last_group_of_.empty()) {
-                keep_together_until =
-                    std::max(keep_together_until, last_group_of_[static_cast<size_t>(group.prefix)]);
+                keep_together_until = std::max(keep_together_until,
+                                               last_group_of_[static_cast<size_t>(group.prefix)]);
             }
         }
         jobs.clear();

@@ -253,9 +253,10 @@ void Engine::apply_cancels() {
     }
     std::vector<Job *> started;
     for (const auto &[job, owner] : jobs_) {
-        const bool named = std::any_of(
-            job->answers.begin(), job->answers.end(),
-            [&](const Job::Answer &to) { return !to.given && below.count(to.tag) > 0; });
+        const bool named =
+            std::any_of(job->answers.begin(), job->answers.end(), [&](const Job::Answer &to) {
+                return !to.given && below.count(to.tag) > 0;
+            });
         if (named) started.push_back(job);
     }
     std::sort(started.begin(), started.end(), [](const Job *a, const Job *b) {

@@ -61,8 +61,8 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         sequence.sample = i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, i);
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
-            sequence.stop.reset(new StopWatch{StreamDecoder(*limits.tokenizer, true),
-                                              StopScanner(*params.stops), {}});
+            sequence.stop.reset(new StopWatch{
+                StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
         }
     }
 }

@@ -83,14 +83,14 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
                      options.max_request_tokens);
     }
     if (!(options.kv_memory_fraction >= 0 && options.kv_memory_fraction <= 1)) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "kv_memory_fraction is %g: it must be 0 to 1", options.kv_memory_fraction);
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "kv_memory_fraction is %g: it must be 0 to 1",
+                     options.kv_memory_fraction);
     }
-    RETURN_IF_ERROR(check_range("enlarge", options.enlarge, BATCHLLM_ENLARGE_NONE,
-                                BATCHLLM_ENLARGE_PAPER));
+    RETURN_IF_ERROR(
+        check_range("enlarge", options.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER));
     RETURN_IF_ERROR(check_range("levels", options.levels, 1, 2));
-    RETURN_IF_ERROR(check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST,
-                                BATCHLLM_ORDER_ARRIVAL));
+    RETURN_IF_ERROR(
+        check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL));
     RETURN_IF_ERROR(
         check_range("log_level", options.log_level, BATCHLLM_LOG_ERROR, BATCHLLM_LOG_DEBUG));
     backend.threads = options.threads;

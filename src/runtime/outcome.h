@@ -24,9 +24,9 @@ struct Outcome {
     std::string text;
     std::string error;
     bool has_logprobs = false;
-    std::vector<float> logprobs;      // [tokens] where has_logprobs
-    std::vector<int32_t> top_counts;  // [tokens] where has_logprobs
-    std::vector<TopLogprob> top;      // [sum of top_counts]
+    std::vector<float> logprobs;        // [tokens] where has_logprobs
+    std::vector<int32_t> top_counts;    // [tokens] where has_logprobs
+    std::vector<TopLogprob> top;        // [sum of top_counts]
     std::vector<int32_t> score_lengths; // of each continuation
     std::vector<float> score_logprobs;  // [sum of score_lengths]
 };

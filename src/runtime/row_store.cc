@@ -12,14 +12,14 @@ int32_t ScoreSpec::longest() const {
 
 int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
                       std::shared_ptr<const PreparedParams> params,
-                      std::unique_ptr<const ScoreSpec> score) {
+                      std::unique_ptr<const ScoreSpec> score, int64_t tokens_to_come) {
     const int64_t length = static_cast<int64_t>(tokens.size());
     Segment *segment = segments_.empty() ? nullptr : segments_.back().get();
     if (segment == nullptr || !segment->open ||
         static_cast<int64_t>(segment->rows.size()) == segment_rows ||
         segment->used + length > segment->capacity) {
         auto fresh = std::make_unique<Segment>();
-        fresh->capacity = std::max(length, segment_tokens);
+        fresh->capacity = next_capacity(length, tokens_to_come);
         // Not initialised, so that a small job touches few of its pages.
         fresh->tokens.reset(new int32_t[static_cast<size_t>(fresh->capacity)]);
         segments_.push_back(std::move(fresh));
@@ -42,6 +42,18 @@ int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
     ++segment->live;
     ++rows_;
     return next_id() - 1;
+}
+
+// As large as what is known to come; rows that come one by one get twice what the last ones filled, or
+// as much as a whole segment of rows like them took.
+int64_t RowStore::next_capacity(int64_t length, int64_t tokens_to_come) const {
+    int64_t expected = std::max(tokens_to_come, least_segment_tokens);
+    if (tokens_to_come <= length && !segments_.empty() && segments_.back() != nullptr) {
+        const Segment &last = *segments_.back();
+        const bool full = static_cast<int64_t>(last.rows.size()) == segment_rows;
+        expected = std::max(expected, full ? last.used + last.used / 8 : 2 * last.capacity);
+    }
+    return std::max(length, std::min(expected, most_segment_tokens));
 }
 
 RowStore::Segment *RowStore::segment_of(int64_t id) {
@@ -110,8 +122,9 @@ void RowStore::take_back(int64_t id) {
 }
 
 int64_t RowStore::segments() const {
-    return std::count_if(segments_.begin(), segments_.end(),
-                         [](const std::unique_ptr<Segment> &segment) { return segment != nullptr; });
+    return std::count_if(
+        segments_.begin(), segments_.end(),
+        [](const std::unique_ptr<Segment> &segment) { return segment != nullptr; });
 }
 
 } // namespace batchllm

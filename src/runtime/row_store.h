@@ -58,10 +58,15 @@ struct Row {
 
 class RowStore {
   public:
+    // Most rows of a segment.
+    static constexpr int64_t segment_rows = 4096;
+
     // Copies the tokens. Strong guarantee: adds nothing when memory runs out.
+    // tokens_to_come: of this row and those that follow it at once, up to segment_rows of them, where
+    // that is known: a new segment is made as large as they are.
     int64_t add(uint64_t tag, std::span<const int32_t> tokens,
                 std::shared_ptr<const PreparedParams> params,
-                std::unique_ptr<const ScoreSpec> score);
+                std::unique_ptr<const ScoreSpec> score, int64_t tokens_to_come = 0);
 
     // The row, or null when it has been released.
     Row *find(int64_t id);
@@ -81,8 +86,8 @@ class RowStore {
     int64_t rows() const { return rows_; }
 
   private:
-    static constexpr int64_t segment_rows = 4096;
-    static constexpr int64_t segment_tokens = 1 << 18;
+    static constexpr int64_t least_segment_tokens = 1 << 12;
+    static constexpr int64_t most_segment_tokens = 1 << 18;
 
     struct Segment {
         std::vector<Row> rows;
@@ -93,6 +98,7 @@ class RowStore {
         bool open = true; // rows may still be added
     };
 
+    int64_t next_capacity(int64_t length, int64_t tokens_to_come) const;
     Segment *segment_of(int64_t id);
     void drop_empty_front();
 

@@ -110,7 +110,8 @@ void AddedTokenFinder::find(std::string_view text, bool parse_special,
         }
         if (token.right_strip) end = spaces_after(classes_, text, end);
         if (done < begin) pieces->push_back({done, begin, -1});
-        pieces->push_back({begin, end, token.id});
+        // A token that the one before has stripped away counts for nothing.
+        if (begin < end) pieces->push_back({begin, end, token.id});
         done = end;
     }
     if (done != text.size()) pieces->push_back({done, text.size(), -1});

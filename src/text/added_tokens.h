@@ -40,7 +40,8 @@ class AddedTokenFinder {
 
     // Cuts text (not empty) into *pieces, exactly as the reference does: a match that is discarded
     // (not a single word, or special while parse_special is off) still ends where it ends, and is
-    // plain text; a token inside the spaces that the one before has stripped counts again.
+    // plain text; a token inside the spaces that the one before has stripped counts again, unless it
+    // strips to its left itself.
     void find(std::string_view text, bool parse_special, std::vector<AddedPiece> *pieces) const;
 
   private:

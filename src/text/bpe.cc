@@ -60,12 +60,14 @@ void BpeModel::load_symbols() {
 }
 
 // Whether a word may be cut before each U+2581 that follows another character without changing its
-// tokens: no merge joins across such a place, and the mark itself is known, so that it ends a run of
-// unknown characters as the end of a word does.
+// tokens: no merge joins across such a place, the mark itself is known, so that it ends a run of
+// unknown characters as the end of a word does, and no character vanishes and lets marks meet.
 bool BpeModel::find_cuts() const {
     const TokenTable &vocabulary = settings_.vocabulary;
     if (vocabulary.find(kSpaceMark) < 0) return false;
     const int32_t unknown = settings_.unknown_token;
+    if (unknown < 0 && *std::min_element(byte_tokens_.begin(), byte_tokens_.end()) < 0)
+        return false;
     if (unknown >= 0 && vocabulary.token(unknown).ends_with(kSpaceMark)) return false;
     return std::none_of(settings_.merges.begin(), settings_.merges.end(), [&](const auto &pair) {
         return !vocabulary.token(pair.left).ends_with(kSpaceMark) &&

@@ -33,6 +33,7 @@ struct Tokenizer::Impl {
         std::string_view text; // of the vocabulary or of an added token
         bool known = false;
         bool skipped = false; // with skip_special
+        bool special = false; // an added token that is special
     };
     void load_spellings();
     const Spelling *spelling(int32_t token) const {
@@ -80,10 +81,10 @@ void Tokenizer::Impl::load_spellings() {
     spellings.resize(static_cast<size_t>(end));
     for (int32_t id = 0; id < vocabulary.id_end(); ++id) {
         if (!vocabulary.contains(id)) continue;
-        spellings[static_cast<size_t>(id)] = {vocabulary.token(id), true, false};
+        spellings[static_cast<size_t>(id)] = {vocabulary.token(id), true, false, false};
     }
     for (const AddedToken &token : added_tokens) {
-        spellings[static_cast<size_t>(token.id)] = {token.pattern, true, false};
+        spellings[static_cast<size_t>(token.id)] = {token.pattern, true, false, token.special};
     }
     for (Spelling &entry : spellings) entry.skipped = special_texts.contains(entry.text);
 }
@@ -185,9 +186,8 @@ Result<std::string> Tokenizer::decode(std::span<const int32_t> tokens, bool skip
 int32_t Tokenizer::vocabulary() const { return static_cast<int32_t>(impl_->spellings.size()); }
 
 bool Tokenizer::is_special(int32_t token) const {
-    return std::any_of(
-        impl_->added_tokens.begin(), impl_->added_tokens.end(),
-        [token](const AddedToken &added) { return added.id == token && added.special; });
+    const Impl::Spelling *spelling = impl_->spelling(token);
+    return spelling != nullptr && spelling->special;
 }
 
 int32_t Tokenizer::token_id(std::string_view token) const {

@@ -6,6 +6,7 @@
 #include "text/json.h"
 #include "text/tokenizer_parts.h"
 #include "text/tokenizer_spec.h"
+#include "text/utf8.h"
 
 namespace batchllm {
 namespace {
@@ -91,13 +92,12 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
         joined.append(merge.second);
         const MergePair pair = {vocabulary.find(merge.first), vocabulary.find(merge.second),
                                 vocabulary.find(joined)};
-        for (const auto &[id, token] :
-             {std::pair(pair.left, std::string(merge.first)),
-              std::pair(pair.right, std::string(merge.second)), std::pair(pair.token, joined)}) {
-            if (id < 0) {
-                return value.malformed("merge " + std::to_string(index) + ": token " +
-                                       quote_for_error(token) + " is not in the vocabulary");
-            }
+        if (pair.left < 0 || pair.right < 0 || pair.token < 0) {
+            const std::string_view missing = pair.left < 0    ? merge.first
+                                             : pair.right < 0 ? merge.second
+                                                              : std::string_view(joined);
+            return value.malformed("merge " + std::to_string(index) + ": token " +
+                                   quote_for_error(missing) + " is not in the vocabulary");
         }
         model->merges.push_back(pair);
         ++index;
@@ -223,7 +223,7 @@ Status refuse_unless_null(const JsonObject &root, const char *key, const char *w
 }
 
 // Metaspace with prepend_scheme first asks whether a piece starts where the raw text does. That is
-// followed only through normalizers that keep a text's first character where it is.
+// followed only through normalizers that make one character of one.
 Status check_first_piece(const JsonValue &root, const TokenizerSpec &spec) {
     for (const PreTokenizerStep &step : spec.pre_tokenizer) {
         if (step.kind != PreTokenizerStep::Kind::metaspace ||
@@ -231,13 +231,14 @@ Status check_first_piece(const JsonValue &root, const TokenizerSpec &spec) {
             continue;
         }
         for (const NormalizerStep &normalizer : spec.normalizer) {
-            const bool keeps_place = normalizer.kind == NormalizerStep::Kind::nfc ||
-                                     (normalizer.kind == NormalizerStep::Kind::replace &&
-                                      !normalizer.content.empty() && normalizer.pattern == " ");
+            const std::string &content = normalizer.content;
+            const bool keeps_place = normalizer.kind == NormalizerStep::Kind::replace &&
+                                     normalizer.pattern == " " && !content.empty() &&
+                                     static_cast<size_t>(utf8_length(content[0])) == content.size();
             if (!keeps_place) {
-                return root.unsupported("pre_tokenizer Metaspace with prepend_scheme first is "
-                                        "supported only with normalizers NFC and Replace of a "
-                                        "space");
+                return root.unsupported(
+                    "pre_tokenizer Metaspace with prepend_scheme first is supported only with no "
+                    "normalizer or Replace of a space by one character");
             }
         }
     }

@@ -1,9 +1,10 @@
 """Input rows: what is taken, what is refused, and that one bad row harms no other."""
 
 import json
+import subprocess
 import unittest
 
-from program import ProgramTest, by_id, lines, token_rows
+from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
 
 GOOD = {"id": "good", "tokens": [1, 2, 3]}
 
@@ -114,15 +115,21 @@ class Lines(ProgramTest):
         self.assertEqual(self.run_rows(b"\n\n", "--force"), [])
 
     def test_a_pipe_in_and_a_pipe_out(self):
-        done = self.run_program("run", *self.sim(), "-i", "-", "-o", "-",
-                                stdin=lines(token_rows(50)))
+        done = self.run_program("run", *SIM, "-i", "-", "-o", "-", stdin=lines(token_rows(50)))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(by_id(map(json.loads, done.stdout.splitlines()))), 50)
 
-    @staticmethod
-    def sim():
-        from program import SIM
-        return SIM
+    def test_a_pipe_or_a_file_as_stdin_and_a_file_out(self):
+        self.input.write_bytes(lines(token_rows(50)))
+        with open(self.input, "rb") as file:
+            done = subprocess.run([PROGRAM, "run", *SIM, "-i", "-", "-o", self.output],
+                                  stdin=file, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(by_id(self.read_output())), 50)
+        done = self.run_program("run", *SIM, "-i", "-", "-o", self.output, "--force",
+                                stdin=lines(token_rows(20)))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(by_id(self.read_output())), 20)
 
 
 class Parameters(ProgramTest):

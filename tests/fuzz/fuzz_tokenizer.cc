@@ -21,7 +21,7 @@ const char kFixed[] =
     R"({"added_tokens":[{"id":8,"content":"<s>","single_word":false,"lstrip":true,"rstrip":true,)"
     R"("normalized":false,"special":true},{"id":9,"content":"  ","single_word":true,"lstrip":false,)"
     R"("rstrip":false,"normalized":true,"special":false}],"normalizer":{"type":"NFC"},)"
-    R"("pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":true},)"
+    R"("pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"always","split":true},)"
     R"("decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},)"
     R"({"type":"Replace","pattern":{"String":"__"},"content":" "},)"
     R"({"type":"Strip","content":" ","start":1,"stop":2}]},)"

@@ -6,7 +6,7 @@
 
 NAME/tokenizer.json are trained on generated text; golden.jsonl holds a line
 [name, options, text, ids, text decoded, text decoded without special tokens] for each case, options
-being bits: 1 add_special, 2 parse_special.
+being bits: 1 add_special, 2 parse_special, 4 nothing is encoded, the ids are only decoded.
 """
 import json
 import os
@@ -24,6 +24,7 @@ CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{
           r"|\s*[\r\n]|\s+(?!\S)|\s+")
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 OTHER = "".join(chr(random.Random(7).choice(range(a, b + 1))) for a, b in sample_text.SCRIPTS
                 for _ in range(30))
 
@@ -162,6 +163,8 @@ def digits():
         pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)])
     tokenizer.decoder = decoders.ByteLevel()
     train_bytes(tokenizer, 500, ["<|endoftext|>"])
+    tokenizer.add_tokens([AddedToken("\n", lstrip=True, rstrip=True, normalized=False),
+                          AddedToken(" \t", rstrip=True, normalized=False)])
     return tokenizer
 
 
@@ -188,8 +191,10 @@ def specials_of(text):
 
 
 def expected(tokenizer, options, text):
+    """text: the ids themselves if options has 4."""
     tokenizer.encode_special_tokens = not options & 2
-    ids = tokenizer.encode(text, add_special_tokens=bool(options & 1)).ids
+    ids = text if options & 4 else tokenizer.encode(
+        text, add_special_tokens=bool(options & 1)).ids
     return ids, tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids)
 
 
@@ -201,16 +206,19 @@ def main():
             file.write(text)
         tokenizer = Tokenizer.from_str(text)
         generator = random.Random(name)
-        texts = ["", " ", "\n", "Hello world", sample_text.english(300, 11)]
+        texts = ["", " ", "\n", "Hello world", sample_text.english(80, 11)]
         texts += [sample_text.hostile(generator, specials_of(text)) for _ in range(260)]
         for case in texts:
-            if len(case) > 400:
+            if len(case) > 90:
                 continue
             options = generator.randrange(4)
             cases.append([name, options, case, *expected(tokenizer, options, case)])
+        for _ in range(20):
+            ids = sample_text.token_ids(generator, tokenizer.get_vocab_size())
+            cases.append([name, 4, "", *expected(tokenizer, 4, ids)])
     with open(os.path.join(HERE, "golden.jsonl"), "w", encoding="utf-8") as file:
         for case in cases:
-            file.write(json.dumps(case, separators=(",", ":")) + "\n")
+            file.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")) + "\n")
     print(len(cases), "cases")
 
 

@@ -140,6 +140,15 @@ def piece(random, specials):
     return " ".join(random.choice(SMALL + STEMS) for _ in range(random.randint(1, 6)))
 
 
+def token_ids(random, vocabulary):
+    """Tokens as no text gives them: bytes cut off inside characters, runs of one kind, anything."""
+    ids = []
+    for _ in range(random.randint(1, 6)):
+        first = random.choice([0, 3, random.randrange(vocabulary)])
+        ids += [min(first + random.randrange(256), vocabulary - 1) for _ in range(random.randint(1, 6))]
+    return ids
+
+
 def hostile(random, specials):
     if random.random() < 0.004:  # one very long word
         unit = random.choice(["a", "ab", "\u4e2d", "9", " ", "\n", "!", "e\u0301", "\U0001f600"])

@@ -1,10 +1,13 @@
 // tokenize_records TOKENIZER: encodes and decodes records, for tests/text/fuzz_tokenizer.py.
 //
-// In:  [uint32 options][uint32 bytes][text]          options: 1 add_special, 2 parse_special
+// In:  [uint32 options][uint32 bytes][text]          options: 1 add_special, 2 parse_special,
+//                                                   4: the text is int32 ids, to be decoded only
 // Out: [uint32 count][int32 ids][uint32 bytes][decoded][uint32 bytes][decoded without special]
 // count is 2^32 - 1 for an error, the first text then being its message. Each decoding is also made
 // token by token; when the two differ the program stops with status 1.
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -17,7 +20,7 @@ bool read_bytes(void *to, size_t bytes) { return std::fread(to, 1, bytes, stdin)
 void write_text(const std::string &text) {
     const auto size = static_cast<uint32_t>(text.size());
     std::fwrite(&size, sizeof size, 1, stdout);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (!text.empty()) std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 bool is_whole_characters(const std::string &text) {
@@ -63,17 +66,23 @@ int main(int argc, char **argv) {
     std::vector<int32_t> ids;
     while (read_bytes(header, sizeof header)) {
         text.resize(header[1]);
-        if (!read_bytes(text.data(), text.size())) return 1;
+        if (!text.empty() && !read_bytes(text.data(), text.size())) return 1;
         ids.clear();
         const batchllm::EncodeOptions options{(header[0] & 1) != 0, (header[0] & 2) != 0};
-        const batchllm::Status status = (*tokenizer)->encode(text, options, &ids);
+        batchllm::Status status;
+        if ((header[0] & 4) != 0) {
+            ids.resize(text.size() / sizeof(int32_t));
+            if (!ids.empty()) std::memcpy(ids.data(), text.data(), ids.size() * sizeof(int32_t));
+        } else {
+            status = (*tokenizer)->encode(text, options, &ids);
+        }
         const uint32_t count = status.ok() ? static_cast<uint32_t>(ids.size()) : UINT32_MAX;
         std::fwrite(&count, sizeof count, 1, stdout);
         if (!status.ok()) {
             write_text(status.message());
             continue;
         }
-        std::fwrite(ids.data(), sizeof(int32_t), ids.size(), stdout);
+        if (!ids.empty()) std::fwrite(ids.data(), sizeof(int32_t), ids.size(), stdout);
         write_text(decode(**tokenizer, ids, false));
         write_text(decode(**tokenizer, ids, true));
     }

@@ -1,0 +1,206 @@
+#include "cli/row_parameters.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "cli/json_text.h"
+#include "cli/row_keys.h"
+
+namespace batchllm::cli {
+
+using simdjson::dom::array;
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+batchllm_params view_params(const SamplingOptions &options,
+                            std::vector<const char *> *stop_strings) {
+    stop_strings->clear();
+    for (const std::string &stop : options.stop_strings) stop_strings->push_back(stop.c_str());
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = options.max_tokens;
+    params.temperature = options.temperature;
+    params.top_p = options.top_p;
+    params.min_p = options.min_p;
+    params.top_k = options.top_k;
+    params.repetition_penalty = options.repetition_penalty;
+    params.presence_penalty = options.presence_penalty;
+    params.frequency_penalty = options.frequency_penalty;
+    params.samples = options.samples;
+    params.seed = options.seed;
+    params.ignore_eos = options.ignore_eos ? 1 : 0;
+    params.logprobs = options.logprobs;
+    params.parse_special = options.parse_special ? 1 : 0;
+    params.add_special = options.add_special ? 1 : 0;
+    params.stop_tokens = options.stop_tokens.data();
+    params.stop_token_count = static_cast<int64_t>(options.stop_tokens.size());
+    params.stop_strings = stop_strings->data();
+    params.stop_string_count = static_cast<int64_t>(stop_strings->size());
+    params.bias_tokens = options.bias_tokens.data();
+    params.bias_values = options.bias_values.data();
+    params.bias_count = static_cast<int64_t>(options.bias_tokens.size());
+    return params;
+}
+
+std::string row_error_code(int32_t status) {
+    std::string name = batchllm_status_name(status);
+    const std::string prefix = "BATCHLLM_ERROR_";
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+    return name;
+}
+
+RowError format_error(std::string message) { return {"ROW_FORMAT", std::move(message)}; }
+
+RowError parameter_error(std::string message) {
+    return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER), std::move(message)};
+}
+
+RowError type_error(std::string_view key, const char *wanted) {
+    return format_error(quoted(key) + " must be " + wanted);
+}
+
+RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *tokens) {
+    array items;
+    if (value.get(items) != simdjson::SUCCESS) return type_error(key, "a list of token ids");
+    tokens->clear();
+    tokens->reserve(items.size());
+    for (const element item : items) {
+        int64_t token;
+        if (item.get(token) != simdjson::SUCCESS) {
+            if (!item.is_uint64()) return type_error(key, "a list of whole numbers");
+            token = INT64_MAX;
+        }
+        if (token < INT32_MIN || token > INT32_MAX) {
+            return {row_error_code(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN),
+                    quoted(key) + " holds an id that no vocabulary has"};
+        }
+        tokens->push_back(static_cast<int32_t>(token));
+    }
+    return {};
+}
+
+std::string to_string(element value) { return std::string(std::string_view(value)); }
+
+RowError ParameterReader::read_integer(std::string_view key, element value, int32_t *field) {
+    int64_t number;
+    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a whole number");
+    if (number < INT32_MIN || number > INT32_MAX) {
+        return parameter_error(std::string(key) + " " + std::to_string(number) +
+                               " is out of range");
+    }
+    *field = static_cast<int32_t>(number);
+    return {};
+}
+
+RowError ParameterReader::read_number(std::string_view key, element value, float *field) {
+    double number;
+    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a number");
+    *field = static_cast<float>(number); // out of float's range: infinite, which the library names
+    return {};
+}
+
+RowError ParameterReader::read_flag(std::string_view key, element value, bool *field) {
+    if (value.get(*field) != simdjson::SUCCESS) return type_error(key, "true or false");
+    return {};
+}
+
+RowError ParameterReader::read_stop(element value) {
+    std::vector<std::string> stops;
+    if (value.is_string()) {
+        stops.push_back(to_string(value));
+    } else if (value.is_array()) {
+        for (const element item : array(value)) {
+            if (!item.is_string()) return type_error("stop", "a string or a list of strings");
+            stops.push_back(to_string(item));
+        }
+    } else {
+        return type_error("stop", "a string or a list of strings");
+    }
+    for (const std::string &stop : stops) {
+        if (stop.empty()) return parameter_error("stop holds an empty string");
+        if (stop.find('\0') != std::string::npos) {
+            return parameter_error("stop holds a string with a zero byte");
+        }
+    }
+    own().stop_strings = std::move(stops);
+    return {};
+}
+
+RowError ParameterReader::read_bias(element value) {
+    object pairs;
+    if (value.get(pairs) != simdjson::SUCCESS) {
+        return type_error("logit_bias", "an object of token ids and numbers");
+    }
+    std::vector<int32_t> tokens;
+    std::vector<float> values;
+    for (const auto [key, number] : pairs) {
+        const std::optional<int32_t> token = parse_token_id(key);
+        double bias;
+        if (!token || number.get(bias) != simdjson::SUCCESS) {
+            return type_error("logit_bias", "an object of token ids and numbers");
+        }
+        if (std::find(tokens.begin(), tokens.end(), *token) != tokens.end()) {
+            return format_error("logit_bias names token " + std::string(key) + " twice");
+        }
+        tokens.push_back(*token);
+        values.push_back(static_cast<float>(bias));
+    }
+    own().bias_tokens = std::move(tokens);
+    own().bias_values = std::move(values);
+    return {};
+}
+
+RowError ParameterReader::read(std::string_view key, element value, bool *known) {
+    const std::optional<ParameterKey> name = find_parameter_key(key);
+    *known = name.has_value();
+    if (!name || value.is_null()) return {};
+    SamplingOptions &options = own();
+    switch (*name) {
+    case ParameterKey::max_tokens:
+        return read_integer(key, value, &options.max_tokens);
+    case ParameterKey::temperature:
+        return read_number(key, value, &options.temperature);
+    case ParameterKey::top_p:
+        return read_number(key, value, &options.top_p);
+    case ParameterKey::min_p:
+        return read_number(key, value, &options.min_p);
+    case ParameterKey::top_k:
+        return read_integer(key, value, &options.top_k);
+    case ParameterKey::repetition_penalty:
+        return read_number(key, value, &options.repetition_penalty);
+    case ParameterKey::presence_penalty:
+        return read_number(key, value, &options.presence_penalty);
+    case ParameterKey::frequency_penalty:
+        return read_number(key, value, &options.frequency_penalty);
+    case ParameterKey::samples:
+        return read_integer(key, value, &options.samples);
+    case ParameterKey::seed: {
+        int64_t negative;
+        if (value.get(options.seed) == simdjson::SUCCESS) return {};
+        if (value.get(negative) != simdjson::SUCCESS) return type_error(key, "a whole number");
+        options.seed = static_cast<uint64_t>(negative);
+        return {};
+    }
+    case ParameterKey::ignore_eos:
+        return read_flag(key, value, &options.ignore_eos);
+    case ParameterKey::parse_special:
+        return read_flag(key, value, &options.parse_special);
+    case ParameterKey::add_special:
+        return read_flag(key, value, &options.add_special);
+    case ParameterKey::logprobs:
+        if (value.is_bool()) {
+            options.logprobs = bool(value) ? 0 : -1;
+            return {};
+        }
+        return read_integer(key, value, &options.logprobs);
+    case ParameterKey::stop:
+        return read_stop(value);
+    case ParameterKey::stop_tokens:
+        return read_tokens(key, value, &options.stop_tokens);
+    case ParameterKey::logit_bias:
+        return read_bias(value);
+    }
+    return {};
+}
+
+} // namespace batchllm::cli

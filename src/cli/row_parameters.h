@@ -1,0 +1,59 @@
+// What the readers of rows share: errors with their codes, lists of tokens, and the sampling
+// parameters, which both forms of row spell alike.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "cli/row.h"
+
+namespace batchllm::cli {
+
+// The value is of the wrong type or form, or a key is.
+RowError format_error(std::string message);
+// A parameter's value cannot be used.
+RowError parameter_error(std::string message);
+// "key" must be `wanted`.
+RowError type_error(std::string_view key, const char *wanted);
+inline bool failed(const RowError &error) { return !error.code.empty(); }
+
+std::string to_string(simdjson::dom::element value); // which must be a string
+
+// Token ids of a JSON list. An id that no int32 holds is no token of any model.
+RowError read_tokens(std::string_view key, simdjson::dom::element value,
+                     std::vector<int32_t> *tokens);
+
+// Reads the parameters that both forms of row know, each under its key.
+class ParameterReader {
+  public:
+    explicit ParameterReader(std::shared_ptr<const SamplingOptions> defaults)
+        : defaults_(std::move(defaults)) {}
+
+    // Sets *known to whether the key is a parameter's. null leaves the default.
+    RowError read(std::string_view key, simdjson::dom::element value, bool *known);
+
+    std::shared_ptr<const SamplingOptions> take() {
+        if (own_ == nullptr) return defaults_;
+        return std::move(own_);
+    }
+    SamplingOptions &own() {
+        if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
+        return *own_;
+    }
+
+  private:
+    RowError read_integer(std::string_view key, simdjson::dom::element value, int32_t *field);
+    RowError read_number(std::string_view key, simdjson::dom::element value, float *field);
+    RowError read_flag(std::string_view key, simdjson::dom::element value, bool *field);
+    RowError read_stop(simdjson::dom::element value);
+    RowError read_bias(simdjson::dom::element value);
+
+    std::shared_ptr<const SamplingOptions> defaults_;
+    std::shared_ptr<SamplingOptions> own_;
+};
+
+} // namespace batchllm::cli

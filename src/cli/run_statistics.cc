@@ -1,0 +1,89 @@
+// What a run did: stats.json, and the last line on stderr.
+#include <cstdio>
+#include <sys/resource.h>
+
+#include "base/file.h"
+#include "cli/json_text.h"
+#include "cli/run_job.h"
+
+namespace batchllm::cli {
+namespace {
+
+int64_t peak_resident_bytes() {
+    struct rusage usage;
+    return ::getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * 1024 : 0;
+}
+
+} // namespace
+
+Status RunJob::write_stats(double seconds) const {
+    if (options_.stats.empty() || engine_ == nullptr) return {};
+    batchllm_stats stats = {};
+    stats.struct_size = sizeof stats;
+    RETURN_IF_ERROR(call_status(batchllm_engine_stats(engine_.get(), &stats)));
+    const auto rate = [&](int64_t tokens) {
+        return stats.run_seconds > 0 ? static_cast<double>(tokens) / stats.run_seconds : 0;
+    };
+    std::string out;
+    JsonObject object(&out);
+    object.field("rows", rows_known_)
+        .field("rows_done", output_.resumed_rows() + output_.rows_written())
+        .field("rows_failed", output_.resumed_failed() + output_.rows_failed())
+        .field("rows_resumed", output_.resumed_rows())
+        .field("rows_deduplicated", stats.rows_deduplicated)
+        .field("rows_planned_before", reused_rows_)
+        .field("windows", windows_)
+        .field("groups", stats.groups)
+        .field("logical_prompt_tokens", stats.logical_prompt_tokens)
+        .field("processed_prompt_tokens", stats.processed_prompt_tokens)
+        .field("shared_prompt_tokens", stats.shared_prompt_tokens)
+        .field("saving_ratio", stats.saving_ratio)
+        .field("recomputed_tokens", stats.recomputed_tokens)
+        .field("completion_tokens", stats.completion_tokens)
+        .field("steps", stats.steps)
+        .field("preemptions", stats.preemptions)
+        .field("tokens_per_second", rate(stats.logical_prompt_tokens + stats.completion_tokens))
+        .field("completion_tokens_per_second", rate(stats.completion_tokens));
+    object.key("seconds");
+    JsonObject phases(&out);
+    phases.field("total", seconds)
+        .field("load", stats.load_seconds)
+        .field("tokenize", tokenize_seconds_ + stats.tokenize_seconds)
+        .field("plan", plan_seconds_ + stats.plan_seconds)
+        .field("schedule", stats.schedule_seconds)
+        .field("backend", stats.backend_seconds)
+        .field("run", stats.run_seconds);
+    phases.close();
+    object.key("kv");
+    JsonObject kv(&out);
+    kv.field("pages_total", stats.kv_pages_total)
+        .field("pages_peak", stats.kv_pages_peak)
+        .field("page_bytes", stats.kv_page_bytes)
+        .field("peak_bytes", stats.kv_pages_peak * stats.kv_page_bytes);
+    kv.close();
+    object.field("peak_memory_bytes", peak_resident_bytes());
+    object.close();
+    return write_file(options_.stats, out + "\n");
+}
+
+std::string RunJob::summary(double seconds) const {
+    batchllm_stats stats = {};
+    stats.struct_size = sizeof stats;
+    if (engine_ == nullptr || batchllm_engine_stats(engine_.get(), &stats) != BATCHLLM_OK)
+        return "";
+    char text[512];
+    std::snprintf(
+        text, sizeof text,
+        "%s rows in %s (%s errors%s%s). Prompts: %s tokens, %s computed, %.1f %% saved by "
+        "sharing. Generated: %s tokens.",
+        format_count(output_.rows_written()).c_str(), format_duration(seconds).c_str(),
+        format_count(output_.rows_failed()).c_str(),
+        output_.resumed_rows() > 0 ? "; done before: " : "",
+        output_.resumed_rows() > 0 ? format_count(output_.resumed_rows()).c_str() : "",
+        format_count(stats.logical_prompt_tokens).c_str(),
+        format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
+        format_count(stats.completion_tokens).c_str());
+    return text;
+}
+
+} // namespace batchllm::cli

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""The library's ABI against the committed dump, by libabigail: what a program compiled against an older header
+relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP [--update]
+
+Additions are compatible: they are shown, and want --update (tests/abi/README.md). Where abidw or abidiff is
+missing the test is skipped. Struct fields are checked by abidiff; macros' values are in header_values.c."""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+INCOMPATIBLE = 8  # abidiff's bit for a change that breaks a program; 4 is any change
+
+
+def dump(library, headers, output):
+    subprocess.run(["abidw", "--headers-dir", headers, "--drop-private-types",
+                    "--exported-interfaces-only", "--no-corpus-path",
+                    "--no-comp-dir-path", "--no-show-locs", "--no-elf-needed", "--no-architecture",
+                    "--type-id-style", "hash", "--out-file", output, library], check=True)
+    text = pathlib.Path(output).read_text()
+    # What differs between compilers and says nothing of the interface.
+    text = re.sub(r" comp-dir-path='[^']*'", "", text)
+    text = re.sub(r" path='[^']*(src/api/[^']*)'", r" path='\1'", text)
+    pathlib.Path(output).write_text(text)
+
+
+def main():
+    library, headers, committed = sys.argv[1:4]
+    if shutil.which("abidw") is None or shutil.which("abidiff") is None:
+        print("abidw or abidiff is not installed (Debian: abigail-tools)")
+        return SKIPPED
+    if "--update" in sys.argv[4:]:
+        dump(library, headers, committed)
+        return 0
+    with tempfile.TemporaryDirectory() as directory:
+        fresh = directory + "/fresh.abi"
+        dump(library, headers, fresh)
+        compared = subprocess.run(["abidiff", "--no-added-syms", committed, fresh],
+                                  capture_output=True, text=True)
+        print(compared.stdout, compared.stderr)
+        if compared.returncode & INCOMPATIBLE or compared.returncode & 3:
+            return 1
+        if compared.returncode != 0:
+            print("changed: compatible additions are committed with abi.py --update")
+            return 1
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,322 @@
+/* Text in and out at the C boundary: a small model with a tokenizer on the CPU (text_model.py), and the
+   tokenizer alone. */
+#include "api_helpers.h"
+
+#include <unistd.h>
+
+static const char *model_dir(void) {
+    const char *directory = getenv("BATCHLLM_TEXT_MODEL");
+    if (directory == NULL) fail_msg("BATCHLLM_TEXT_MODEL is not set: run by meson test");
+    return directory;
+}
+
+static batchllm_engine *text_engine(const char *backend) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = model_dir();
+    options.backend = backend;
+    options.kv_memory_bytes = 16 << 20;
+    options.threads = 2;
+    batchllm_engine *engine = NULL;
+    assert_ok(batchllm_engine_create(&options, &engine));
+    return engine;
+}
+
+static batchllm_tokenizer *tokenizer(void) {
+    batchllm_tokenizer *made = NULL;
+    assert_ok(batchllm_tokenizer_create(model_dir(), &made));
+    return made;
+}
+
+typedef struct texts {
+    int64_t n;
+    char bytes[4096];
+    int64_t offsets[65];
+} texts;
+
+static void add(texts *to, const char *text) {
+    const size_t length = strlen(text);
+    if (to->n == 0) to->offsets[0] = 0;
+    memcpy(to->bytes + to->offsets[to->n], text, length);
+    to->offsets[to->n + 1] = to->offsets[to->n] + (int64_t)length;
+    ++to->n;
+}
+
+static void encode_gives_bytes_and_decode_gives_them_back(void **state) {
+    (void)state;
+    batchllm_tokenizer *made = tokenizer();
+    assert_int_equal(batchllm_tokenizer_vocabulary(made), 291);
+    assert_true(batchllm_tokenizer_fingerprint(made) != 0);
+    texts in = {0, "", {0}};
+    add(&in, "ab");
+    add(&in, "");
+    add(&in, "caf\xc3\xa9 \xe2\x82\xac<s>");
+    add(&in, "broken \xc3");
+    batchllm_column *tokens = NULL;
+    assert_ok(batchllm_tokenizer_encode(made, in.n, in.bytes, in.offsets,
+                                        BATCHLLM_ENCODE_ADD_SPECIAL | BATCHLLM_ENCODE_PARSE_SPECIAL,
+                                        2, &tokens));
+    assert_int_equal(tokens->count, 4);
+    assert_null(tokens->text);
+    assert_int_equal(tokens->offsets[1], 3); /* <s> a b */
+    assert_int_equal(tokens->tokens[0], 256);
+    assert_int_equal(tokens->tokens[1], 'a');
+    assert_int_equal(tokens->offsets[2] - tokens->offsets[1], 1);
+    assert_int_equal(tokens->offsets[3] - tokens->offsets[2], 1 + 9 + 1);
+    assert_int_equal(tokens->statuses[3], BATCHLLM_ERROR_ROW_INVALID_UTF8);
+    assert_int_equal(tokens->offsets[4], tokens->offsets[3]);
+
+    batchllm_column *text = NULL;
+    assert_ok(batchllm_tokenizer_decode(made, tokens->count, tokens->tokens, tokens->offsets,
+                                        BATCHLLM_DECODE_SKIP_SPECIAL, 0, &text));
+    assert_null(text->tokens);
+    for (int64_t i = 0; i < 3; ++i) assert_int_equal(text->statuses[i], BATCHLLM_OK);
+    assert_int_equal(text->offsets[1], 2);
+    assert_memory_equal(text->text, "ab", 2);
+    assert_memory_equal(text->text + text->offsets[2], "caf\xc3\xa9 \xe2\x82\xac", 9);
+    assert_int_equal(text->offsets[3] - text->offsets[2], 9);
+
+    const int32_t unknown[] = {97, 9999};
+    const int64_t one[] = {0, 2};
+    batchllm_column *bad = NULL;
+    assert_ok(batchllm_tokenizer_decode(made, 1, unknown, one, 0, 1, &bad));
+    assert_int_equal(bad->statuses[0], BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN);
+    batchllm_column_free(bad);
+    batchllm_column_free(text);
+    batchllm_column_free(tokens);
+    batchllm_column_free(NULL);
+    batchllm_tokenizer_destroy(made);
+    batchllm_tokenizer_destroy(NULL);
+}
+
+static void a_tokenizer_that_is_not_there_is_named(void **state) {
+    (void)state;
+    batchllm_tokenizer *made = (batchllm_tokenizer *)state;
+    assert_error(batchllm_tokenizer_create("/nowhere/at/all", &made), BATCHLLM_ERROR_IO,
+                 "/nowhere");
+    assert_null(made);
+    batchllm_column *column = NULL;
+    assert_error(batchllm_tokenizer_encode(NULL, 0, NULL, NULL, 0, 0, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "tokenizer");
+    made = tokenizer();
+    assert_error(batchllm_tokenizer_encode(made, 0, NULL, NULL, 64, 0, &column),
+                 BATCHLLM_ERROR_UNSUPPORTED, "flags");
+    assert_error(batchllm_tokenizer_decode(made, -1, NULL, NULL, 0, 0, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "n is -1");
+    batchllm_tokenizer_destroy(made);
+}
+
+static void text_rows_come_back_as_the_text_of_their_tokens(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    texts in = {0, "", {0}};
+    for (int i = 0; i < 20; ++i) {
+        char text[100];
+        snprintf(text, sizeof text, "A common beginning of some length, then row %d", i);
+        add(&in, text);
+    }
+    const batchllm_params params = params_of(16);
+    assert_ok(batchllm_add_text(engine, in.n, in.bytes, in.offsets, NULL, &params, 1));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 20);
+    batchllm_tokenizer *made = tokenizer();
+    batchllm_column *text = NULL;
+    assert_ok(batchllm_tokenizer_decode(made, results->count, results->tokens,
+                                        results->token_offsets, BATCHLLM_DECODE_SKIP_SPECIAL, 1,
+                                        &text));
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->statuses[i], BATCHLLM_OK);
+        assert_int_equal(results->prompt_tokens[i],
+                         1 + in.offsets[results->tags[i] + 1] - in.offsets[results->tags[i]]);
+        assert_true(results->shared_tokens[i] > 30);
+        const int64_t length = text->offsets[i + 1] - text->offsets[i];
+        assert_int_equal(results->text_offsets[i + 1] - results->text_offsets[i], length);
+        assert_memory_equal(results->text + results->text_offsets[i], text->text + text->offsets[i],
+                            (size_t)length);
+    }
+    assert_true(stats_of(engine).tokenize_seconds > 0);
+    batchllm_column_free(text);
+    batchllm_tokenizer_destroy(made);
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
+static void text_and_its_tokens_give_the_same_result(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    batchllm_params params = params_of(12);
+    params.logprobs = 3;
+    assert_ok(batchllm_add_prompt(engine, "Same", -1, 1, &params));
+    assert_ok(batchllm_add_prompt(engine, "Same, but cut", 4, 2, &params));
+    const int32_t tokens[] = {256, 'S', 'a', 'm', 'e'};
+    const int64_t offsets[] = {0, 5};
+    const uint64_t tag = 3;
+    assert_ok(batchllm_add_tokens(engine, 1, tokens, offsets, &tag, &params, 1));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 3);
+    assert_same_tokens(results, result_of(results, 1, 0), results, result_of(results, 2, 0));
+    assert_same_tokens(results, result_of(results, 1, 0), results, result_of(results, 3, 0));
+    assert_int_equal(stats_of(engine).rows_deduplicated, 2);
+    for (int64_t i = 0; i < results->logprob_offsets[3]; ++i) {
+        const int64_t top = results->top_offsets[i];
+        assert_int_equal(results->top_offsets[i + 1] - top, 3);
+        /* Greedy: the likeliest is the chosen one. */
+        assert_int_equal(results->top_tokens[top], results->tokens[i]);
+        assert_true(results->top_logprobs[top] == results->logprobs[i]);
+        assert_true(results->top_logprobs[top + 1] <= results->top_logprobs[top]);
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
+static void bad_text_rows_get_their_own_error(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    texts in = {0, "", {0}};
+    add(&in, "good");
+    add(&in, "cut \xe2\x82");
+    add(&in, "");
+    add(&in, "<beyond>");
+    add(&in, "good too");
+    batchllm_params params[5];
+    for (int i = 0; i < 5; ++i) params[i] = params_of(4);
+    params[2].add_special = 0; /* so that the empty text has no tokens at all */
+    assert_ok(batchllm_add_text(engine, in.n, in.bytes, in.offsets, NULL, params, 5));
+    /* The same text, not parsed, is eight plain bytes. */
+    params[0].parse_special = 0;
+    assert_ok(batchllm_add_prompt(engine, "<beyond>", -1, 5, &params[0]));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 6);
+    assert_row_error(results, 1, BATCHLLM_ERROR_ROW_INVALID_UTF8, "");
+    assert_row_error(results, 2, BATCHLLM_ERROR_ROW_EMPTY, "no tokens");
+    assert_row_error(results, 3, BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN, "290");
+    assert_int_equal(token_count(results, result_of(results, 0, 0)), 4);
+    assert_int_equal(token_count(results, result_of(results, 4, 0)), 4);
+    assert_int_equal(results->prompt_tokens[result_of(results, 5, 0)], 9);
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
+static void a_stop_string_ends_the_row_and_is_not_in_its_text(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    batchllm_params params = params_of(40);
+    assert_ok(batchllm_add_prompt(engine, "Where to stop", -1, 0, &params));
+    batchllm_results *whole = run_all(engine);
+    /* Two neighbouring ASCII letters of the text as the stop string; random text has them early. */
+    const char *text = whole->text;
+    const int64_t length = whole->text_offsets[1];
+    int64_t at = 1;
+    while (at + 2 < length &&
+           ((unsigned char)text[at] >= 128 || (unsigned char)text[at + 1] >= 128 || text[at] == 0 ||
+            text[at + 1] == 0))
+        ++at;
+    assert_true(at + 2 < length);
+    char stop[3] = {text[at], text[at + 1], 0};
+    int64_t first = 0;
+    while (memcmp(text + first, stop, 2) != 0) ++first;
+
+    const char *const strings[] = {"never found here", stop};
+    params.stop_strings = strings;
+    params.stop_string_count = 2;
+    assert_ok(batchllm_add_prompt(engine, "Where to stop", -1, 0, &params));
+    batchllm_results *cut = run_all(engine);
+    assert_int_equal(cut->finish_reasons[0], BATCHLLM_FINISH_STOP);
+    assert_true(token_count(cut, 0) < token_count(whole, 0));
+    assert_int_equal(cut->text_offsets[1], first);
+    assert_memory_equal(cut->text, text, (size_t)first);
+    batchllm_results_free(cut);
+    batchllm_results_free(whole);
+    batchllm_engine_destroy(engine);
+}
+
+static void scored_text_equals_its_scored_tokens(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    const char prompt[] = "Yes or no?";
+    const int64_t prompt_offsets[] = {0, 10};
+    const char continuations[] = "YNno";
+    const int64_t continuation_offsets[] = {0, 1, 2, 4};
+    const int64_t continuation_rows[] = {0, 3};
+    const uint64_t tags[] = {1, 2};
+    assert_ok(batchllm_add_score_text(engine, 1, prompt, prompt_offsets, continuations,
+                                      continuation_offsets, continuation_rows, &tags[0], NULL));
+    int32_t tokens[11] = {256};
+    for (int i = 0; i < 10; ++i) tokens[i + 1] = (unsigned char)prompt[i];
+    const int64_t token_offsets[] = {0, 11};
+    const int32_t continuation_tokens[] = {'Y', 'N', 'n', 'o'};
+    assert_ok(batchllm_add_scores(engine, 1, tokens, token_offsets, continuation_tokens,
+                                  continuation_offsets, continuation_rows, &tags[1]));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 2);
+    assert_int_equal(results->score_offsets[2], 6);
+    for (int c = 0; c < 3; ++c) {
+        assert_true(results->scores[c] < 0);
+        assert_true(results->scores[c] - results->scores[3 + c] < 1e-4);
+        assert_true(results->scores[c] - results->scores[3 + c] > -1e-4);
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
+static void a_saved_plan_is_used_again_and_refused_with_another_tokenizer(void **state) {
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/batchllm_text_%d.plan", (int)getpid());
+    batchllm_engine *engine = text_engine("sim");
+    batchllm_plan *plan = NULL;
+    assert_error(batchllm_engine_get_plan(engine, &plan), BATCHLLM_ERROR_STATE, "planned");
+    texts in = {0, "", {0}};
+    for (int i = 0; i < 30; ++i) {
+        char text[100];
+        snprintf(text, sizeof text, "Document %d says a good many things. Question %d", i / 10, i);
+        add(&in, text);
+    }
+    assert_ok(batchllm_add_text(engine, in.n, in.bytes, in.offsets, NULL, NULL, 0));
+    assert_ok(batchllm_build_groups(engine));
+    assert_ok(batchllm_engine_get_plan(engine, &plan));
+    assert_ok(batchllm_plan_save(plan, path));
+    batchllm_plan_destroy(plan);
+    batchllm_results_free(run_all(engine));
+    const int64_t processed = stats_of(engine).processed_prompt_tokens;
+    batchllm_engine_destroy(engine);
+
+    engine = text_engine("sim");
+    assert_ok(batchllm_plan_load(path, &plan));
+    assert_ok(batchllm_engine_use_plan(engine, plan));
+    batchllm_plan_destroy(plan);
+    assert_ok(batchllm_add_text(engine, in.n, in.bytes, in.offsets, NULL, NULL, 0));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 30);
+    assert_int_equal(stats_of(engine).processed_prompt_tokens, processed);
+    assert_ok(batchllm_engine_get_plan(engine, &plan));
+    batchllm_plan_stats stats;
+    stats.struct_size = sizeof stats;
+    assert_ok(batchllm_plan_get_stats(plan, &stats));
+    assert_int_equal(stats.reused_rows, 30);
+    batchllm_plan_destroy(plan);
+    batchllm_results_free(results);
+
+    batchllm_plan_options options;
+    batchllm_plan_options_init(&options, sizeof options);
+    options.tokenizer_fingerprint = 12345;
+    assert_ok(batchllm_plan_create(0, NULL, NULL, NULL, &options, NULL, &plan));
+    assert_error(batchllm_engine_use_plan(engine, plan), BATCHLLM_ERROR_PLAN_MISMATCH, "tokenizer");
+    batchllm_plan_destroy(plan);
+    batchllm_engine_destroy(engine);
+    unlink(path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(encode_gives_bytes_and_decode_gives_them_back),
+        cmocka_unit_test(a_tokenizer_that_is_not_there_is_named),
+        cmocka_unit_test(text_rows_come_back_as_the_text_of_their_tokens),
+        cmocka_unit_test(text_and_its_tokens_give_the_same_result),
+        cmocka_unit_test(bad_text_rows_get_their_own_error),
+        cmocka_unit_test(a_stop_string_ends_the_row_and_is_not_in_its_text),
+        cmocka_unit_test(scored_text_equals_its_scored_tokens),
+        cmocka_unit_test(a_saved_plan_is_used_again_and_refused_with_another_tokenizer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
