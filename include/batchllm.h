@@ -108,8 +108,10 @@ BATCHLLM_API const char *batchllm_last_error(void);
 
 /* What of a batch's prompts is shared (batchllm_engine_options.enlarge, batchllm_plan_options). */
 #define BATCHLLM_ENLARGE_NONE 0 /* share nothing: equal rows and samples are computed singly too */
-#define BATCHLLM_ENLARGE_OPTIMAL 1 /* the exact optimum of single-level sharing; the default */
-#define BATCHLLM_ENLARGE_PAPER 2   /* BatchLLM's Algorithm 1 */
+#define BATCHLLM_ENLARGE_OPTIMAL                                                                   \
+    1                            /* the exact optimum of single-level sharing by prefixes of at
+                                      least min_prefix_tokens; the default */
+#define BATCHLLM_ENLARGE_PAPER 2 /* BatchLLM's Algorithm 1 */
 
 #define BATCHLLM_ORDER_DECODE_FIRST 0 /* groups by BatchLLM's Eq. 4; the default */
 #define BATCHLLM_ORDER_ARRIVAL 1      /* groups by their first row */
@@ -144,6 +146,8 @@ typedef struct batchllm_engine_options {
     void *log_user;
     uint64_t seed;             /* mixed into each row's own seed */
     const char *timeline_path; /* CSV with one line a step; NULL: none */
+    int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
+    int32_t reserved;
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -373,6 +377,8 @@ typedef struct batchllm_plan_options {
     int32_t levels;                 /* 1 or 2 */
     int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
+    int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
+    int32_t min_prefix_tokens;      /* shorter prefixes are not shared; 0: 16 */
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);

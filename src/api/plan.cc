@@ -29,7 +29,17 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "levels is %d: it must be 1 or 2",
                      known.levels);
     }
+    if (known.order < BATCHLLM_ORDER_DECODE_FIRST || known.order > BATCHLLM_ORDER_ARRIVAL) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "order is %d: it must be %d to %d",
+                     known.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL);
+    }
+    if (known.min_prefix_tokens < 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "min_prefix_tokens is %d: it must not be negative", known.min_prefix_tokens);
+    }
     PlanOptions read;
+    read.order = known.order;
+    if (known.min_prefix_tokens > 0) read.min_prefix_tokens = known.min_prefix_tokens;
     read.enlarge = known.enlarge;
     read.levels = known.levels;
     read.self_contained = known.self_contained != 0;

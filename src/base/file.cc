@@ -52,7 +52,6 @@ Status write_all(int fd, const std::string &path, std::string_view bytes) {
         }
         bytes.remove_prefix(static_cast<size_t>(written));
     }
-    if (::fsync(fd) != 0) return io_error(path, "cannot sync");
     return {};
 }
 
@@ -112,11 +111,26 @@ Result<std::string> read_file(const std::string &path, size_t limit) {
 }
 
 Status write_file(const std::string &path, std::string_view bytes) {
-    const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+        // A pipe or a device is written to; renamed over, it would be gone. Of a directory the
+        // open tells.
+        Descriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+        if (fd.get() < 0) return io_error(path, "cannot open");
+        return write_all(fd.get(), path, bytes);
+    }
+    // A name that nobody has: another thread may be writing to the same path.
+    std::string temporary;
+    int raw = -1;
+    for (int number = 0; raw < 0; ++number) {
+        temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(number);
+        raw = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
+    }
     {
-        Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        if (fd.get() < 0) return io_error(temporary, "cannot create");
-        Status status = write_all(fd.get(), temporary, bytes);
+        Descriptor fd(raw);
+        Status status = write_all(fd.get(), path, bytes);
+        if (status.ok() && ::fsync(fd.get()) != 0) status = io_error(path, "cannot sync");
         if (!status.ok()) {
             ::unlink(temporary.c_str());
             return status;

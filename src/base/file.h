@@ -37,8 +37,9 @@ class MappedFile {
 // The whole of a regular file of at most `limit` bytes.
 Result<std::string> read_file(const std::string &path, size_t limit);
 
-// Writes to "path.tmp.<pid>" beside the target, syncs it, and renames it over the target.
-// On an error (a full disk, say) the temporary file is removed and the target is as it was.
+// Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, and renames it over the
+// target. On an error (a full disk, say) the temporary file is removed and the target is as it was.
+// A target that is a pipe or a device is written to as it is.
 Status write_file(const std::string &path, std::string_view bytes);
 
 bool file_exists(const std::string &path);

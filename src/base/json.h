@@ -13,13 +13,10 @@
 
 #include <simdjson.h>
 
+#include "base/printable.h"
 #include "base/status.h"
 
 namespace batchllm {
-
-// Text that came from a file, for an error: cut short, and with nothing in it that could end a line
-// or drive a terminal.
-std::string printable(std::string_view text, size_t limit = 80);
 
 // A view of one value: valid while the document it came from lives, wherever that is moved.
 class JsonValue {

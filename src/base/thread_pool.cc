@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <exception>
 #include <sched.h>
 
 namespace batchllm {
@@ -28,8 +29,13 @@ void relax() {
 ThreadPool::ThreadPool(int32_t threads)
     : size_(threads > 0 ? threads : available_cores()),
       spins_(size_ <= available_cores() ? kSpins : 0) {
-    for (int32_t thread = 1; thread < size_; ++thread) {
-        threads_.emplace_back([this, thread] { work(thread); });
+    try {
+        for (int32_t thread = 1; thread < size_; ++thread) {
+            threads_.emplace_back([this, thread] { work(thread); });
+        }
+    } catch (const std::exception &) {
+        // The system gives no more (a limit on processes, memory): those that run are the pool.
+        size_ = static_cast<int32_t>(threads_.size()) + 1;
     }
 }
 

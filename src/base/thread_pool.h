@@ -18,7 +18,8 @@ namespace batchllm {
 
 class ThreadPool {
   public:
-    // threads = 0: one for each core that this process may run on.
+    // threads = 0: one for each core that this process may run on. Fewer than asked for where the
+    // system starts no more.
     explicit ThreadPool(int32_t threads);
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;

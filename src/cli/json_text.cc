@@ -5,6 +5,8 @@
 
 #include <simdjson.h>
 
+#include "base/printable.h"
+
 namespace batchllm::cli {
 namespace {
 
@@ -92,12 +94,7 @@ void append_json(std::string *out, std::string_view text) {
     *out += '"';
 }
 
-std::string quoted(std::string_view text) {
-    std::string out(1, '"');
-    out += text;
-    out += '"';
-    return out;
-}
+std::string quoted(std::string_view text) { return '"' + printable(text) + '"'; }
 
 void append_json_integer(std::string *out, int64_t value) { append_number(out, value); }
 void append_json_integer(std::string *out, uint64_t value) { append_number(out, value); }

@@ -40,7 +40,7 @@ template <typename T> void append_json_list(std::string *out, std::span<const T>
     *out += ']';
 }
 
-// "key": between quotation marks, for error texts. Not escaped.
+// "key": between quotation marks, printable, for error texts.
 std::string quoted(std::string_view text);
 
 // An object, key by key: JsonObject(&out).field("rows", 3).field("name", "x"); closed by close().

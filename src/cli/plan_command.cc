@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/api.h"
 #include "cli/json_text.h"
+#include "cli/output_paths.h"
 #include "cli/progress.h"
 #include "cli/window.h"
 
@@ -115,6 +116,8 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
                       int64_t *failed) {
     ASSIGN_OR_RETURN(LineReader input,
                      LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted));
+    const NamedPath outputs[] = {{"--output", options.output}, {"--stats", options.stats}};
+    RETURN_IF_ERROR(check_output_paths(options.in.input, outputs));
     TokenizerHandle tokenizer;
     if (!options.in.model.empty()) {
         batchllm_tokenizer *created = nullptr;

@@ -18,16 +18,6 @@ using simdjson::dom::object;
 
 namespace {
 
-// A key given twice has no right answer: neither value is taken.
-RowError check_keys_differ(const object &members) {
-    std::vector<std::string_view> keys;
-    for (const auto member : members) keys.push_back(member.key);
-    std::sort(keys.begin(), keys.end());
-    const auto twice = std::adjacent_find(keys.begin(), keys.end());
-    if (twice == keys.end()) return {};
-    return format_error("the key " + quoted(*twice) + " is given twice");
-}
-
 RowError read_id(std::string_view key, element value, std::string *id) {
     id->clear();
     switch (value.type()) {
@@ -232,6 +222,9 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
 RowError json_error(simdjson::error_code code) {
     if (code == simdjson::UTF8_ERROR) {
         return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
+    }
+    if (code == simdjson::NUMBER_ERROR) {
+        return {"ROW_JSON", "a number in the line is malformed or too large to be read"};
     }
     return {"ROW_JSON", std::string("the line is not JSON: ") + simdjson::error_message(code)};
 }

@@ -79,6 +79,15 @@ RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *
     return {};
 }
 
+RowError check_keys_differ(const object &members) {
+    std::vector<std::string_view> keys;
+    for (const auto member : members) keys.push_back(member.key);
+    std::sort(keys.begin(), keys.end());
+    const auto twice = std::adjacent_find(keys.begin(), keys.end());
+    if (twice == keys.end()) return {};
+    return format_error("the key " + quoted(*twice) + " is given twice");
+}
+
 std::string to_string(element value) { return std::string(std::string_view(value)); }
 
 RowError ParameterReader::read_integer(std::string_view key, element value, int32_t *field) {
@@ -139,11 +148,14 @@ RowError ParameterReader::read_bias(element value) {
         if (!token || number.get(bias) != simdjson::SUCCESS) {
             return type_error("logit_bias", "an object of token ids and numbers");
         }
-        if (std::find(tokens.begin(), tokens.end(), *token) != tokens.end()) {
-            return format_error("logit_bias names token " + std::string(key) + " twice");
-        }
         tokens.push_back(*token);
         values.push_back(static_cast<float>(bias));
+    }
+    std::vector<int32_t> sorted = tokens;
+    std::sort(sorted.begin(), sorted.end());
+    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twice != sorted.end()) {
+        return format_error("logit_bias names token " + std::to_string(*twice) + " twice");
     }
     own().bias_tokens = std::move(tokens);
     own().bias_values = std::move(values);

@@ -21,6 +21,9 @@ RowError parameter_error(std::string message);
 RowError type_error(std::string_view key, const char *wanted);
 inline bool failed(const RowError &error) { return !error.code.empty(); }
 
+// A key given twice has no right answer: neither value is taken.
+RowError check_keys_differ(const simdjson::dom::object &members);
+
 std::string to_string(simdjson::dom::element value); // which must be a string
 
 // Token ids of a JSON list. An id that no int32 holds is no token of any model.

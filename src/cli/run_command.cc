@@ -5,6 +5,7 @@
 #include <ctime>
 #include <exception>
 
+#include "cli/output_paths.h"
 #include "cli/run_job.h"
 
 namespace batchllm::cli {
@@ -37,6 +38,12 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
     Result<LineReader> input =
         LineReader::open(options.in.input, options.in.max_line_bytes, nullptr);
     if (!input.ok()) return report(input.status().message());
+    const NamedPath outputs[] = {{"--output", options.output},
+                                 {"--stats", options.stats},
+                                 {"--save-plan", options.save_plan},
+                                 {"--timeline", options.timeline}};
+    const Status paths = check_output_paths(options.in.input, outputs);
+    if (!paths.ok()) return report(paths.message());
     JobIdentity identity;
     const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";
     if (resumable) {

@@ -120,8 +120,7 @@ Status RunJob::run(LineReader input) {
     windows.tokens = options_.window_tokens;
     windows.rows = options_.window_rows;
     windows.threads = options_.in.threads;
-    // The order of arrival is the engine's own to make: batchllm_plan_create has no such option.
-    windows.plan = options_.order == BATCHLLM_ORDER_DECODE_FIRST;
+    windows.order = options_.order;
     windows.enlarge = options_.in.enlarge;
     windows.levels = options_.in.levels;
     windows.previous_plan = options_.plan;

@@ -13,6 +13,7 @@
 #include "cli/api.h"
 #include "cli/json_text.h"
 #include "cli/line_reader.h"
+#include "cli/row_parameters.h"
 
 namespace batchllm::cli {
 namespace {
@@ -26,8 +27,6 @@ struct Item {
     std::string text;
     std::vector<int32_t> tokens;
 };
-
-RowError format_error(std::string message) { return {"ROW_FORMAT", std::move(message)}; }
 
 class ItemReader {
   public:
@@ -64,11 +63,12 @@ class ItemReader {
     void read_members(const simdjson::dom::object &members, Item *item) const {
         const std::string_view wanted = decode_ ? "tokens" : "text";
         bool found = false;
+        item->error = check_keys_differ(members);
+        if (failed(item->error)) return;
         for (const auto [key, value] : members) {
             if (key == "id") {
                 item->id = simdjson::minify(value);
             } else if (key == wanted) {
-                if (found) item->error = format_error(quoted(key) + " is given twice");
                 found = true;
                 if (!(decode_ ? read_tokens(value, item) : read_text(value, item))) {
                     item->error = format_error(decode_ ? "\"tokens\" must be a list of token ids"

@@ -60,7 +60,7 @@ WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, Wi
 // Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
 Status WindowBuilder::read_rows() {
     size_t bytes = 0;
-    while (bytes < chunk_bytes && chunk_.size() + failed_.size() < chunk_rows) {
+    for (size_t rows = 0; bytes < chunk_bytes && rows < chunk_rows; ++rows) {
         Line line;
         ASSIGN_OR_RETURN(const bool more, input_->next(&line));
         if (!more) {
@@ -237,7 +237,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
     window->input_bytes = input_->bytes_read();
     window->last = input_ended_ && ready_.empty();
     window->tokenize_seconds = std::exchange(tokenize_seconds_, 0);
-    if (options_.plan && window->rows() > 0 && !stop_->load(std::memory_order_relaxed)) {
+    if (window->rows() > 0 && !stop_->load(std::memory_order_relaxed)) {
         RETURN_IF_ERROR(plan(window.get()));
     }
     return window;
@@ -286,6 +286,7 @@ Status WindowBuilder::plan(Window *window) {
     batchllm_plan_options_init(&options, sizeof options);
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
+    options.order = options_.order;
     options.self_contained = options_.keep_plan_tokens ? 1 : 0;
     if (tokenizer_ != nullptr) {
         options.tokenizer_fingerprint = batchllm_tokenizer_fingerprint(tokenizer_);

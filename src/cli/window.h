@@ -26,7 +26,7 @@ struct WindowOptions {
     int64_t tokens = int64_t{32} << 20; // prompt tokens
     int64_t rows = int64_t{256} << 10;
     int32_t threads = 0; // for tokenizing
-    bool plan = true;    // false: the engine plans by itself
+    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 1;
@@ -52,7 +52,7 @@ struct Window {
     std::vector<int64_t> continuation_offsets = {0};
     std::vector<int64_t> continuation_rows = {0}; // [scored rows + 1]
     std::vector<FailedRow> failed;
-    PlanHandle plan; // null: the engine plans by itself
+    PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
     int64_t skipped_rows = 0; // done by an earlier run
     int64_t input_bytes = 0;  // read from the input up to the window's end

@@ -96,6 +96,7 @@ Status Engine::build_groups() {
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
     options.order = options_.order;
+    if (options_.min_prefix_tokens > 0) options.min_prefix_tokens = options_.min_prefix_tokens;
     options.tokenizer_fingerprint = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
     ASSIGN_OR_RETURN(Plan plan, make_plan(token_rows, decode_lengths, options,
                                           next_plan_ ? &*next_plan_ : nullptr));

@@ -94,6 +94,8 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     RETURN_IF_ERROR(check_range("levels", options.levels, 1, 2));
     RETURN_IF_ERROR(
         check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL));
+    RETURN_IF_ERROR(check_range("min_prefix_tokens", options.min_prefix_tokens, 0,
+                                std::numeric_limits<int32_t>::max()));
     RETURN_IF_ERROR(
         check_range("log_level", options.log_level, BATCHLLM_LOG_ERROR, BATCHLLM_LOG_DEBUG));
     backend.threads = options.threads;
@@ -107,6 +109,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     read.enlarge = options.enlarge;
     read.levels = options.levels;
     read.order = options.order;
+    read.min_prefix_tokens = options.min_prefix_tokens;
     read.seed = options.seed;
     read.timeline_path = text_or(options.timeline_path, "");
     read.log = {options.log, options.log_user, options.log_level};

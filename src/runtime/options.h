@@ -29,6 +29,7 @@ struct EngineOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
+    int32_t min_prefix_tokens = 0; // 0: the plan's default
     uint64_t seed = 0;
     std::string timeline_path; // "": none
     Log log;

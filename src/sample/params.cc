@@ -19,6 +19,10 @@ Status out_of_range(const char *field, double value, const char *range) {
     return error(code, "%s is %g: must be %s", field, value, range);
 }
 
+Status out_of_range(const char *field, int32_t value, const char *range) {
+    return error(code, "%s is %d: must be %s", field, value, range);
+}
+
 Status check_list(const char *field, const char *count_field, const void *items, int64_t count) {
     if (count < 0 || count > list_limit) {
         return error(code, "%s is %lld: must be from 0 to %lld", count_field,

@@ -46,12 +46,12 @@ SAME(BATCHLLM_DECODE_SKIP_SPECIAL, 1);
 /* Where a struct ends that callers were compiled with: fields are only added behind it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
 
-AT_LEAST(batchllm_engine_options, 136);
+AT_LEAST(batchllm_engine_options, 144);
 AT_LEAST(batchllm_params, 120);
 AT_LEAST(batchllm_progress, 96);
 AT_LEAST(batchllm_results, 184);
 AT_LEAST(batchllm_stats, 184);
-AT_LEAST(batchllm_plan_options, 24);
+AT_LEAST(batchllm_plan_options, 32);
 AT_LEAST(batchllm_plan_stats, 104);
 AT_LEAST(batchllm_plan_group_info, 40);
 AT_LEAST(batchllm_column, 48);

@@ -211,6 +211,40 @@ class Usage(ProgramTest):
         self.assertIn(b"in.jsonl: cannot open", done.stderr)
         self.assertEqual(list(self.directory.iterdir()), [])
 
+    def test_outputs_that_cannot_be_are_refused_before_anything_is_touched(self):
+        rows = lines(token_rows(3))
+        self.input.write_bytes(rows)
+        here, nowhere = self.directory / "f", self.directory / "none" / "f"
+        (self.directory / "link").symlink_to(self.directory)
+        for options, what in ((["--stats", self.output], b"is the file of --output too"),
+                              (["--stats", self.directory / "link" / "out.jsonl"],
+                               b"is the file of --output too"),
+                              (["--stats", here, "--save-plan", here], b"of --stats too"),
+                              (["--timeline", self.input], b"--timeline: "),
+                              (["--save-plan", self.input], b"is the input"),
+                              (["--stats", nowhere], b"--stats: "),
+                              (["--save-plan", nowhere], b"none/f: cannot create")):
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, *options)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(what, done.stderr)
+            self.assertFalse(self.output.exists() or here.exists())
+        for options in (["-o", self.input], ["-o", nowhere], ["-o", here, "--stats", here]):
+            done = self.run_program("plan", "-i", self.input, *options)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertFalse(here.exists())
+        self.assertEqual(self.input.read_bytes(), rows)
+
+    def test_statistics_go_to_a_pipe_that_stays_one(self):
+        self.input.write_bytes(lines(token_rows(3)))
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--stats", pipe)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual(json.loads(os.read(reader, 65536))["rows_done"], 3)
+
     def test_a_missing_model_is_an_error_that_names_it(self):
         self.input.write_bytes(lines(token_rows(1)))
         done = self.run_program("run", "--backend", "cpu", "--model", self.directory / "none", "-i",
@@ -242,10 +276,12 @@ class Tokenize(ProgramTest):
                 self.assertEqual(plain[3]["tokens"], [])
 
     def test_a_bad_line_has_an_error_in_its_place(self):
-        rows = [{"text": "a"}, b"bad", {"text": 5}, b'{"text": "\xff"}', {"text": "a"}]
+        rows = [{"text": "a"}, b"bad", {"text": 5}, b'{"text": "\xff"}', {"text": "a"},
+                b'{"id": 1, "id": 2, "text": "a"}']
         found = self.tokenize(rows, expect=3)
         self.assertEqual([row.get("error", {}).get("code") for row in found],
-                         [None, "ROW_JSON", "ROW_FORMAT", "ROW_INVALID_UTF8", None])
+                         [None, "ROW_JSON", "ROW_FORMAT", "ROW_INVALID_UTF8", None,
+                          "ROW_FORMAT"])
         self.assertEqual(found[0], found[4])
         found = self.tokenize([{"tokens": [1 << 40]}, {"tokens": [-1]}], "--decode", expect=3)
         self.assertEqual([row["error"]["code"] for row in found], ["ROW_UNKNOWN_TOKEN"] * 2)

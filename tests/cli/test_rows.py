@@ -1,6 +1,7 @@
 """Input rows: what is taken, what is refused, and that one bad row harms no other."""
 
 import json
+import resource
 import subprocess
 import unittest
 
@@ -72,6 +73,32 @@ class BadRows(ProgramTest):
     def test_only_bad_rows_end_with_3_and_an_error_each(self):
         results = self.run_rows([b"x", b"y"], expect=3)
         self.assertEqual(sorted(r["error"]["line"] for r in results), [1, 2])
+
+    def test_more_bad_rows_than_a_chunk_holds_are_told_one_by_one(self):
+        """With a good row between and behind them."""
+        rows = [b"bad"] * 17000
+        rows[16500] = rows[16999] = {"tokens": [1]}
+        out = self.run_rows(rows, expect=3)
+        self.assertEqual(len(out), 17000)
+        self.assertEqual(sum("error" in row for row in out), 16998)
+
+    def test_a_key_in_an_error_is_cut_short_and_harmless(self):
+        key = "\x1b[31m\n" + "k" * 1000
+        [row] = self.run_rows([{"tokens": [1], key: 1}], expect=3)
+        message = row["error"]["message"]
+        self.assertIn('"?[31m?kkk', message)
+        self.assertLess(len(message), 300)
+
+    def test_many_logit_biases_cost_no_more_than_their_number(self):
+        bias = {str(token): 1 for token in range(300000)}
+        rows = [{"id": 1, "tokens": [1], "logit_bias": {**bias, "05": 1}},
+                {"id": 2, "tokens": [1], "logit_bias": bias}]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        out = by_id(self.run_rows(rows, expect=3))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        self.assertIn("names token 5 twice", out[1]["error"]["message"])
+        self.assertEqual(out[2]["error"]["code"], "ROW_INVALID_PARAMETER")  # not in the vocabulary
+        self.assertLess(used, 5)  # processor time; the square of their number would take 10 s
 
     def test_unknown_keys_can_be_passed_over(self):
         rows = [{"id": 1, "tokens": [1], "zebra": 1}]

@@ -1,0 +1,87 @@
+// CUDA's handles as values: memory, streams and events that go with their owner, and errors as Status.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+
+#include "base/status.h"
+
+namespace batchllm::cuda {
+
+// BATCHLLM_ERROR_OUT_OF_MEMORY for a failed allocation, else BATCHLLM_ERROR_DEVICE.
+Status check_cuda(cudaError_t code, const char *what);
+
+// Bytes on the device, or of the host's memory that the device reads directly (pinned).
+enum class Place : uint8_t { device, pinned };
+
+template <Place place> class Memory {
+  public:
+    Memory() = default;
+    // what: named by an error. bytes 0: no memory.
+    static Result<Memory> create(int64_t bytes, const char *what);
+    Memory(Memory &&other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    Memory &operator=(Memory &&other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    ~Memory();
+
+    std::byte *data() const { return data_; }
+    template <typename T> T *as() const { return reinterpret_cast<T *>(data_); }
+    int64_t bytes() const { return bytes_; }
+    explicit operator bool() const { return data_ != nullptr; }
+
+  private:
+    std::byte *data_ = nullptr;
+    int64_t bytes_ = 0;
+};
+
+using DeviceMemory = Memory<Place::device>;
+using PinnedMemory = Memory<Place::pinned>;
+
+class Stream {
+  public:
+    Stream() = default;
+    static Result<Stream> create();
+    Stream(Stream &&other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+    Stream &operator=(Stream &&other) noexcept {
+        std::swap(stream_, other.stream_);
+        return *this;
+    }
+    ~Stream() {
+        if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    }
+    operator cudaStream_t() const { return stream_; }
+
+  private:
+    cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+  public:
+    Event() = default;
+    static Result<Event> create(bool timed);
+    Event(Event &&other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+    Event &operator=(Event &&other) noexcept {
+        std::swap(event_, other.event_);
+        return *this;
+    }
+    ~Event() {
+        if (event_ != nullptr) cudaEventDestroy(event_);
+    }
+    operator cudaEvent_t() const { return event_; }
+
+  private:
+    cudaEvent_t event_ = nullptr;
+};
+
+} // namespace batchllm::cuda
+
+// Returns from the enclosing function when the CUDA call is an error.
+#define RETURN_IF_CUDA(expression)                                                                 \
+    RETURN_IF_ERROR(::batchllm::cuda::check_cuda((expression), #expression))

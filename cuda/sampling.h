@@ -1,0 +1,52 @@
+// Logits -> tokens and log-probabilities on the device, by sample/sampling.h's definition. Weights are
+// summed as whole numbers of 2^-40 of the likeliest token's: the same sum in any order. So a drawn
+// token is the reference's but where its u falls within that rounding of a boundary.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace batchllm::cuda {
+
+// A change to one token's logit, made before it is sampled; in sampling.h's order of steps.
+struct LogitEdit {
+    int32_t token;
+    float bias;       // added first
+    int32_t repeated; // nonzero: in the prompt or the output
+    int32_t times;    // in the output
+};
+
+struct SampleTask {
+    int32_t row;                        // of the logits
+    int32_t output;                     // of the results
+    int32_t logprob;                    // nonzero: the chosen token's log-probability is wanted
+    int32_t target_begin, target_count; // count > 0: score these; nothing is sampled
+    int32_t edit_begin, edit_count;     // distinct tokens; only where no other task has the row
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    double uniform; // in [0, 1)
+};
+
+struct SampleResult {
+    int32_t token; // -1: scored, or not finite
+    int32_t finite;
+    float logprob;
+};
+
+struct SampleArguments {
+    float *logits; // [rows, stride]; rows with edits are changed
+    int64_t stride;
+    int32_t vocabulary;
+    const SampleTask *tasks;
+    int32_t count;
+    const LogitEdit *edits;
+    const int32_t *targets;
+    SampleResult *results;  // at each task's output
+    float *target_logprobs; // as targets
+};
+
+cudaError_t launch_sample(const SampleArguments &arguments, cudaStream_t stream);
+
+} // namespace batchllm::cuda

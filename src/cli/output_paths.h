@@ -1,0 +1,21 @@
+// The files that a command is to write -> whether they can be what they are named: found out before
+// hours of work, and before any of them is touched.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/status.h"
+
+namespace batchllm::cli {
+
+struct NamedPath {
+    const char *option; // "--stats"
+    std::string path;   // empty: not given; "-": a standard stream
+};
+
+// An error when one of the outputs is the input or another output, or when its directory is not
+// there or cannot be written to. A pipe or a device may be named several times.
+Status check_output_paths(const std::string &input, std::span<const NamedPath> outputs);
+
+} // namespace batchllm::cli

@@ -1,0 +1,69 @@
+#include "runtime/cuda_library.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "backend/cuda_library.h"
+#include "base/file.h"
+
+namespace batchllm {
+namespace {
+
+constexpr const char *kName = "libbatchllm_cuda.so";
+
+// The folder of the library or program that this code is in; "" when it is not known.
+std::string own_folder() {
+    Dl_info found{};
+    if (dladdr(reinterpret_cast<const void *>(&make_cuda_backend), &found) == 0 ||
+        found.dli_fname == nullptr) {
+        return {};
+    }
+    const std::string path = found.dli_fname;
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+}
+
+struct Library {
+    CudaBackendCreate create;
+};
+
+Result<Library> open_library() {
+    std::string path = kName;
+    const std::string folder = own_folder();
+    // The second is where a build folder has it.
+    for (const char *place : {"", "../cuda/"}) {
+        const std::string beside = folder + place + kName;
+        if (!folder.empty() && file_exists(beside)) {
+            path = beside;
+            break;
+        }
+    }
+    void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        const char *why = dlerror();
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": %s",
+                     why != nullptr ? why : "the library cannot be loaded");
+    }
+    void *symbol = dlsym(library, "batchllm_cuda_backend_create_v1");
+    if (symbol == nullptr) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+                     "backend \"cuda\": %s is of another version", path.c_str());
+    }
+    return Library{reinterpret_cast<CudaBackendCreate>(symbol)};
+}
+
+} // namespace
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(const Model &model,
+                                                   const BackendOptions &options) {
+    ASSIGN_OR_RETURN(const Library library, open_library());
+    const batchllm_cuda_layout layout = cuda_layout();
+    std::unique_ptr<Backend> backend;
+    std::string message;
+    const int32_t code = library.create(&layout, &model, &options, &backend, &message);
+    if (code != BATCHLLM_OK) return Status(code, message);
+    return backend;
+}
+
+} // namespace batchllm

@@ -1,0 +1,110 @@
+// base/: files that are replaced whole, and the pool of threads.
+#include <atomic>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "base/thread_pool.h"
+
+#include "testing.h"
+
+namespace batchllm {
+namespace {
+
+void a_file_is_replaced_whole_and_nothing_is_left_beside_it(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("f");
+    assert_true(write_file(path, "one").ok());
+    assert_true(write_file(path, "two").ok());
+    assert_string_equal(read_file(path, 100).value().c_str(), "two");
+    const std::filesystem::directory_iterator files(directory.path());
+    assert_int_equal(std::distance(begin(files), end(files)), 1);
+    assert_int_equal(write_file(directory.path(), "x").code(), BATCHLLM_ERROR_IO);
+    assert_int_equal(write_file(directory.file("no/f"), "x").code(), BATCHLLM_ERROR_IO);
+}
+
+void threads_that_write_one_path_leave_one_of_their_texts(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("f");
+    std::atomic<int> failures{0};
+    std::vector<std::thread> threads;
+    for (const char letter : {'a', 'b', 'c', 'd'}) {
+        threads.emplace_back([&, letter] {
+            const std::string text(100000, letter);
+            for (int i = 0; i < 10; ++i) failures += write_file(path, text).ok() ? 0 : 1;
+        });
+    }
+    for (std::thread &thread : threads) thread.join();
+    assert_int_equal(failures.load(), 0);
+    const std::string text = read_file(path, 1 << 20).value();
+    assert_int_equal(text.size(), 100000);
+    assert_int_equal(text.find_first_not_of(text[0]), std::string::npos);
+}
+
+void a_pipe_is_written_to_and_not_replaced(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("pipe");
+    assert_int_equal(::mkfifo(path.c_str(), 0600), 0);
+    const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+    const bool written = write_file(path, "text").ok();
+    char got[8] = {};
+    const ssize_t bytes = ::read(reader, got, sizeof got);
+    ::close(reader);
+    struct stat info;
+    assert_int_equal(::stat(path.c_str(), &info), 0);
+    assert_true(written);
+    assert_true(S_ISFIFO(info.st_mode));
+    assert_int_equal(bytes, 4);
+    assert_memory_equal(got, "text", 4);
+}
+
+// Stacks so large that the system refuses them after a few threads, or all.
+void a_pool_works_with_the_threads_that_the_system_starts(void **) {
+    for (const size_t stack : {size_t{1} << 45, size_t{1} << 50}) {
+        pthread_attr_t before, huge;
+        assert_int_equal(::pthread_getattr_default_np(&before), 0);
+        assert_int_equal(::pthread_getattr_default_np(&huge), 0);
+        assert_int_equal(::pthread_attr_setstacksize(&huge, stack), 0);
+        assert_int_equal(::pthread_setattr_default_np(&huge), 0);
+        std::vector<std::atomic<int>> done(100);
+        int32_t threads = 0;
+        {
+            ThreadPool pool(1000);
+            threads = pool.size();
+            pool.parallel_for(100, [&](int64_t i, int32_t) { ++done[static_cast<size_t>(i)]; });
+        }
+        assert_int_equal(::pthread_setattr_default_np(&before), 0);
+        ::pthread_attr_destroy(&before);
+        ::pthread_attr_destroy(&huge);
+        assert_in_range(threads, 1, 999);
+        for (const std::atomic<int> &times : done) assert_int_equal(times.load(), 1);
+    }
+}
+
+void printable_text_drives_no_terminal(void **) {
+    assert_string_equal(printable("a\x1b[31m\nb\x7f").c_str(), "a?[31m?b?");
+    assert_string_equal(printable("\xc2\x9b"
+                                  "31m \xc2\xa0\xc3\x9b")
+                            .c_str(),
+                        "?31m \xc2\xa0\xc3\x9b");
+    assert_string_equal(printable("abcdef", 3).c_str(), "abc...");
+}
+
+} // namespace
+} // namespace batchllm
+
+int main() {
+    using namespace batchllm;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
+        cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
+        cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),
+        cmocka_unit_test(a_pool_works_with_the_threads_that_the_system_starts),
+        cmocka_unit_test(printable_text_drives_no_terminal),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

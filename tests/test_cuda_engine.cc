@@ -1,0 +1,485 @@
+// The engine on the GPU against transformers: tests/golden, through the public header, with
+// libbatchllm_cuda.so loaded as a user's program loads it. f32 is compared as closely as the CPU's;
+// bf16 and f16 but for choices that their rounding decides.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "batchllm.h"
+#include "testing.h"
+
+namespace {
+
+struct GoldenRow {
+    std::vector<int32_t> prompt, tokens;
+    std::vector<double> margins, logprobs;
+};
+
+struct GoldenScore {
+    int64_t prompt = 0;
+    std::vector<std::vector<int32_t>> continuations;
+    std::vector<std::vector<double>> logprobs;
+};
+
+struct Golden {
+    std::string directory;
+    int32_t new_tokens = 0;
+    std::vector<GoldenRow> rows;
+    std::vector<GoldenScore> scores;
+};
+
+std::vector<int32_t> read_ints(simdjson::dom::element array) {
+    std::vector<int32_t> values;
+    for (const auto value : array) values.push_back(static_cast<int32_t>(int64_t(value)));
+    return values;
+}
+
+std::vector<double> read_doubles(simdjson::dom::element array) {
+    std::vector<double> values;
+    for (const auto value : array) values.push_back(double(value));
+    return values;
+}
+
+std::vector<Golden> all_golden() {
+    std::vector<Golden> all;
+    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
+        if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+        simdjson::dom::parser parser;
+        const simdjson::dom::element file = parser.load(entry.path() / "golden.json");
+        Golden golden;
+        golden.directory = entry.path().string();
+        golden.new_tokens = static_cast<int32_t>(int64_t(file["new_tokens"]));
+        for (const auto row : file["rows"]) {
+            golden.rows.push_back({read_ints(row["prompt"]), read_ints(row["tokens"]),
+                                   read_doubles(row["margins"]), read_doubles(row["logprobs"])});
+        }
+        for (const auto score : file["scores"]) {
+            GoldenScore read;
+            read.prompt = int64_t(score["prompt"]);
+            for (const auto c : score["continuations"]) read.continuations.push_back(read_ints(c));
+            for (const auto l : score["logprobs"]) read.logprobs.push_back(read_doubles(l));
+            golden.scores.push_back(std::move(read));
+        }
+        all.push_back(std::move(golden));
+    }
+    return all;
+}
+
+void check(int32_t status, const char *what) {
+    if (status != BATCHLLM_OK) fail_msg("%s: %s", what, batchllm_last_error());
+}
+#define CHECK(call) check(call, #call)
+
+struct EngineDeleter {
+    void operator()(batchllm_engine *engine) const { batchllm_engine_destroy(engine); }
+};
+struct ResultsDeleter {
+    void operator()(batchllm_results *results) const { batchllm_results_free(results); }
+};
+using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
+using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
+
+struct Way {
+    const char *name;
+    const char *compute_type = "f32";
+    const char *backend_options = nullptr;
+    int64_t step_tokens = 0;
+    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    int32_t levels = 1;
+    int64_t pages = 0; // 0: 64 MiB
+    double margin = 1e-3, logprob_tolerance = 2e-3;
+    double least = 0.95; // share of the tokens that must be compared
+};
+
+batchllm_engine_options options_of(const Way &way) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "cuda";
+    options.compute_type = way.compute_type;
+    options.backend_options = way.backend_options;
+    options.step_tokens = way.step_tokens;
+    options.enlarge = way.enlarge;
+    options.levels = way.levels;
+    options.kv_memory_bytes = int64_t{64} << 20;
+    options.threads = 2;
+    return options;
+}
+
+batchllm_stats stats_of(const EngineHandle &engine) {
+    batchllm_stats stats;
+    stats.struct_size = sizeof stats;
+    CHECK(batchllm_engine_stats(engine.get(), &stats));
+    return stats;
+}
+
+EngineHandle create(const Golden &golden, batchllm_engine_options options) {
+    options.model_dir = golden.directory.c_str();
+    batchllm_engine *engine = nullptr;
+    CHECK(batchllm_engine_create(&options, &engine));
+    return EngineHandle(engine);
+}
+
+EngineHandle make_engine(const Golden &golden, const Way &way) {
+    batchllm_engine_options options = options_of(way);
+    EngineHandle engine = create(golden, options);
+    if (way.pages == 0) return engine;
+    options.kv_memory_bytes = way.pages * stats_of(engine).kv_page_bytes;
+    engine.reset();
+    return create(golden, options);
+}
+
+ResultsHandle run(batchllm_engine *engine) {
+    CHECK(batchllm_run(engine, nullptr, nullptr));
+    batchllm_results *results = nullptr;
+    CHECK(batchllm_poll(engine, 0, &results));
+    return ResultsHandle(results);
+}
+
+ResultsHandle run_prompts(batchllm_engine *engine, const Golden &golden, batchllm_params params) {
+    params.max_tokens = golden.new_tokens;
+    params.logprobs = std::max(0, params.logprobs);
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets{0};
+    for (const GoldenRow &row : golden.rows) {
+        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
+        offsets.push_back(static_cast<int64_t>(tokens.size()));
+    }
+    std::vector<uint64_t> tags(golden.rows.size());
+    for (size_t i = 0; i < tags.size(); ++i) tags[i] = i;
+    CHECK(batchllm_add_tokens(engine, static_cast<int64_t>(golden.rows.size()), tokens.data(),
+                              offsets.data(), tags.data(), &params, 1));
+    return run(engine);
+}
+
+batchllm_params plain_params() {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    return params;
+}
+
+struct Compared {
+    int64_t equal = 0, all = 0;
+    double largest_error = 0; // of the log-probabilities
+};
+
+void compare(const Golden &golden, const batchllm_results &results, const Way &way,
+             Compared *compared) {
+    for (int64_t i = 0; i < results.count; ++i) {
+        const GoldenRow &row = golden.rows[results.tags[i]];
+        if (results.statuses[i] != BATCHLLM_OK) {
+            fail_msg("%s, %s: row %d: %s", way.name, golden.directory.c_str(), int(results.tags[i]),
+                     batchllm_status_name(results.statuses[i]));
+        }
+        const int64_t begin = results.token_offsets[i];
+        const int64_t count = results.token_offsets[i + 1] - begin;
+        compared->all += static_cast<int64_t>(row.tokens.size());
+        for (int64_t t = 0; t < static_cast<int64_t>(row.tokens.size()); ++t) {
+            const auto at = static_cast<size_t>(t);
+            const int32_t token = t < count ? results.tokens[begin + t] : -1;
+            if (token != row.tokens[at]) {
+                if (row.margins[at] < way.margin) break; // what follows depends on the choice
+                fail_msg("%s, %s: row %d, token %d is %d and not %d (margin %g)", way.name,
+                         golden.directory.c_str(), int(results.tags[i]), int(t), token,
+                         row.tokens[at], row.margins[at]);
+            }
+            const double logprob =
+                static_cast<double>(results.logprobs[results.logprob_offsets[i] + t]);
+            const double wrong = std::fabs(logprob - row.logprobs[at]);
+            if (!(wrong <= way.logprob_tolerance)) {
+                fail_msg("%s, %s: row %d, token %d: log-probability %g and not %g", way.name,
+                         golden.directory.c_str(), int(results.tags[i]), int(t), logprob,
+                         row.logprobs[at]);
+            }
+            compared->largest_error = std::max(compared->largest_error, wrong);
+            ++compared->equal;
+        }
+    }
+}
+
+// Rows that end after a token: the scheduler then expects little of the rows that follow, and admits
+// more of them than the pool can hold to their ends.
+void run_short_rows(batchllm_engine *engine, const Golden &golden) {
+    for (const GoldenRow &row : golden.rows) {
+        batchllm_params params = plain_params();
+        params.max_tokens = golden.new_tokens;
+        params.stop_tokens = row.tokens.data();
+        params.stop_token_count = 1;
+        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
+        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
+    }
+    run(engine);
+}
+
+int64_t compare_all(const Way &way, bool after_short_rows = false) {
+    Compared compared;
+    int64_t preemptions = 0, models = 0, shared = 0;
+    for (const Golden &golden : all_golden()) {
+        const EngineHandle engine = make_engine(golden, way);
+        if (after_short_rows) run_short_rows(engine.get(), golden);
+        const ResultsHandle results = run_prompts(engine.get(), golden, plain_params());
+        assert_int_equal(results->count, golden.rows.size());
+        compare(golden, *results, way, &compared);
+        preemptions += stats_of(engine).preemptions;
+        shared += stats_of(engine).shared_prompt_tokens;
+        ++models;
+    }
+    print_message("%s: %d models, %d of %d tokens equal, log-probabilities within %.2g, %d "
+                  "preemptions\n",
+                  way.name, int(models), int(compared.equal), int(compared.all),
+                  compared.largest_error, int(preemptions));
+    assert_true(models >= 10);
+    assert_true((shared > 0) == (way.enlarge != BATCHLLM_ENLARGE_NONE));
+    assert_true(static_cast<double>(compared.equal) >=
+                way.least * static_cast<double>(compared.all));
+    return preemptions;
+}
+
+void f32_tokens_are_the_references_with_sharing(void **) {
+    Way way{"f32"};
+    way.levels = 2;
+    compare_all(way);
+}
+
+void f32_tokens_are_the_references_without_sharing_in_steps_of_64(void **) {
+    Way way{"f32, no sharing, 64-token steps"};
+    way.enlarge = BATCHLLM_ENLARGE_NONE;
+    way.step_tokens = 64;
+    compare_all(way);
+}
+
+Way half(const char *name, const char *type) {
+    Way way{name};
+    way.compute_type = type;
+    const bool bf16 = std::string(type) == "bf16";
+    // Two logits may each be wrong by the tolerance, and their difference by twice as much.
+    way.logprob_tolerance = bf16 ? 0.25 : 0.05;
+    way.margin = 2 * way.logprob_tolerance;
+    way.least = bf16 ? 0.5 : 0.8;
+    return way;
+}
+
+void bf16_tokens_are_the_references_but_for_close_calls(void **) {
+    Way way = half("bf16", "bf16");
+    compare_all(way);
+    way.name = "bf16, residual stream in f32, levels 2";
+    way.backend_options = "residual=f32";
+    way.levels = 2;
+    compare_all(way);
+    way.name = "bf16, prefixes read apart";
+    way.backend_options = "share_attention=0";
+    compare_all(way);
+    way.name = "bf16, tuned";
+    way.backend_options = "tuning=1";
+    compare_all(way);
+}
+
+void bf16_tokens_are_the_references_without_sharing(void **) {
+    Way way = half("bf16, no sharing", "bf16");
+    way.enlarge = BATCHLLM_ENLARGE_NONE;
+    compare_all(way);
+}
+
+void f16_tokens_are_the_references_but_for_close_calls(void **) {
+    compare_all(half("f16", "f16"));
+    Way way = half("f16, 64-token steps", "f16");
+    way.step_tokens = 64;
+    compare_all(way);
+}
+
+void a_pool_that_hardly_holds_a_request_gives_the_same_tokens(void **) {
+    Way way = half("f16, 6 KV pages", "f16");
+    way.pages = 6;
+    compare_all(way);
+    Way exact{"f32, 12 KV pages, after short rows"};
+    exact.pages = 12;
+    assert_true(compare_all(exact, true) > 0);
+}
+
+void scores_are_the_references(void **) {
+    for (const Golden &golden : all_golden()) {
+        const Way way{"f32 scores"};
+        const EngineHandle engine = make_engine(golden, way);
+        std::vector<int32_t> tokens, continuations;
+        std::vector<int64_t> offsets{0}, ends{0}, rows{0};
+        for (const GoldenScore &score : golden.scores) {
+            const auto &prompt = golden.rows[static_cast<size_t>(score.prompt)].prompt;
+            tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+            offsets.push_back(static_cast<int64_t>(tokens.size()));
+            for (const auto &c : score.continuations) {
+                continuations.insert(continuations.end(), c.begin(), c.end());
+                ends.push_back(static_cast<int64_t>(continuations.size()));
+            }
+            rows.push_back(static_cast<int64_t>(ends.size()) - 1);
+        }
+        CHECK(batchllm_add_scores(engine.get(), static_cast<int64_t>(golden.scores.size()),
+                                  tokens.data(), offsets.data(), continuations.data(), ends.data(),
+                                  rows.data(), nullptr));
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, golden.scores.size());
+        for (int64_t i = 0; i < results->count; ++i) {
+            const GoldenScore &score = golden.scores[results->tags[i]];
+            for (size_t c = 0; c < score.logprobs.size(); ++c) {
+                const int64_t begin =
+                    results
+                        ->score_token_offsets[results->score_offsets[i] + static_cast<int64_t>(c)];
+                for (size_t t = 0; t < score.logprobs[c].size(); ++t) {
+                    const double got = static_cast<double>(
+                        results->score_logprobs[begin + static_cast<int64_t>(t)]);
+                    if (!(std::fabs(got - score.logprobs[c][t]) <= 2e-3)) {
+                        fail_msg("%s: score %d, continuation %d, token %d: %g and not %g",
+                                 golden.directory.c_str(), int(i), int(c), int(t), got,
+                                 score.logprobs[c][t]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Tokens and log-probabilities of a job, by tag and sample.
+std::vector<std::vector<int32_t>> outputs(const batchllm_results &results) {
+    std::vector<std::vector<int32_t>> out(static_cast<size_t>(results.count));
+    std::vector<std::pair<uint64_t, int32_t>> order;
+    for (int64_t i = 0; i < results.count; ++i) {
+        order.emplace_back(results.tags[i], results.samples[i]);
+    }
+    std::sort(order.begin(), order.end());
+    for (int64_t i = 0; i < results.count; ++i) {
+        const auto at = std::lower_bound(order.begin(), order.end(),
+                                         std::make_pair(results.tags[i], results.samples[i]));
+        out[static_cast<size_t>(at - order.begin())].assign(
+            results.tokens + results.token_offsets[i],
+            results.tokens + results.token_offsets[i + 1]);
+    }
+    return out;
+}
+
+batchllm_params sampled_params() {
+    batchllm_params params = plain_params();
+    params.temperature = 0.9f;
+    params.top_p = 0.95f;
+    params.top_k = 50;
+    params.min_p = 0.01f;
+    params.repetition_penalty = 1.1f;
+    params.presence_penalty = 0.2f;
+    params.frequency_penalty = 0.1f;
+    params.samples = 2;
+    params.seed = 7;
+    return params;
+}
+
+void the_same_job_twice_gives_the_same_tokens(void **) {
+    const std::vector<Golden> all = all_golden();
+    for (size_t m = 0; m < 3; ++m) {
+        for (const bool greedy : {true, false}) {
+            std::vector<std::vector<int32_t>> first;
+            for (int round = 0; round < 2; ++round) {
+                const EngineHandle engine = make_engine(all[m], half("twice", "bf16"));
+                const ResultsHandle results =
+                    run_prompts(engine.get(), all[m], greedy ? plain_params() : sampled_params());
+                if (round == 0) first = outputs(*results);
+                assert_true(outputs(*results) == first);
+                assert_int_equal(first.size(), all[m].rows.size() * (greedy ? 1 : 2));
+            }
+        }
+    }
+}
+
+// Drawn tokens depend on no rounding that differs between the two in f32, but for draws that fall
+// beside a boundary: one row in many.
+void sampled_tokens_in_f32_are_the_cpus(void **) {
+    int64_t equal = 0, all = 0;
+    const std::vector<Golden> models = all_golden();
+    for (size_t m = 0; m < models.size(); ++m) {
+        const Golden &golden = models[m];
+        for (const int variant : {0, 1, 2}) {
+            batchllm_params params = sampled_params();
+            if (variant == 1) { // no changes to the logits: all of it on the device
+                params.repetition_penalty = 1;
+                params.presence_penalty = params.frequency_penalty = 0;
+            } else if (variant == 2) {
+                params.top_k = 0;
+                params.min_p = 0;
+                params.samples = 1;
+                params.logprobs = 3;
+            }
+            batchllm_engine_options options = options_of(Way{"f32"});
+            const EngineHandle gpu = create(golden, options);
+            options.backend = "cpu";
+            const EngineHandle cpu = create(golden, options);
+            const auto a = outputs(*run_prompts(gpu.get(), golden, params));
+            const auto b = outputs(*run_prompts(cpu.get(), golden, params));
+            assert_int_equal(a.size(), b.size());
+            for (size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
+            all += static_cast<int64_t>(a.size());
+        }
+    }
+    print_message("%d of %d sampled rows are the CPU's\n", int(equal), int(all));
+    assert_true(equal * 100 >= all * 98);
+}
+
+void wrong_options_are_refused_by_name(void **) {
+    const Golden golden = all_golden()[0];
+    struct Case {
+        const char *devices, *extra;
+        int32_t status;
+        const char *text;
+    };
+    for (const Case &c : {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
+                          Case{"0,1", nullptr, BATCHLLM_ERROR_UNSUPPORTED, "one device"},
+                          Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
+                          Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
+                          Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
+        batchllm_engine_options options = options_of(Way{"wrong"});
+        options.model_dir = golden.directory.c_str();
+        options.devices = c.devices;
+        options.backend_options = c.extra;
+        batchllm_engine *engine = nullptr;
+        assert_int_equal(batchllm_engine_create(&options, &engine), c.status);
+        assert_non_null(std::strstr(batchllm_last_error(), c.text));
+    }
+    batchllm_engine_options options = options_of(Way{"memory"});
+    options.model_dir = golden.directory.c_str();
+    options.kv_memory_bytes = int64_t{1} << 50;
+    batchllm_engine *engine = nullptr;
+    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_OUT_OF_MEMORY);
+    assert_non_null(std::strstr(batchllm_last_error(), "kv_memory_bytes"));
+}
+
+// Exit status 77 tells meson that the test was skipped: no library, driver or device here.
+bool available() {
+    const Golden golden = all_golden()[0];
+    batchllm_engine_options options = options_of(Way{"probe"});
+    options.model_dir = golden.directory.c_str();
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    batchllm_engine_destroy(engine);
+    if (status != BATCHLLM_ERROR_BACKEND_UNAVAILABLE) return true;
+    std::printf("skipped: %s\n", batchllm_last_error());
+    return false;
+}
+
+} // namespace
+
+int main() {
+    if (!available()) return 77;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
+        cmocka_unit_test(f32_tokens_are_the_references_without_sharing_in_steps_of_64),
+        cmocka_unit_test(bf16_tokens_are_the_references_but_for_close_calls),
+        cmocka_unit_test(bf16_tokens_are_the_references_without_sharing),
+        cmocka_unit_test(f16_tokens_are_the_references_but_for_close_calls),
+        cmocka_unit_test(a_pool_that_hardly_holds_a_request_gives_the_same_tokens),
+        cmocka_unit_test(scores_are_the_references),
+        cmocka_unit_test(the_same_job_twice_gives_the_same_tokens),
+        cmocka_unit_test(sampled_tokens_in_f32_are_the_cpus),
+        cmocka_unit_test(wrong_options_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
