@@ -33,7 +33,8 @@
  *            batchllm_last_error() is the text of the calling thread's last failure. No exception,
  *            exit or abort crosses this interface.
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
- *            (batchllm_cancel, batchllm_interrupt). Different handles are independent.
+ *            (batchllm_cancel, batchllm_interrupt). Different handles are independent. Engines have
+ *            threads of their own, so a child of fork() must not use its parent's.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. What a function
  *            hands out through a `**` parameter is the caller's, to be given to the matching _free
  *            or _destroy, which take NULL as a no-op. On failure an out parameter is set to NULL.
@@ -227,15 +228,15 @@ BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *te
  * position of logits.
  *   continuation_rows     [n + 1] offsets: which continuations are row i's (at least one each)
  *   continuation_offsets  [continuation_rows[n] + 1] counts tokens in `continuations`
- * The results have `scores`, and no generated tokens. Of the parameters only `seed`-free ones that
- * change the distribution count: none does yet; scores are of the model's own distribution. */
+ * The results have `scores`, and no generated tokens. Sampling parameters play no part: scores are
+ * of the model's own distribution. */
 BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                                          const int64_t *offsets, const int32_t *continuations,
                                          const int64_t *continuation_offsets,
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- */
+ * params: NULL, or one struct for all rows; add_special and parse_special count, for the prompts. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
@@ -271,7 +272,8 @@ typedef struct batchllm_progress {
  * polled then. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
-/* Called after each step. Nonzero: stop. May call batchllm_poll and batchllm_add_... */
+/* Called after each step. Nonzero: stop. May call whatever takes the engine but batchllm_step and
+ * batchllm_run, which fail (STATE), and batchllm_engine_destroy. */
 typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
 
 /* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
@@ -343,7 +345,8 @@ typedef struct batchllm_stats {
     int64_t rows_done;
     int64_t rows_failed;             /* of those done, with an error status */
     int64_t rows_deduplicated;       /* answered by an equal greedy row */
-    int64_t logical_prompt_tokens;   /* of rows without error, counting n samples as n rows */
+    int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
+                                        samples as n rows */
     int64_t processed_prompt_tokens; /* computed, once each, without recomputation */
     int64_t shared_prompt_tokens;    /* logical - processed */
     int64_t recomputed_tokens;       /* computed again after preemption */
@@ -436,8 +439,9 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
                                          batchllm_plan_group_info *info);
 
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
- * one: the plan's row i is the i-th of them. Rows whose tokens are not the plan's are planned
- * afresh. The plan is copied. PLAN_MISMATCH when the tokenizer's fingerprint differs. */
+ * one. Rows are matched by their tokens, wherever they stand: the plan may be of more, of fewer or
+ * of other rows. Those whose tokens are not the plan's are planned afresh. The plan is copied.
+ * PLAN_MISMATCH when the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
 /* The plan of the rows taken by the last batchllm_build_groups, to be saved. */

@@ -152,6 +152,34 @@ static void bad_options_are_refused_by_name(void **state) {
                  "cuda");
 }
 
+/* As an application has them that forgot to set struct_size. */
+static void struct_sizes_that_nobody_compiled_are_refused(void **state) {
+    (void)state;
+    const uint32_t sizes[] = {0, 4, 7, 9, 20, 4104, 0xabababab, UINT32_MAX};
+    batchllm_engine *engine = sim_engine("vocabulary=1000");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        batchllm_engine_options options;
+        batchllm_engine_options_init(&options, sizeof options);
+        options.struct_size = sizes[i];
+        batchllm_engine *made = NULL;
+        assert_error(batchllm_engine_create(&options, &made), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "options->struct_size");
+        batchllm_params params[2] = {params_of(1), params_of(1)};
+        params[0].struct_size = sizes[i];
+        assert_error(batchllm_add_tokens(engine, 2, tokens, good, NULL, params, 2),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT, "params->struct_size");
+        batchllm_stats stats;
+        stats.struct_size = sizes[i];
+        assert_error(batchllm_engine_stats(engine, &stats), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "stats->struct_size");
+        batchllm_progress progress;
+        progress.struct_size = sizes[i];
+        assert_error(batchllm_step(engine, &progress), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "progress->struct_size");
+    }
+    batchllm_engine_destroy(engine);
+}
+
 static void each_bad_parameter_is_its_rows_error(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine("vocabulary=1000");
@@ -210,7 +238,7 @@ static void shorter_structs_take_defaults_for_the_rest(void **state) {
 
     batchllm_params params[2];
     memset(params, 0xab, sizeof params);
-    const uint32_t params_size = (uint32_t)offsetof(batchllm_params, top_p);
+    const uint32_t params_size = (uint32_t)offsetof(batchllm_params, temperature);
     char packed[2 * sizeof(batchllm_params)];
     for (int i = 0; i < 2; ++i) {
         batchllm_params_init(&params[i], params_size);
@@ -318,6 +346,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(null_handles_and_outs_are_refused_and_null_frees_do_nothing,
                                         set_up, tear_down),
         cmocka_unit_test(bad_options_are_refused_by_name),
+        cmocka_unit_test(struct_sizes_that_nobody_compiled_are_refused),
         cmocka_unit_test(each_bad_parameter_is_its_rows_error),
         cmocka_unit_test(shorter_structs_take_defaults_for_the_rest),
         cmocka_unit_test(longer_structs_are_read_unless_an_unknown_field_is_set),

@@ -32,7 +32,7 @@ const char *last_error() noexcept { return last_text; }
 Status copy_out(const char *name, const void *from, size_t size, void *to) {
     uint32_t theirs;
     std::memcpy(&theirs, to, sizeof theirs);
-    if (theirs < 2 * sizeof(uint32_t)) {
+    if (!possible_struct_size(theirs)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "%s->struct_size is %" PRIu32 ": set it to sizeof *%s before the call", name,
                      theirs, name);

@@ -43,10 +43,16 @@ Status check_column(const char *items_name, const void *items, const char *offse
     return {};
 }
 
+bool possible_struct_size(uint32_t size) {
+    constexpr uint32_t alignment = alignof(int64_t);
+    constexpr uint32_t most = 4096; // far beyond what any of the structs will grow to
+    return size >= alignment && size <= most && size % alignment == 0;
+}
+
 Status copy_known(const char *name, const void *from, void *to, size_t size) {
     uint32_t theirs;
     std::memcpy(&theirs, from, sizeof theirs);
-    if (theirs < 2 * sizeof(uint32_t)) {
+    if (!possible_struct_size(theirs)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "%s->struct_size is %" PRIu32 ": set it with the _init function", name,
                      theirs);
@@ -91,6 +97,7 @@ Result<ParamsColumn> ParamsColumn::open(const batchllm_params *params, int64_t c
     column.count_ = count;
     if (count == 0) return column;
     std::memcpy(&column.stride_, column.first_, sizeof column.stride_);
+    RETURN_IF_ERROR(column.at(0).status()); // before the stride is believed
     for (int64_t i = 0; i < count; ++i) {
         uint32_t size;
         std::memcpy(&size, column.first_ + i * int64_t{column.stride_}, sizeof size);

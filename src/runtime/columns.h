@@ -48,6 +48,11 @@ class ParamsColumn {
 // The C struct's defaults, without a null check: batchllm_params_init of a whole struct.
 batchllm_params default_params();
 
+// Whether a caller can have compiled a struct of so many bytes: whole words, and not too many. What a
+// struct_size that was never set holds is mostly refused by this, rather than read or written past
+// the struct's end; and no pointer is ever cut in two.
+bool possible_struct_size(uint32_t size);
+
 // Copies the caller's struct over defaults of which it may know only the first part. What a newer
 // caller has set beyond the library's own struct is UNSUPPORTED.
 Status copy_known(const char *name, const void *from, void *to, size_t size);
