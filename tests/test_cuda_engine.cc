@@ -4,84 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <simdjson.h>
-
 #include "batchllm.h"
+#include "golden_files.h"
 #include "testing.h"
 
 namespace {
 
-struct GoldenRow {
-    std::vector<int32_t> prompt, tokens;
-    std::vector<double> margins, logprobs;
-};
-
-struct GoldenScore {
-    int64_t prompt = 0;
-    std::vector<std::vector<int32_t>> continuations;
-    std::vector<std::vector<double>> logprobs;
-};
-
-struct Golden {
-    std::string directory;
-    int32_t new_tokens = 0;
-    std::vector<GoldenRow> rows;
-    std::vector<GoldenScore> scores;
-};
-
-std::vector<int32_t> read_ints(simdjson::dom::element array) {
-    std::vector<int32_t> values;
-    for (const auto value : array) values.push_back(static_cast<int32_t>(int64_t(value)));
-    return values;
-}
-
-std::vector<double> read_doubles(simdjson::dom::element array) {
-    std::vector<double> values;
-    for (const auto value : array) values.push_back(double(value));
-    return values;
-}
-
-std::vector<Golden> all_golden() {
-    std::vector<Golden> all;
-    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
-        simdjson::dom::parser parser;
-        const simdjson::dom::element file = parser.load(entry.path() / "golden.json");
-        Golden golden;
-        golden.directory = entry.path().string();
-        golden.new_tokens = static_cast<int32_t>(int64_t(file["new_tokens"]));
-        for (const auto row : file["rows"]) {
-            golden.rows.push_back({read_ints(row["prompt"]), read_ints(row["tokens"]),
-                                   read_doubles(row["margins"]), read_doubles(row["logprobs"])});
-        }
-        for (const auto score : file["scores"]) {
-            GoldenScore read;
-            read.prompt = int64_t(score["prompt"]);
-            for (const auto c : score["continuations"]) read.continuations.push_back(read_ints(c));
-            for (const auto l : score["logprobs"]) read.logprobs.push_back(read_doubles(l));
-            golden.scores.push_back(std::move(read));
-        }
-        all.push_back(std::move(golden));
-    }
-    return all;
-}
-
-void check(int32_t status, const char *what) {
-    if (status != BATCHLLM_OK) fail_msg("%s: %s", what, batchllm_last_error());
-}
-#define CHECK(call) check(call, #call)
-
-struct EngineDeleter {
-    void operator()(batchllm_engine *engine) const { batchllm_engine_destroy(engine); }
-};
-struct ResultsDeleter {
-    void operator()(batchllm_results *results) const { batchllm_results_free(results); }
-};
 using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
 using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 
