@@ -251,7 +251,7 @@ Status CudaBackend::check(const TokenBatch &batch) const {
     return {};
 }
 
-Status CudaBackend::run(const TokenBatch &batch, BatchOutput *output) {
+Status CudaBackend::compute(const TokenBatch &batch, BatchOutput *output) {
     RETURN_IF_ERROR(failed_);
     const auto start = Clock::now();
     RETURN_IF_ERROR(check(batch));

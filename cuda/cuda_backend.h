@@ -21,14 +21,13 @@
 
 namespace batchllm::cuda {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public SynchronousBackend {
   public:
     static Result<std::unique_ptr<CudaBackend>> create(const Model &model,
                                                        const BackendOptions &options);
     ~CudaBackend() override;
 
     const BackendInfo &info() const override { return info_; }
-    Status run(const TokenBatch &batch, BatchOutput *output) override;
     double last_run_seconds() const override { return last_run_seconds_; }
 
     Forward &forward() { return *forward_; }
@@ -36,6 +35,7 @@ class CudaBackend final : public Backend {
     double host_seconds() const { return host_seconds_; } // of all runs, before the device began
 
   private:
+    Status compute(const TokenBatch &batch, BatchOutput *output) override;
     CudaBackend() = default;
     Status check(const TokenBatch &batch) const;
     Status run_checked(const TokenBatch &batch, BatchOutput *output);

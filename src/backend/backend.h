@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -42,8 +43,12 @@ struct LogitsRow {
     std::span<const int32_t> targets; // score these token ids instead
 };
 
+// A token that the batch before this one samples and that is not known yet (Backend::submit): stands in
+// TokenBatch::tokens for the sample of that batch's logits row `row`.
+constexpr int32_t fed_token(int32_t row) { return -1 - row; }
+
 struct TokenBatch {
-    std::vector<int32_t> tokens;    // [tokens] ids
+    std::vector<int32_t> tokens;    // [tokens] ids, or fed_token()s
     std::vector<int32_t> positions; // [tokens]
     std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
     std::vector<int32_t> pages;     // page numbers, node by node
@@ -83,20 +88,55 @@ struct BackendInfo {
     int32_t page_tokens = 0;
     int64_t page_bytes = 0; // all layers, keys and values
     int64_t pages = 0;
-    int64_t step_tokens = 0; // most tokens that one batch may hold
-    int32_t eos_token = -1;  // sim without a model: the id that ends a row, if any
+    int64_t step_tokens = 0;       // most tokens that one batch may hold
+    int32_t eos_token = -1;        // sim without a model: the id that ends a row, if any
+    int32_t batches_in_flight = 1; // most batches submitted and not collected
 };
 
+// Batches are computed one after another, in the order in which they were submitted. An error is final:
+// the backend is not used again, but to be destroyed.
 class Backend {
   public:
     virtual ~Backend() = default;
     virtual const BackendInfo &info() const = 0;
 
-    // Computes the batch and fills the output. An error is final: the backend is not used again.
-    virtual Status run(const TokenBatch &batch, BatchOutput *output) = 0;
+    // Starts to compute the batch, behind those in flight, of which there are fewer than
+    // info().batches_in_flight. The batch is read before this returns. Its pages may be those that a
+    // batch in flight reads or writes.
+    virtual Status submit(const TokenBatch &batch) = 0;
 
-    // Seconds of the last run, on the backend's own clock: modelled time for sim.
+    // The output of the oldest batch in flight; waits for it.
+    virtual Status collect(BatchOutput *output) = 0;
+
+    // collect() would not wait.
+    virtual bool ready() const { return true; }
+
+    // The sample of such a row can be a fed_token() of the next batch. Never where one batch is in
+    // flight at a time.
+    virtual bool feeds(const SampleInput &) const { return false; }
+
+    // Seconds of the batch collected last, on the backend's own clock: modelled time for sim.
     virtual double last_run_seconds() const = 0;
+
+    Status run(const TokenBatch &batch, BatchOutput *output) {
+        RETURN_IF_ERROR(submit(batch));
+        return collect(output);
+    }
+};
+
+// Computes a batch while it is submitted.
+class SynchronousBackend : public Backend {
+  public:
+    Status submit(const TokenBatch &batch) final { return compute(batch, &output_); }
+    Status collect(BatchOutput *output) final {
+        std::swap(*output, output_);
+        return {};
+    }
+
+  private:
+    virtual Status compute(const TokenBatch &batch, BatchOutput *output) = 0;
+
+    BatchOutput output_;
 };
 
 // Each takes its KV memory at once. model is borrowed and must outlive the backend.

@@ -185,7 +185,7 @@ Status CpuBackend::check(const TokenBatch &batch) const {
     return {};
 }
 
-Status CpuBackend::run(const TokenBatch &batch, BatchOutput *output) {
+Status CpuBackend::compute(const TokenBatch &batch, BatchOutput *output) {
     const auto start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(check(batch));
     const size_t rows = batch.logits.size();

@@ -9,18 +9,18 @@
 
 namespace batchllm::cpu {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public SynchronousBackend {
   public:
     static Result<std::unique_ptr<CpuBackend>> create(const Model &model,
                                                       const BackendOptions &options);
 
     const BackendInfo &info() const override { return info_; }
-    Status run(const TokenBatch &batch, BatchOutput *output) override;
     double last_run_seconds() const override { return last_run_seconds_; }
 
     PartSeconds &seconds() { return forward_->seconds(); }
 
   private:
+    Status compute(const TokenBatch &batch, BatchOutput *output) override;
     CpuBackend() = default;
     Status check(const TokenBatch &batch) const;
     void choose(const TokenBatch &batch, int64_t first, int64_t count, BatchOutput *output);

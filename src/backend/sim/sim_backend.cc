@@ -88,7 +88,7 @@ void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
     }
 }
 
-Status SimBackend::run(const TokenBatch &batch, BatchOutput *output) {
+Status SimBackend::compute(const TokenBatch &batch, BatchOutput *output) {
     int64_t slots = 0; // read or written
     for (const ContextNode &node : batch.nodes) slots += node.length + node.token_count;
     const double linear =

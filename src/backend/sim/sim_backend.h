@@ -16,18 +16,18 @@
 
 namespace batchllm {
 
-class SimBackend : public Backend {
+class SimBackend : public SynchronousBackend {
   public:
     SimBackend(const SimOptions &options, const BackendOptions &backend_options);
 
     const BackendInfo &info() const override { return info_; }
-    Status run(const TokenBatch &batch, BatchOutput *output) override;
     double last_run_seconds() const override { return seconds_; }
 
     // Output length of a row that does not ignore EOS, the EOS included; 0: without end.
     int64_t output_length(uint64_t random_key) const;
 
   private:
+    Status compute(const TokenBatch &batch, BatchOutput *output) override;
     void sample_row(const SampleInput &input, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
 
