@@ -1,6 +1,6 @@
 // Checks the fused attention against a float64 reference on random shapes, and times it.
-//   attention --check [seed]   random shapes, page tables, windows, node forests
-//   attention                  the brief's table: microseconds a launch (CUDA graph of launches over
+//   attention [--family sm80|sm90] --check [seed]   random shapes, page tables, windows, node forests
+//   attention [--family sm80|sm90]                  the brief's table: microseconds a launch (CUDA graph of launches over
 //                              enough pools to leave L2), TB/s of the bytes that must move, TFLOP/s
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
-#include "attention_worklist.h"
+#include "attention_family.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -31,6 +30,8 @@ using namespace batchllm::cuda;
     } while (0)
 
 namespace {
+
+const AttentionFamily *family; // main chooses it
 
 struct Shape {
     int heads, kv_heads, head_dim, window = 0;
@@ -142,6 +143,7 @@ struct Setup {
         options.window = s.window;
         options.sms = sm_count();
         options.share = share;
+        family->set_costs(&options);
         auto setting = [](const char *name, double &value) {
             if (const char *text = std::getenv(name)) value = std::atof(text);
         };
@@ -227,7 +229,7 @@ double check(const Case &c, bool share, uint64_t seed, int rows, bool poison) {
     // Twice: the second launch finds what the first left behind, and must give the same bits.
     std::vector<uint16_t> first(out.size());
     for (int run = 0; run < 2; ++run) {
-        CHECK(launch_attention(setup.a, sm_count(), nullptr));
+        CHECK(family->launch(setup.a, sm_count(), nullptr));
         CHECK(cudaDeviceSynchronize());
         CHECK(cudaMemcpy((run == 0 ? first : out).data(), setup.a.out, out.size() * 2,
                          cudaMemcpyDeviceToHost));
@@ -348,7 +350,7 @@ double time_us(const Case &c, bool share, double *moved, double *flops, Worklist
     for (int i = 0; i < launches; ++i) {
         AttentionArguments a = setup.a;
         a.kv = static_cast<const uint16_t *>(setup.a.kv) + setup.pool_elements * (i % copies);
-        CHECK(launch_attention(a, sm_count(), stream));
+        CHECK(family->launch(a, sm_count(), stream));
     }
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&executable, graph, 0));
@@ -423,6 +425,21 @@ int main(int argc, char **argv) {
         std::printf("skipped: no CUDA device\n");
         return 77; // Meson's number for a skipped test
     }
+    cudaDeviceProp properties{};
+    CHECK(cudaGetDeviceProperties(&properties, 0));
+    std::string name = "auto";
+    if (argc > 2 && std::string(argv[1]) == "--family") {
+        name = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
+    family = find_attention(name, properties.major, properties.minor);
+    if (family == nullptr) {
+        std::printf("skipped: no attention %s for compute capability %d.%d\n", name.c_str(),
+                    properties.major, properties.minor);
+        return 77;
+    }
+    std::printf("attention %s on %s\n", family->name, properties.name);
     if (argc > 1 && std::string(argv[1]) == "--check") {
         return run_checks(argc > 2 ? static_cast<unsigned>(std::atoi(argv[2]))
                                    : std::random_device()());

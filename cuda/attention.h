@@ -3,8 +3,8 @@
 // The host builds a worklist once a step (attention_worklist.h); every layer reuses it. An item is a
 // set of query tokens against up to two stretches of keys. One item and one KV head are a job; CTAs
 // take jobs from two queues until both are empty:
-//   matrix queue  up to 128 query rows (tokens x query heads of the KV head) on wgmma; bound by math
-//   stream queue  up to 16 query rows on mma.sync; bound by reading the keys and values
+//   matrix queue  up to 128 query rows (tokens x query heads of the KV head); bound by math
+//   stream queue  up to 16 query rows; bound by reading the keys and values
 // A token that several items cover gets a partial (O, log-sum-exp) from each; the item that arrives
 // last merges them, in slot order, so that the result does not depend on timing.
 //
@@ -77,7 +77,11 @@ struct AttentionArguments {
     int32_t *queues;              // [4] zero; left zero
 };
 
-// Enqueues the launch. Pointers are to device memory. Takes sms CTAs.
-cudaError_t launch_attention(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+// Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
+// a device runs: attention_family.h.
+cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream); // mma.sync, any device from sm_80 on
+cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream); // wgmma, sm_90a alone
 
 } // namespace batchllm::cuda

@@ -13,6 +13,7 @@ constexpr int64_t kDefaultStepTokens = 4096;
 constexpr int64_t kHostRows = 64;
 constexpr double kDefaultKvFraction = 0.9;
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
+constexpr int kLeastCapability = 8; // bf16, mma.sync, cp.async
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,11 +70,12 @@ Result<cudaDeviceProp> open_device(int device) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": device %d: %s", device,
                      cudaGetErrorString(asked));
     }
-    if (properties.major != 9 || properties.minor != 0) {
+    if (properties.major < kLeastCapability) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
-                     "backend \"cuda\": device %d (%s) has compute capability %d.%d; this version "
-                     "is built for 9.0 (H100, H200) alone",
-                     device, properties.name, properties.major, properties.minor);
+                     "backend \"cuda\": device %d (%s) has compute capability %d.%d; it needs %d.0 "
+                     "(A100) or later",
+                     device, properties.name, properties.major, properties.minor,
+                     kLeastCapability);
     }
     const cudaError_t set = cudaSetDevice(device);
     const cudaError_t made = set == cudaSuccess ? cudaFree(nullptr) : set; // makes the context
@@ -90,8 +92,11 @@ Result<bool> read_switch(const std::string &key, const std::string &value) {
                  value.c_str());
 }
 
-Result<ForwardOptions> read_options(const Model &model, const BackendOptions &options) {
+Result<ForwardOptions> read_options(const Model &model, const BackendOptions &options,
+                                    const cudaDeviceProp &device) {
     ForwardOptions read;
+    read.sms = device.multiProcessorCount;
+    std::string attention = "auto";
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {
         read.element = model.config.dtype == DType::f32 ? DType::bf16 : model.config.dtype;
@@ -117,6 +122,8 @@ Result<ForwardOptions> read_options(const Model &model, const BackendOptions &op
             ASSIGN_OR_RETURN(read.tune, read_switch(key, value));
         } else if (key == "share_attention") {
             ASSIGN_OR_RETURN(read.share_attention, read_switch(key, value));
+        } else if (key == "attention") {
+            attention = value;
         } else if (key == "profile") {
             ASSIGN_OR_RETURN(read.profile, read_switch(key, value));
         } else if (key == "random_weights") {
@@ -124,9 +131,16 @@ Result<ForwardOptions> read_options(const Model &model, const BackendOptions &op
         } else {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, "
-                         "share_attention, profile and random_weights",
+                         "share_attention, attention, profile and random_weights",
                          key.c_str());
         }
+    }
+    read.attention = find_attention(attention, device.major, device.minor);
+    if (read.attention == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend option attention=%s: auto, sm80 or sm90 (compute capability 9.0 "
+                     "alone); %s has %d.%d",
+                     attention.c_str(), device.name, device.major, device.minor);
     }
     return read;
 }
@@ -170,8 +184,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
                                                          const BackendOptions &options) {
     ASSIGN_OR_RETURN(const int device, read_device(options.devices));
     ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
-    ASSIGN_OR_RETURN(ForwardOptions forward, read_options(model, options));
-    forward.sms = properties.multiProcessorCount;
+    ASSIGN_OR_RETURN(const ForwardOptions forward, read_options(model, options, properties));
 
     std::unique_ptr<CudaBackend> backend(new CudaBackend());
     backend->device_ = device;

@@ -4,6 +4,7 @@
 // compute_type: auto (the model's; bf16 for f32), bf16, f16, or f32 (slow, for checks). Options:
 //   residual=f32|element  type of the residual stream
 //   tuning=0|1            times cuBLASLt's candidates at each new shape instead of taking the first
+//   attention=auto|sm80|sm90  the family of attention kernels; auto: the device's best
 //   share_attention=0|1   0: no request reads a prefix together with others (for comparison)
 //   profile=0|1           events between a step's parts
 //   random_weights=0|1    made on the device; the model's tensors are not read (for benches)

@@ -142,6 +142,7 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
         options.head_dim = padded_dim_;
         options.window = window.size;
         options.sms = options_.sms;
+        options_.attention->set_costs(&options);
         options.share = options_.share_attention;
         build_worklist(attention_nodes_, static_cast<int32_t>(tokens_), options, &window.list);
         if (window.list.slots > slots_) { // more partials than there is room for: split nothing
@@ -295,7 +296,7 @@ Status Forward::attention(size_t index, const Staging &staging, cudaStream_t str
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
     a.queues = a.arrivals + rows_ * config_.kv_heads;
-    return check_cuda(launch_attention(a, options_.sms, stream), "attention");
+    return check_cuda(options_.attention->launch(a, options_.sms, stream), "attention");
 }
 
 Status Forward::feed_forward(const DeviceLayer &w, void *residual, int64_t rows,

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "attention_family.h"
 #include "attention_plain.h"
-#include "attention_worklist.h"
 #include "backend/backend.h"
 #include "linear.h"
 #include "profile.h"
@@ -31,6 +31,7 @@ struct ForwardOptions {
     uint64_t seed = 0;
     int32_t threads = 0;
     int32_t sms = 0;
+    const AttentionFamily *attention = nullptr; // of the device
 };
 
 class Forward {

@@ -1,0 +1,594 @@
+// Fused attention for every device from sm_80 on: O = softmax(scale Q K^T) V over paged keys and
+// values, by mma.sync m16n8k16 and cp.async.
+//
+// Persistent: one to three CTAs an SM take jobs from the two queues until both are empty. Keys and
+// values go through a ring of slots in shared memory, as many as the device has room for, each filled
+// while those before it are computed on:
+//   matrix job  a slot is kKeys keys of K or of V: K0 V0 K1 V1 ... The warps share it; each has
+//               16 kRowTiles of the 128 query rows, its scores and its part of O in registers.
+//   stream job  each of four warps has every page's 16 keys of its own, a ring of its own for them (a
+//               slot is their K or V), all (up to 16) query rows and a running maximum of its own.
+//               The warps do not wait for one another before they merge at the end.
+// Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
+//
+// Measured on an H200 (bench/attention --family sm80): see docs/performance.md.
+#include "attention_common.cuh"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kStreamWarps = 4;
+constexpr int kMostSlots = 8; // wait_pending knows so many
+
+template <int HeadDim> struct Shape {
+    // Registers decide: a thread has HeadDim / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
+    static constexpr int kWarps = HeadDim <= 128 ? 4 : 8;
+    static constexpr int kThreads = 32 * kWarps;
+    static constexpr int kRowTiles = kMatrixRows / (16 * kWarps);
+    static constexpr int kKeys = HeadDim <= 128 ? 64 : 32;
+    static constexpr int kMostCtas = HeadDim == 64 ? 3 : HeadDim == 128 ? 2 : 1; // an SM
+    static constexpr int kSlotBytes = kKeys * HeadDim * 2;
+    static constexpr int kQueryBytes = kMatrixRows * HeadDim * 2;
+    static constexpr int kStreamSlotBytes = 16 * HeadDim * 2;
+    static constexpr int kResultStride = HeadDim + 8;           // floats; few bank conflicts
+    static constexpr int kBlockBytes = kPageKeys * HeadDim * 2; // one page's K or V of a head
+    static constexpr int kHalfBlock = kPageKeys * 128;
+    static constexpr int bytes(int slots) { return kQueryBytes + slots * kSlotBytes; }
+};
+
+struct Rest {
+    int number; // of the job; -1: no more
+    AttentionItem item;
+    AttentionRow rows[kMatrixRows]; // its query tokens
+    float max_sum[kStreamWarps][kStreamRows][2];
+    uint8_t merge_list[kMatrixRows]; // of rows
+    int merge_count;
+};
+constexpr int kRestBytes = 3072; // with the alignment of what follows
+static_assert(sizeof(Rest) <= kRestBytes);
+
+__device__ __forceinline__ void wait_pending(int groups) {
+    switch (groups) {
+    case 0:
+        return copy_async_wait<0>();
+    case 1:
+        return copy_async_wait<1>();
+    case 2:
+        return copy_async_wait<2>();
+    case 3:
+        return copy_async_wait<3>();
+    case 4:
+        return copy_async_wait<4>();
+    case 5:
+        return copy_async_wait<5>();
+    default:
+        return copy_async_wait<kMostSlots - 2>();
+    }
+}
+
+// After all rows of a job are written: merges what this job completed.
+template <int HeadDim, typename T>
+__device__ void merge_partials(const AttentionArguments &a, int kv_head, int ratio, Rest &rest) {
+    using S = Shape<HeadDim>;
+    __threadfence();
+    if (threadIdx.x == 0) rest.merge_count = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < rest.item.row_count; i += S::kThreads) {
+        const AttentionRow row = rest.rows[i];
+        if (row.slot >= 0 && last_partial(a, row.token, kv_head)) {
+            rest.merge_list[atomicAdd(&rest.merge_count, 1)] = static_cast<uint8_t>(i);
+        }
+    }
+    __threadfence();
+    __syncthreads();
+    for (int i = threadIdx.x / 32; i < rest.merge_count * ratio; i += S::kWarps) {
+        merge_row<HeadDim, T>(a, rest.rows[rest.merge_list[i / ratio]].token,
+                              kv_head * ratio + i % ratio, threadIdx.x % 32);
+    }
+}
+
+template <int HeadDim, typename T> __device__ void
+matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots, Rest &rest) {
+    using S = Shape<HeadDim>;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int ratio = a.heads / a.kv_heads;
+    const float c = a.scale * kLog2e;
+    const uint32_t ring = queries + S::kQueryBytes;
+
+    // Queries: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
+    for (int i = thread; i < kMatrixRows * HeadDim / 8; i += S::kThreads) {
+        const int r = i / (HeadDim / 8), chunk = i % (HeadDim / 8);
+        const int index = r / ratio;
+        const bool valid = index < rest.item.row_count;
+        const int token = valid ? rest.rows[index].token : 0;
+        copy_async(queries + chunk / 8 * (kMatrixRows * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4),
+                   static_cast<const T *>(a.q) + token * a.q_stride +
+                       (kv_head * ratio + r % ratio) * HeadDim + chunk * 8,
+                   valid);
+    }
+
+    const int n0 = tiles(rest.item.stretch[0].keys, S::kKeys);
+    const int n = n0 + tiles(rest.item.stretch[1].keys, S::kKeys);
+    int issued = 0; // slots filled: K and V of each tile in turn
+    uint32_t into = ring;
+    const auto page_of = [&](int tile) {
+        const KeyStretch &stretch = rest.item.stretch[tile < n0 ? 0 : 1];
+        return __ldg(a.pages + stretch.page_begin +
+                     (tile < n0 ? tile : tile - n0) * S::kKeys / kPageKeys);
+    };
+    int page = page_of(0), next_page = 0;
+    const auto issue = [&] {
+        if (issued < 2 * n) {
+            const int tile = issued / 2, which = issued % 2;
+            if (which == 0) {
+                if (tile > 0) page = next_page;
+                if (tile + 1 < n) next_page = page_of(tile + 1); // needed two slots later
+            }
+            const int keys = rest.item.stretch[tile < n0 ? 0 : 1].keys;
+            const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
+            const auto *from =
+                static_cast<const unsigned char *>(a.kv) +
+                ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * S::kBlockBytes +
+                key % kPageKeys * 128;
+#pragma unroll
+            for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
+                constexpr int kHalfChunks = S::kKeys * 8;
+                const int half = i * S::kThreads / kHalfChunks;
+                const int chunk = thread + i * S::kThreads % kHalfChunks;
+                copy_async(into + (half * kHalfChunks + chunk) * 16,
+                           from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
+            }
+            into =
+                into + S::kSlotBytes == ring + slots * S::kSlotBytes ? ring : into + S::kSlotBytes;
+        }
+        ++issued;
+        copy_async_commit(); // an empty group too: the waits count them
+    };
+    for (int i = 0; i + 1 < slots; ++i) issue();
+
+    float o[S::kRowTiles][HeadDim / 2];
+    float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
+#pragma unroll
+    for (int t = 0; t < S::kRowTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < HeadDim / 2; ++i) o[t][i] = 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            maximum[t][i] = -INFINITY;
+            sum[t][i] = 0;
+        }
+    }
+    const int first_row = warp * 16 * S::kRowTiles;
+    // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
+    // with the row and with the step's own.
+    const uint32_t q_lane = queries + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+    const uint32_t k_lane = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4);
+    const uint32_t v_lane = (lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4);
+
+    uint32_t slot = ring;
+    const auto next_slot = [&] {
+        wait_pending(slots - 2);
+        __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
+        issue();
+    };
+    const auto leave_slot = [&] {
+        slot = slot + S::kSlotBytes == ring + slots * S::kSlotBytes ? ring : slot + S::kSlotBytes;
+    };
+    for (int tile = 0; tile < n; ++tile) {
+        float s[S::kRowTiles][S::kKeys / 2];
+        next_slot();
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < S::kKeys / 2; ++i) s[t][i] = 0;
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k) {
+            uint32_t q[S::kRowTiles][4];
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t) {
+                load_matrix(q[t], (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
+            }
+#pragma unroll
+            for (int j = 0; j < S::kKeys / 16; ++j) {
+                uint32_t b[4];
+                load_matrix(b,
+                            (slot + (k_lane ^ k % 4 * 32)) + k / 4 * (S::kKeys * 128) + j * 2048);
+#pragma unroll
+                for (int t = 0; t < S::kRowTiles; ++t) {
+                    mma_sync(&s[t][j * 8], q[t], b[0], b[1], T());
+                    mma_sync(&s[t][j * 8 + 4], q[t], b[2], b[3], T());
+                }
+            }
+        }
+        leave_slot();
+
+        const KeyStretch stretch = rest.item.stretch[tile < n0 ? 0 : 1];
+        const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
+        const bool needed =
+            key + S::kKeys > stretch.keys ||
+            stretch.start + key + S::kKeys - 1 > rest.item.min_position ||
+            (a.window > 0 && stretch.start + key <= rest.item.max_position - a.window);
+        uint32_t p[S::kRowTiles][S::kKeys / 4];
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) {
+            if (needed) {
+                Row row[2];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int index = (first_row + t * 16 + lane / 4 + 8 * i) / ratio;
+                    row[i].position = index < rest.item.row_count ? rest.rows[index].position : 0;
+                }
+                mask(s[t], row, stretch, key + lane % 4 * 2, a.window);
+            }
+            float factor[2];
+            softmax(s[t], maximum[t], sum[t], factor, c);
+#pragma unroll
+            for (int i = 0; i < S::kKeys / 4; ++i)
+                p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], T());
+            if (factor[0] != 1.f || factor[1] != 1.f) {
+#pragma unroll
+                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[i / 2 % 2];
+            }
+        }
+
+        next_slot();
+#pragma unroll
+        for (int j = 0; j < S::kKeys / 16; ++j) {
+#pragma unroll
+            for (int d = 0; d < HeadDim / 16; ++d) {
+                uint32_t b[4];
+                load_matrix_transposed(b, (slot + (v_lane ^ d % 4 * 32)) +
+                                              d / 4 * (S::kKeys * 128) + j * 2048);
+#pragma unroll
+                for (int t = 0; t < S::kRowTiles; ++t) {
+                    mma_sync(&o[t][d * 8], &p[t][j * 4], b[0], b[1], T());
+                    mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], b[2], b[3], T());
+                }
+            }
+        }
+        leave_slot();
+    }
+
+#pragma unroll
+    for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float total = sum[t][i];
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            const int r = first_row + t * 16 + lane / 4 + 8 * i;
+            if (r / ratio >= rest.item.row_count) continue;
+            const AttentionRow entry = rest.rows[r / ratio];
+            const Row row{entry.token, entry.slot, kv_head * ratio + r % ratio, entry.position,
+                          true};
+            const float inverse = total > 0 ? 1.f / total : 0.f;
+#pragma unroll
+            for (int j = 0; j < HeadDim / 8; ++j) {
+                write_pair<T>(a, row, HeadDim, j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
+                              o[t][j * 4 + i * 2 + 1] * inverse);
+            }
+            if (row.slot >= 0 && lane % 4 == 0) {
+                a.partial_lse[static_cast<int64_t>(row.slot) * a.heads + row.head] =
+                    total > 0 ? maximum[t][i] * c + log2f(total) : -INFINITY;
+            }
+        }
+}
+
+// One of a stream job's warps: its keys of every page against all query rows; the result, not
+// normalised, in o.
+template <int HeadDim, typename T>
+__device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t ring, int slots,
+                            const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
+                            float (&sum)[2]) {
+    using S = Shape<HeadDim>;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int ratio = a.heads / a.kv_heads;
+    const int rows = rest.item.row_count * ratio;
+    const float c = a.scale * kLog2e;
+
+    // Pages in which this warp has keys, both stretches in a row; their numbers in the lanes, 32 at
+    // once, one batch early.
+    const int n0 = tiles(max(0, rest.item.stretch[0].keys - warp * 16), kPageKeys);
+    const int n = n0 + tiles(max(0, rest.item.stretch[1].keys - warp * 16), kPageKeys);
+    const auto pages_from = [&](int base) {
+        const int i = base + lane;
+        if (i >= n) return 0;
+        return __ldg(a.pages + (i < n0 ? rest.item.stretch[0].page_begin + i
+                                       : rest.item.stretch[1].page_begin + i - n0));
+    };
+    int pages = pages_from(0), next_pages = pages_from(32);
+    int issued = 0; // slots filled: this warp's K and V of each page in turn
+    uint32_t into = ring;
+    const auto issue = [&] {
+        const int at = issued / 2;
+        if (at < n) {
+            if (issued % 64 == 0 && issued > 0) {
+                pages = next_pages;
+                next_pages = pages_from(at + 32);
+            }
+            const int page = __shfl_sync(~0u, pages, at % 32);
+            const int keys = at < n0 ? rest.item.stretch[0].keys - at * kPageKeys
+                                     : rest.item.stretch[1].keys - (at - n0) * kPageKeys;
+            const auto *from =
+                static_cast<const unsigned char *>(a.kv) +
+                ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + issued % 2) *
+                    S::kBlockBytes +
+                warp * 2048 + lane * 16;
+#pragma unroll
+            for (int i = 0; i < S::kStreamSlotBytes / 512; ++i) {
+                copy_async(into + i * 512 + lane * 16, from + i / 4 * S::kHalfBlock + i % 4 * 512,
+                           warp * 16 + i % 4 * 4 + lane / 8 < keys);
+            }
+            into = into + S::kStreamSlotBytes == ring + slots * S::kStreamSlotBytes
+                       ? ring
+                       : into + S::kStreamSlotBytes;
+        }
+        ++issued;
+        copy_async_commit();
+    };
+    for (int i = 0; i + 1 < slots; ++i) issue();
+
+    Row row[2];
+    uint32_t q[HeadDim / 16][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int r = lane / 4 + 8 * i;
+        row[i].valid = r < rows;
+        const AttentionRow entry = rest.rows[row[i].valid ? r / ratio : 0];
+        row[i].position = entry.position;
+        const T *from = static_cast<const T *>(a.q) + entry.token * a.q_stride +
+                        (kv_head * ratio + r % ratio) * HeadDim + lane % 4 * 2;
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                q[k][i + 2 * e] =
+                    row[i].valid
+                        ? __ldg(reinterpret_cast<const unsigned int *>(from + k * 16 + e * 8))
+                        : 0;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < HeadDim / 2; ++i) o[i] = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        maximum[i] = -INFINITY;
+        sum[i] = 0;
+    }
+
+    const uint32_t k_lane = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4);
+    const uint32_t v_lane = (lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4);
+    uint32_t slot = ring;
+    const auto next_slot = [&] {
+        wait_pending(slots - 2);
+        __syncwarp(); // the slot is full; all lanes are done with the one before
+        issue();
+    };
+    const auto leave_slot = [&] {
+        slot = slot + S::kStreamSlotBytes == ring + slots * S::kStreamSlotBytes
+                   ? ring
+                   : slot + S::kStreamSlotBytes;
+    };
+    for (int at = 0; at < n; ++at) {
+        next_slot();
+        float s[8] = {};
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k) {
+            uint32_t b[4];
+            load_matrix(b, (slot + (k_lane ^ k % 4 * 32)) + k / 4 * 2048);
+            mma_sync(s, q[k], b[0], b[1], T());
+            mma_sync(s + 4, q[k], b[2], b[3], T());
+        }
+        leave_slot();
+        const KeyStretch stretch = rest.item.stretch[at < n0 ? 0 : 1];
+        const int key = (at < n0 ? at : at - n0) * kPageKeys + warp * 16;
+        const bool needed =
+            key + 16 > stretch.keys || stretch.start + key + 15 > rest.item.min_position ||
+            (a.window > 0 && stretch.start + key <= rest.item.max_position - a.window);
+        if (needed) mask(s, row, stretch, key + lane % 4 * 2, a.window);
+        float factor[2];
+        softmax(s, maximum, sum, factor, c);
+        uint32_t p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
+#pragma unroll
+        for (int i = 0; i < HeadDim / 2; ++i) o[i] *= factor[i / 2 % 2];
+        next_slot();
+#pragma unroll
+        for (int d = 0; d < HeadDim / 16; ++d) {
+            uint32_t b[4];
+            load_matrix_transposed(b, (slot + (v_lane ^ d % 4 * 32)) + d / 4 * 2048);
+            mma_sync(&o[d * 8], p, b[0], b[1], T());
+            mma_sync(&o[d * 8 + 4], p, b[2], b[3], T());
+        }
+        leave_slot();
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+        sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+    }
+}
+
+template <int HeadDim, typename T> __device__ void
+stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, int slots, Rest &rest) {
+    using S = Shape<HeadDim>;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int ratio = a.heads / a.kv_heads;
+    const int rows = rest.item.row_count * ratio;
+    const float c = a.scale * kLog2e;
+    const bool works = S::kWarps == kStreamWarps || warp < kStreamWarps;
+
+    float o[HeadDim / 2], maximum[2], sum[2];
+    if (works) {
+        stream_keys<HeadDim, T>(a, kv_head,
+                                shared_address(shared) + warp * slots * S::kStreamSlotBytes, slots,
+                                rest, o, maximum, sum);
+    }
+    // The rings become [warp][row][kResultStride], not normalised.
+    auto *results = reinterpret_cast<float *>(shared);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int r = lane / 4 + 8 * i;
+        if (!works || r >= rows) continue;
+        float *to = results + (warp * kStreamRows + r) * S::kResultStride + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < HeadDim / 8; ++j) {
+            *reinterpret_cast<float2 *>(to + j * 8) =
+                make_float2(o[j * 4 + i * 2], o[j * 4 + i * 2 + 1]);
+        }
+        if (lane % 4 == 0) {
+            rest.max_sum[warp][r][0] = maximum[i] * c;
+            rest.max_sum[warp][r][1] = sum[i];
+        }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < rows * (HeadDim / 4); e += S::kThreads) {
+        const int r = e / (HeadDim / 4), column = e % (HeadDim / 4) * 4;
+        float top = -INFINITY;
+#pragma unroll
+        for (int w = 0; w < kStreamWarps; ++w) top = fmaxf(top, rest.max_sum[w][r][0]);
+        const float base = top == -INFINITY ? 0.f : top;
+        float total = 0;
+        float4 x = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < kStreamWarps; ++w) {
+            const float weight = exp2_approximate(rest.max_sum[w][r][0] - base);
+            const float4 part = *reinterpret_cast<const float4 *>(
+                results + (w * kStreamRows + r) * S::kResultStride + column);
+            total += weight * rest.max_sum[w][r][1];
+            x.x += weight * part.x;
+            x.y += weight * part.y;
+            x.z += weight * part.z;
+            x.w += weight * part.w;
+        }
+        const float inverse = total > 0 ? 1.f / total : 0.f;
+        const AttentionRow entry = rest.rows[r / ratio];
+        const Row row{entry.token, entry.slot, kv_head * ratio + r % ratio, 0, true};
+        write_pair<T>(a, row, HeadDim, column, x.x * inverse, x.y * inverse);
+        write_pair<T>(a, row, HeadDim, column + 2, x.z * inverse, x.w * inverse);
+        if (row.slot >= 0 && column == 0) {
+            a.partial_lse[static_cast<int64_t>(row.slot) * a.heads + row.head] =
+                total > 0 ? top + log2f(total) : -INFINITY;
+        }
+    }
+}
+
+// slots: of the matrix jobs' ring; stream_slots: of each warp's in the same memory. half: CTAs up to
+// this number prefer the matrix queue, 0: every second one.
+struct Layout {
+    int slots, stream_slots, half;
+};
+
+template <int HeadDim, typename T>
+__global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMostCtas)
+    attention(const __grid_constant__ AttentionArguments a, const __grid_constant__ Layout layout) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    __shared__ Rest rest;
+    const int lane = threadIdx.x % 32;
+    const int block = static_cast<int>(blockIdx.x);
+    JobSource source{a, layout.half > 0 ? (block < layout.half ? 0 : 1) : block & 1};
+    while (true) {
+        if (threadIdx.x < 32) { // warp 0 fetches the job; lane 0 alone draws
+            int number = 0;
+            if (lane == 0) number = source.take();
+            number = __shfl_sync(~0u, number, 0);
+            if (number >= 0) {
+                constexpr int kWords = sizeof(AttentionItem) / 4;
+                const auto *item = reinterpret_cast<const int *>(&a.items[number / a.kv_heads]);
+                const int word = lane < kWords ? __ldg(item + lane) : 0;
+                if (lane < kWords) reinterpret_cast<int *>(&rest.item)[lane] = word;
+                const int row_begin =
+                    __shfl_sync(~0u, word, offsetof(AttentionItem, row_begin) / 4);
+                const int row_count =
+                    __shfl_sync(~0u, word, offsetof(AttentionItem, row_count) / 4);
+                const auto *rows = reinterpret_cast<const int4 *>(a.rows + row_begin);
+                for (int i = lane; i < row_count; i += 32) {
+                    reinterpret_cast<int4 *>(rest.rows)[i] = __ldg(rows + i);
+                }
+            }
+            if (lane == 0) rest.number = number;
+        }
+        __syncthreads();
+        const int number = rest.number;
+        if (number < 0) break;
+        const int kv_head = number % a.kv_heads;
+        if (number < a.matrix_items * a.kv_heads) {
+            matrix_job<HeadDim, T>(a, kv_head, shared_address(shared), layout.slots, rest);
+        } else {
+            stream_job<HeadDim, T>(a, kv_head, shared, layout.stream_slots, rest);
+        }
+        if (rest.item.partial) merge_partials<HeadDim, T>(a, kv_head, a.heads / a.kv_heads, rest);
+        __syncthreads(); // all are done with the shared memory
+    }
+    if (threadIdx.x == 0) leave_queues(a);
+}
+
+template <int HeadDim, typename T>
+cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
+    using S = Shape<HeadDim>;
+    int device = 0, of_sm = 0, of_block = 0, reserved = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    const auto ask = [&](int *value, cudaDeviceAttr what) {
+        if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, what, device);
+    };
+    ask(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    ask(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    ask(&reserved, cudaDevAttrReservedSharedMemoryPerBlock);
+    if (status != cudaSuccess) return status;
+    // As many CTAs an SM as leave each at least two slots.
+    Layout layout{};
+    int ctas = S::kMostCtas;
+    for (;; --ctas) {
+        if (ctas == 0) return cudaErrorInvalidConfiguration;
+        const int room = std::min(of_block, of_sm / ctas - reserved) - kRestBytes;
+        layout.slots = std::min(kMostSlots, (room - S::kQueryBytes) / S::kSlotBytes);
+        if (layout.slots >= 2) break;
+    }
+    const int bytes = S::bytes(layout.slots);
+    layout.stream_slots = std::min(kMostSlots, bytes / (kStreamWarps * S::kStreamSlotBytes));
+    layout.half = ctas == 2 ? sms : 0;
+    const auto kernel = attention<HeadDim, T>;
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    kernel<<<sms * ctas, S::kThreads, bytes, stream>>>(a, layout);
+    return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t stream) {
+    switch (a.head_dim) {
+    case 64:
+        return launch<64, T>(a, sms, stream);
+    case 128:
+        return launch<128, T>(a, sms, stream);
+    case 256:
+        return launch<256, T>(a, sms, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+// Stream results fit in the least that a launch has, and a warp has two slots there.
+template <int HeadDim> constexpr bool fits() {
+    using S = Shape<HeadDim>;
+    return kStreamWarps * kStreamRows * S::kResultStride * 4 <= S::bytes(2) &&
+           2 * kStreamWarps * S::kStreamSlotBytes <= S::bytes(2) &&
+           S::bytes(2) + kRestBytes <= 99 * 1024;
+}
+static_assert(fits<64>() && fits<128>() && fits<256>());
+
+} // namespace
+
+cudaError_t launch_attention_sm80(const AttentionArguments &a, int sms, cudaStream_t stream) {
+    if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
+    return a.type == AttentionType::bf16 ? launch_type<__nv_bfloat16>(a, sms, stream)
+                                         : launch_type<__half>(a, sms, stream);
+}
+
+} // namespace batchllm::cuda
