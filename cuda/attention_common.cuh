@@ -75,8 +75,10 @@ __device__ __forceinline__ Row read_row(const AttentionArguments &a, const Atten
 }
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
-template <int Count> __device__ __forceinline__ void
-softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)[2], float c) {
+// A maximum is left as it is while the scores are at most `slack` above it: the factor is then 1.
+template <int Count> __device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2],
+                                                             float (&sum)[2], float (&factor)[2],
+                                                             float c, float slack = 0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float top = maximum[i];
@@ -86,6 +88,7 @@ softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        if (top - maximum[i] <= slack) top = maximum[i];
         const float base = top == -INFINITY ? 0.f : top * c;
         factor[i] = exp2_approximate(maximum[i] * c - base);
         maximum[i] = top;

@@ -12,8 +12,8 @@ void costs_sm80(WorklistOptions *options) {
     options->matrix_us = 3.2;
     options->stream_us = 1.0;
     options->item_us = 2.0;
-    options->matrix_split = 3;
-    options->stream_split = 8;
+    options->matrix_split = 2;
+    options->stream_split = 4;
 }
 
 // The best first.

@@ -1,7 +1,7 @@
 // Fused attention for every device from sm_80 on: O = softmax(scale Q K^T) V over paged keys and
 // values, by mma.sync m16n8k16 and cp.async.
 //
-// Persistent: one to three CTAs an SM take jobs from the two queues until both are empty. Keys and
+// Persistent: one or two CTAs an SM take jobs from the two queues until both are empty. Keys and
 // values go through a ring of slots in shared memory, as many as the device has room for, each filled
 // while those before it are computed on:
 //   matrix job  a slot is kKeys keys of K or of V: K0 V0 K1 V1 ... The warps share it; each has
@@ -11,7 +11,8 @@
 //               The warps do not wait for one another before they merge at the end.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
-// Measured on an H200 (bench/attention --family sm80): see docs/performance.md.
+// On an H200, d128, 32/8 heads (bench/attention --family sm80): 8192 causal 343 TFLOP/s, 2048 causal
+// 285; decode 32 x 4096 3.9 TB/s, 128 x 2048 4.4.
 #include "attention_common.cuh"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ template <int HeadDim> struct Shape {
     static constexpr int kThreads = 32 * kWarps;
     static constexpr int kRowTiles = kMatrixRows / (16 * kWarps);
     static constexpr int kKeys = HeadDim <= 128 ? 64 : 32;
-    static constexpr int kMostCtas = HeadDim == 64 ? 3 : HeadDim == 128 ? 2 : 1; // an SM
+    static constexpr int kMostCtas = HeadDim <= 128 ? 2 : 1;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
     static constexpr int kQueryBytes = kMatrixRows * HeadDim * 2;
     static constexpr int kStreamSlotBytes = 16 * HeadDim * 2;
@@ -42,7 +43,7 @@ template <int HeadDim> struct Shape {
 struct Rest {
     int number; // of the job; -1: no more
     AttentionItem item;
-    AttentionRow rows[kMatrixRows]; // its query tokens
+    alignas(16) AttentionRow rows[kMatrixRows]; // its query tokens
     float max_sum[kStreamWarps][kStreamRows][2];
     uint8_t merge_list[kMatrixRows]; // of rows
     int merge_count;
@@ -69,6 +70,74 @@ __device__ __forceinline__ void wait_pending(int groups) {
     }
 }
 
+constexpr int kTogether = 4; // rows that a warp merges at once
+
+// A warp merges the partials of kTogether tokens' heads, in slot order, with two partials of each in
+// flight.
+template <int HeadDim, typename T>
+__device__ void merge_rows(const AttentionArguments &a, const int (&token)[kTogether],
+                           const int (&head)[kTogether], int lane) {
+    constexpr int kEach = HeadDim / 32;
+    PartialRange range[kTogether];
+    float top[kTogether], total[kTogether], o[kTogether][kEach];
+    int most = 0;
+#pragma unroll
+    for (int r = 0; r < kTogether; ++r) {
+        range[r] = a.partials[token[r]];
+        most = max(most, range[r].count);
+        top[r] = -INFINITY;
+        total[r] = 0;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) o[r][e] = 0;
+    }
+    for (int base = 0; base < most; base += 2) {
+        float lse[kTogether][2], part[kTogether][2][kEach];
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r)
+#pragma unroll
+            for (int p = 0; p < 2; ++p) {
+                const int slot = range[r].begin + min(base + p, range[r].count - 1);
+                const int64_t index = static_cast<int64_t>(slot) * a.heads + head[r];
+                lse[r][p] = base + p < range[r].count ? __ldcg(a.partial_lse + index) : -INFINITY;
+                const float *from = a.partial_out + index * HeadDim + lane * kEach;
+#pragma unroll
+                for (int e = 0; e < kEach; e += 2) {
+                    const float2 pair = __ldcg(reinterpret_cast<const float2 *>(from + e));
+                    part[r][p][e] = pair.x;
+                    part[r][p][e + 1] = pair.y;
+                }
+            }
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r) {
+            const float higher = fmaxf(fmaxf(lse[r][0], lse[r][1]), top[r]);
+            if (higher == -INFINITY) continue;
+            const float old = exp2_approximate(top[r] - higher);
+            top[r] = higher;
+            total[r] *= old;
+#pragma unroll
+            for (int e = 0; e < kEach; ++e) o[r][e] *= old;
+#pragma unroll
+            for (int p = 0; p < 2; ++p) {
+                const float weight = exp2_approximate(lse[r][p] - higher);
+                total[r] += weight;
+#pragma unroll
+                for (int e = 0; e < kEach; ++e) o[r][e] += weight * part[r][p][e];
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < kTogether; ++r) {
+        const float scale = total[r] > 0 ? 1.f / total[r] : 0.f;
+        auto *out =
+            static_cast<T *>(a.out) + token[r] * a.out_stride + head[r] * HeadDim + lane * kEach;
+#pragma unroll
+        for (int e = 0; e < kEach; e += 2) {
+            *reinterpret_cast<uint32_t *>(out + e) =
+                pack(o[r][e] * scale, o[r][e + 1] * scale, T());
+        }
+    }
+}
+
 // After all rows of a job are written: merges what this job completed.
 template <int HeadDim, typename T>
 __device__ void merge_partials(const AttentionArguments &a, int kv_head, int ratio, Rest &rest) {
@@ -84,9 +153,16 @@ __device__ void merge_partials(const AttentionArguments &a, int kv_head, int rat
     }
     __threadfence();
     __syncthreads();
-    for (int i = threadIdx.x / 32; i < rest.merge_count * ratio; i += S::kWarps) {
-        merge_row<HeadDim, T>(a, rest.rows[rest.merge_list[i / ratio]].token,
-                              kv_head * ratio + i % ratio, threadIdx.x % 32);
+    const int count = rest.merge_count * ratio;
+    for (int i = threadIdx.x / 32 * kTogether; i < count; i += S::kWarps * kTogether) {
+        int token[kTogether], head[kTogether];
+#pragma unroll
+        for (int r = 0; r < kTogether; ++r) {
+            const int at = min(i + r, count - 1); // the last row again: the same result
+            token[r] = rest.rows[rest.merge_list[at / ratio]].token;
+            head[r] = kv_head * ratio + at % ratio;
+        }
+        merge_rows<HeadDim, T>(a, token, head, threadIdx.x % 32);
     }
 }
 
@@ -96,6 +172,8 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int ratio = a.heads / a.kv_heads;
     const float c = a.scale * kLog2e;
+    // Weights up to 2^8 are as exact as those up to 1, and O is hardly ever rescaled.
+    const float slack = a.scale > 0 ? 8 / c : 0;
     const uint32_t ring = queries + S::kQueryBytes;
 
     // Queries: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
@@ -184,22 +262,30 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
             for (int i = 0; i < S::kKeys / 2; ++i) s[t][i] = 0;
-#pragma unroll
-        for (int k = 0; k < HeadDim / 16; ++k) {
-            uint32_t q[S::kRowTiles][4];
+        // Fragments are loaded a step of 16 elements early.
+        uint32_t q[2][S::kRowTiles][4], kb[2][S::kKeys / 16][4];
+        const auto load_step = [&](int k) {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
-                load_matrix(q[t], (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
+                load_matrix(q[k % 2][t],
+                            (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
             }
 #pragma unroll
             for (int j = 0; j < S::kKeys / 16; ++j) {
-                uint32_t b[4];
-                load_matrix(b,
+                load_matrix(kb[k % 2][j],
                             (slot + (k_lane ^ k % 4 * 32)) + k / 4 * (S::kKeys * 128) + j * 2048);
+            }
+        };
+        load_step(0);
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k) {
+            if (k + 1 < HeadDim / 16) load_step(k + 1);
+#pragma unroll
+            for (int j = 0; j < S::kKeys / 16; ++j) {
 #pragma unroll
                 for (int t = 0; t < S::kRowTiles; ++t) {
-                    mma_sync(&s[t][j * 8], q[t], b[0], b[1], T());
-                    mma_sync(&s[t][j * 8 + 4], q[t], b[2], b[3], T());
+                    mma_sync(&s[t][j * 8], q[k % 2][t], kb[k % 2][j][0], kb[k % 2][j][1], T());
+                    mma_sync(&s[t][j * 8 + 4], q[k % 2][t], kb[k % 2][j][2], kb[k % 2][j][3], T());
                 }
             }
         }
@@ -211,10 +297,9 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
             key + S::kKeys > stretch.keys ||
             stretch.start + key + S::kKeys - 1 > rest.item.min_position ||
             (a.window > 0 && stretch.start + key <= rest.item.max_position - a.window);
-        uint32_t p[S::kRowTiles][S::kKeys / 4];
+        if (needed) {
 #pragma unroll
-        for (int t = 0; t < S::kRowTiles; ++t) {
-            if (needed) {
+            for (int t = 0; t < S::kRowTiles; ++t) {
                 Row row[2];
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
@@ -223,30 +308,48 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
                 }
                 mask(s[t], row, stretch, key + lane % 4 * 2, a.window);
             }
-            float factor[2];
-            softmax(s[t], maximum[t], sum[t], factor, c);
+        }
+        uint32_t p[S::kRowTiles][S::kKeys / 4];
+        float factor[S::kRowTiles][2];
+        bool rescale = false;
 #pragma unroll
-            for (int i = 0; i < S::kKeys / 4; ++i)
+        for (int t = 0; t < S::kRowTiles; ++t) {
+            softmax(s[t], maximum[t], sum[t], factor[t], c, slack);
+            rescale |= factor[t][0] != 1.f || factor[t][1] != 1.f;
+        }
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < S::kKeys / 4; ++i) {
                 p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], T());
-            if (factor[0] != 1.f || factor[1] != 1.f) {
-#pragma unroll
-                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[i / 2 % 2];
             }
+        if (__any_sync(~0u, rescale)) {
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
         }
 
         next_slot();
+        // Fragments of V are loaded kAhead products early.
+        constexpr int kAhead = 4, kSteps = S::kKeys / 16 * (HeadDim / 16);
+        uint32_t b[kAhead][4];
+        const auto load_values = [&](int step) {
+            const int j = step / (HeadDim / 16), d = step % (HeadDim / 16);
+            load_matrix_transposed(b[step % kAhead], (slot + (v_lane ^ d % 4 * 32)) +
+                                                         d / 4 * (S::kKeys * 128) + j * 2048);
+        };
 #pragma unroll
-        for (int j = 0; j < S::kKeys / 16; ++j) {
+        for (int i = 0; i < kAhead - 1; ++i) load_values(i);
 #pragma unroll
-            for (int d = 0; d < HeadDim / 16; ++d) {
-                uint32_t b[4];
-                load_matrix_transposed(b, (slot + (v_lane ^ d % 4 * 32)) +
-                                              d / 4 * (S::kKeys * 128) + j * 2048);
+        for (int i = 0; i < kSteps; ++i) {
+            if (i + kAhead - 1 < kSteps) load_values(i + kAhead - 1);
+            const int j = i / (HeadDim / 16), d = i % (HeadDim / 16);
+            const uint32_t(&v)[4] = b[i % kAhead];
 #pragma unroll
-                for (int t = 0; t < S::kRowTiles; ++t) {
-                    mma_sync(&o[t][d * 8], &p[t][j * 4], b[0], b[1], T());
-                    mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], b[2], b[3], T());
-                }
+            for (int t = 0; t < S::kRowTiles; ++t) {
+                mma_sync(&o[t][d * 8], &p[t][j * 4], v[0], v[1], T());
+                mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], v[2], v[3], T());
             }
         }
         leave_slot();
