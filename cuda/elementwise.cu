@@ -52,9 +52,13 @@ __global__ void random_normal(T *to, int64_t count, float mean, float deviation,
 
 // ---- Embedding: reads and writes tokens x hidden ----
 
-template <typename T, typename R>
-__global__ void embed(const T *table, const int32_t *tokens, int32_t hidden, R *residual) {
-    const T *from = table + int64_t{tokens[blockIdx.x]} * hidden;
+template <typename T, typename R> __global__ void embed(const T *table, const int32_t *tokens,
+                                                        const SampleResult *samples, int32_t hidden,
+                                                        R *residual) {
+    int32_t token = tokens[blockIdx.x];
+    // A row whose logits were not finite has no token, and what follows of it does not count.
+    if (token < 0) token = max(samples[-1 - token].token, 0);
+    const T *from = table + int64_t{token} * hidden;
     R *to = residual + int64_t{blockIdx.x} * hidden;
     for (int i = threadIdx.x * kVector; i < hidden; i += blockDim.x * kVector) {
         float x[8];
@@ -132,6 +136,7 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
     const int tasks = (heads * lanes + 31) / 32 * 32;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
     const int slot = a.slots[token];
+    if (slot < 0) return;
     const int key = slot % kPageKeys;
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
     for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
@@ -239,6 +244,16 @@ __global__ void gather(const uint4 *x, const int32_t *rows, uint4 *out, int64_t 
     for (int64_t i = threadIdx.x; i < row_vectors; i += blockDim.x) to[i] = from[i];
 }
 
+__global__ void copies(const __grid_constant__ CopyArguments a) {
+    const auto *from = static_cast<const uint4 *>(a.from[blockIdx.y]);
+    auto *to = static_cast<uint4 *>(a.to[blockIdx.y]);
+    const int64_t vectors = (a.bytes[blockIdx.y] + 15) / 16;
+    const int64_t step = int64_t{gridDim.x} * blockDim.x;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < vectors; i += step) {
+        to[i] = from[i];
+    }
+}
+
 } // namespace
 
 cudaError_t launch_convert(const ConvertArguments &a, cudaStream_t stream) {
@@ -263,13 +278,13 @@ cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float
 }
 
 cudaError_t launch_embed(DType element, DType residual_type, const void *table,
-                         const int32_t *tokens, int32_t count, int32_t hidden, void *residual,
-                         cudaStream_t stream) {
+                         const int32_t *tokens, const SampleResult *samples, int32_t count,
+                         int32_t hidden, void *residual, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         return with_type(residual_type, [&](auto r) {
             embed<<<static_cast<unsigned>(count), 256, 0, stream>>>(
-                static_cast<const decltype(t) *>(table), tokens, hidden,
+                static_cast<const decltype(t) *>(table), tokens, samples, hidden,
                 static_cast<decltype(r) *>(residual));
             return cudaGetLastError();
         });
@@ -337,6 +352,15 @@ cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t
     if (count == 0) return cudaSuccess;
     gather<<<static_cast<unsigned>(count), 128, 0, stream>>>(
         static_cast<const uint4 *>(x), rows, static_cast<uint4 *>(out), row_bytes / 16);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_copies(const CopyArguments &a, cudaStream_t stream) {
+    if (a.count == 0) return cudaSuccess;
+    int64_t most = 1;
+    for (int32_t i = 0; i < a.count; ++i) most = std::max(most, a.bytes[i] / 16);
+    const dim3 grid(std::min(grid_for(most, 256), 64u), static_cast<unsigned>(a.count));
+    copies<<<grid, 256, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -213,8 +213,8 @@ void gates_biases_and_rows_are_the_references(void **) {
             const std::vector<int32_t> tokens = {rows - 1, 0, rows / 2};
             const DeviceMemory ids = upload(tokens);
             const Array table(x, type), residual(3 * 2 * int64_t{width}, DType::f32);
-            check(launch_embed(type, DType::f32, table.data(), ids.as<int32_t>(), 3, 2 * width,
-                               residual.data(), nullptr));
+            check(launch_embed(type, DType::f32, table.data(), ids.as<int32_t>(), nullptr, 3,
+                               2 * width, residual.data(), nullptr));
             const Array gathered(3 * 2 * int64_t{width}, DType::f32);
             const DeviceMemory places = upload(std::vector<int32_t>{2, 1, 0});
             check(launch_gather(residual.data(), places.as<int32_t>(), gathered.data(), 3,
