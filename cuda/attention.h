@@ -71,13 +71,16 @@ struct AttentionArguments {
     int32_t matrix_items, stream_items;
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
-    float *partial_out;           // [slots, heads, head_dim] f32, each normalised
-    float *partial_lse;           // [slots, heads] base 2
-    int32_t *arrivals;            // [tokens, kv_heads] zero; left zero
-    int32_t *queues;              // [4] zero; left zero
+    const int32_t *merged;        // [merged_count] tokens whose partials are to be merged
+    int32_t merged_count;
+    float *partial_out; // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse; // [slots, heads] base 2
+    int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
+    int32_t *queues;    // [4] zero; left zero
 };
 
-// Enqueues the launch. Pointers are to device memory. Takes sms CTAs.
+// Enqueues the launch. Pointers are to device memory. Takes sms CTAs, which wait for one another: at
+// most as many as the device has SMs.
 cudaError_t launch_attention(const AttentionArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

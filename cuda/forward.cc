@@ -162,6 +162,8 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
                          staging->add(std::span<const AttentionRow>(window.list.rows)));
         ASSIGN_OR_RETURN(window.partials,
                          staging->add(std::span<const PartialRange>(window.list.partials)));
+        ASSIGN_OR_RETURN(window.merged,
+                         staging->add(std::span<const int32_t>(window.list.merged)));
     }
     return {};
 }
@@ -291,6 +293,8 @@ Status Forward::attention(size_t index, const Staging &staging, cudaStream_t str
     a.stream_items = found->list.stream_items;
     a.rows = staging.on_device<AttentionRow>(found->rows);
     a.partials = staging.on_device<PartialRange>(found->partials);
+    a.merged = staging.on_device<int32_t>(found->merged);
+    a.merged_count = static_cast<int32_t>(found->list.merged.size());
     a.partial_out = partial_out_.as<float>();
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();

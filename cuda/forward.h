@@ -72,7 +72,7 @@ class Forward {
     struct Window {
         int32_t size = 0; // positions; 0: all
         Worklist list;
-        int64_t items = 0, rows = 0, partials = 0;
+        int64_t items = 0, rows = 0, partials = 0, merged = 0;
     };
 
     const ModelConfig &config_;
