@@ -71,17 +71,20 @@ struct AttentionArguments {
     int32_t matrix_items, stream_items;
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
-    float *partial_out;           // [slots, heads, head_dim] f32, each normalised
-    float *partial_lse;           // [slots, heads] base 2
-    int32_t *arrivals;            // [tokens, kv_heads] zero; left zero
-    int32_t *queues;              // [4] zero; left zero
+    const int32_t *merged;        // [merged_count] tokens whose partials are to be merged
+    int32_t merged_count;
+    float *partial_out; // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse; // [slots, heads] base 2
+    int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
+    int32_t *queues;    // [4] zero; left zero
 };
 
 // Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
 // a device runs: attention_family.h.
 cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream); // mma.sync, any device from sm_80 on
+// wgmma, sm_90a alone. Takes sms CTAs, which wait for one another: at most as many as there are SMs.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
-                                  cudaStream_t stream); // wgmma, sm_90a alone
+                                  cudaStream_t stream);
 
 } // namespace batchllm::cuda

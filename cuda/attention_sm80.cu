@@ -70,6 +70,47 @@ __device__ __forceinline__ void wait_pending(int groups) {
     }
 }
 
+// Draws jobs from the queue that this CTA prefers, then from the other. The next stream job is drawn
+// while the caller works on the last; matrix jobs are long, and one drawn early would be missed
+// elsewhere.
+struct JobSource {
+    const AttentionArguments &a;
+    int queue;
+    int exhausted = 0;
+    int ticket = -1; // -1: not drawn yet
+
+    __device__ int take() { // -1: both are empty
+        const int matrix_jobs = a.matrix_items * a.kv_heads;
+        while (true) {
+            if (ticket < 0) ticket = atomicAdd(&a.queues[queue], 1);
+            if (ticket < (queue == 0 ? matrix_jobs : a.stream_items * a.kv_heads)) break;
+            exhausted |= 1 << queue;
+            if (exhausted == 3) return -1;
+            queue ^= 1;
+            ticket = -1;
+        }
+        const int job = queue == 0 ? ticket : matrix_jobs + ticket;
+        ticket = queue == 0 ? -1 : atomicAdd(&a.queues[1], 1);
+        return job;
+    }
+};
+
+// Once by each CTA that found the queues empty: the last resets them for the next launch.
+__device__ __forceinline__ void leave_queues(const AttentionArguments &a) {
+    if (atomicAdd(&a.queues[2], 1) != static_cast<int>(gridDim.x) - 1) return;
+    a.queues[0] = 0;
+    a.queues[1] = 0;
+    a.queues[2] = 0;
+}
+
+// True when this was the token's last partial; the count is left zero for the next launch.
+__device__ __forceinline__ bool last_partial(const AttentionArguments &a, int token, int kv_head) {
+    int *arrivals = a.arrivals + static_cast<int64_t>(token) * a.kv_heads + kv_head;
+    if (atomicAdd(arrivals, 1) != a.partials[token].count - 1) return false;
+    *arrivals = 0;
+    return true;
+}
+
 constexpr int kTogether = 4; // rows that a warp merges at once
 
 // A warp merges the partials of kTogether tokens' heads, in slot order, with two partials of each in
@@ -293,20 +334,16 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
 
         const KeyStretch stretch = rest.item.stretch[tile < n0 ? 0 : 1];
         const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
-        const bool needed =
-            key + S::kKeys > stretch.keys ||
-            stretch.start + key + S::kKeys - 1 > rest.item.min_position ||
-            (a.window > 0 && stretch.start + key <= rest.item.max_position - a.window);
-        if (needed) {
+        if (masked(rest.item, stretch, key, S::kKeys, a.window)) {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
-                Row row[2];
+                int position[2];
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const int index = (first_row + t * 16 + lane / 4 + 8 * i) / ratio;
-                    row[i].position = index < rest.item.row_count ? rest.rows[index].position : 0;
+                    position[i] = index < rest.item.row_count ? rest.rows[index].position : 0;
                 }
-                mask(s[t], row, stretch, key + lane % 4 * 2, a.window);
+                mask(s[t], position, stretch, key + lane % 4 * 2, a.window);
             }
         }
         uint32_t p[S::kRowTiles][S::kKeys / 4];
@@ -364,19 +401,15 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
             total += __shfl_xor_sync(~0u, total, 2);
             const int r = first_row + t * 16 + lane / 4 + 8 * i;
             if (r / ratio >= rest.item.row_count) continue;
-            const AttentionRow entry = rest.rows[r / ratio];
-            const Row row{entry.token, entry.slot, kv_head * ratio + r % ratio, entry.position,
-                          true};
+            const AttentionRow row = rest.rows[r / ratio];
+            const int head = kv_head * ratio + r % ratio;
             const float inverse = total > 0 ? 1.f / total : 0.f;
 #pragma unroll
             for (int j = 0; j < HeadDim / 8; ++j) {
-                write_pair<T>(a, row, HeadDim, j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
-                              o[t][j * 4 + i * 2 + 1] * inverse);
+                write_pair<T>(a, row.token, row.slot, head, HeadDim, j * 8 + lane % 4 * 2,
+                              o[t][j * 4 + i * 2] * inverse, o[t][j * 4 + i * 2 + 1] * inverse);
             }
-            if (row.slot >= 0 && lane % 4 == 0) {
-                a.partial_lse[static_cast<int64_t>(row.slot) * a.heads + row.head] =
-                    total > 0 ? maximum[t][i] * c + log2f(total) : -INFINITY;
-            }
+            if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * c, total);
         }
 }
 
@@ -434,24 +467,23 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
     };
     for (int i = 0; i + 1 < slots; ++i) issue();
 
-    Row row[2];
+    int position[2];
     uint32_t q[HeadDim / 16][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
-        row[i].valid = r < rows;
-        const AttentionRow entry = rest.rows[row[i].valid ? r / ratio : 0];
-        row[i].position = entry.position;
-        const T *from = static_cast<const T *>(a.q) + entry.token * a.q_stride +
+        const bool valid = r < rows;
+        const AttentionRow row = rest.rows[valid ? r / ratio : 0];
+        position[i] = row.position;
+        const T *from = static_cast<const T *>(a.q) + row.token * a.q_stride +
                         (kv_head * ratio + r % ratio) * HeadDim + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 q[k][i + 2 * e] =
-                    row[i].valid
-                        ? __ldg(reinterpret_cast<const unsigned int *>(from + k * 16 + e * 8))
-                        : 0;
+                    valid ? __ldg(reinterpret_cast<const unsigned int *>(from + k * 16 + e * 8))
+                          : 0;
             }
         }
     }
@@ -489,10 +521,9 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
         leave_slot();
         const KeyStretch stretch = rest.item.stretch[at < n0 ? 0 : 1];
         const int key = (at < n0 ? at : at - n0) * kPageKeys + warp * 16;
-        const bool needed =
-            key + 16 > stretch.keys || stretch.start + key + 15 > rest.item.min_position ||
-            (a.window > 0 && stretch.start + key <= rest.item.max_position - a.window);
-        if (needed) mask(s, row, stretch, key + lane % 4 * 2, a.window);
+        if (masked(rest.item, stretch, key, 16, a.window)) {
+            mask(s, position, stretch, key + lane % 4 * 2, a.window);
+        }
         float factor[2];
         softmax(s, maximum, sum, factor, c);
         uint32_t p[4];
@@ -571,31 +602,33 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, int 
             x.w += weight * part.w;
         }
         const float inverse = total > 0 ? 1.f / total : 0.f;
-        const AttentionRow entry = rest.rows[r / ratio];
-        const Row row{entry.token, entry.slot, kv_head * ratio + r % ratio, 0, true};
-        write_pair<T>(a, row, HeadDim, column, x.x * inverse, x.y * inverse);
-        write_pair<T>(a, row, HeadDim, column + 2, x.z * inverse, x.w * inverse);
-        if (row.slot >= 0 && column == 0) {
-            a.partial_lse[static_cast<int64_t>(row.slot) * a.heads + row.head] =
-                total > 0 ? top + log2f(total) : -INFINITY;
-        }
+        const AttentionRow row = rest.rows[r / ratio];
+        const int head = kv_head * ratio + r % ratio;
+        write_pair<T>(a, row.token, row.slot, head, HeadDim, column, x.x * inverse, x.y * inverse);
+        write_pair<T>(a, row.token, row.slot, head, HeadDim, column + 2, x.z * inverse,
+                      x.w * inverse);
+        if (column == 0) write_lse(a, row.slot, head, top, total);
     }
 }
 
-// slots: of the matrix jobs' ring; stream_slots: of each warp's in the same memory. half: CTAs up to
-// this number prefer the matrix queue, 0: every second one.
-struct Layout {
-    int slots, stream_slots, half;
-};
+__device__ __forceinline__ int dynamic_shared_bytes() {
+    int bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
 
 template <int HeadDim, typename T>
 __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMostCtas)
-    attention(const __grid_constant__ AttentionArguments a, const __grid_constant__ Layout layout) {
+    attention(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ Rest rest;
     const int lane = threadIdx.x % 32;
-    const int block = static_cast<int>(blockIdx.x);
-    JobSource source{a, layout.half > 0 ? (block < layout.half ? 0 : 1) : block & 1};
+    // The launch chose by the device how much memory there is.
+    const int bytes = dynamic_shared_bytes();
+    const int slots = (bytes - Shape<HeadDim>::kQueryBytes) / Shape<HeadDim>::kSlotBytes;
+    const int stream_slots =
+        min(kMostSlots, bytes / (kStreamWarps * Shape<HeadDim>::kStreamSlotBytes));
+    JobSource source{a, blockIdx.x < gridDim.x / 2 ? 0 : 1};
     while (true) {
         if (threadIdx.x < 32) { // warp 0 fetches the job; lane 0 alone draws
             int number = 0;
@@ -622,9 +655,9 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
         if (number < 0) break;
         const int kv_head = number % a.kv_heads;
         if (number < a.matrix_items * a.kv_heads) {
-            matrix_job<HeadDim, T>(a, kv_head, shared_address(shared), layout.slots, rest);
+            matrix_job<HeadDim, T>(a, kv_head, shared_address(shared), slots, rest);
         } else {
-            stream_job<HeadDim, T>(a, kv_head, shared, layout.stream_slots, rest);
+            stream_job<HeadDim, T>(a, kv_head, shared, stream_slots, rest);
         }
         if (rest.item.partial) merge_partials<HeadDim, T>(a, kv_head, a.heads / a.kv_heads, rest);
         __syncthreads(); // all are done with the shared memory
@@ -645,21 +678,18 @@ cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
     ask(&reserved, cudaDevAttrReservedSharedMemoryPerBlock);
     if (status != cudaSuccess) return status;
     // As many CTAs an SM as leave each at least two slots.
-    Layout layout{};
-    int ctas = S::kMostCtas;
+    int ctas = S::kMostCtas, slots = 0;
     for (;; --ctas) {
         if (ctas == 0) return cudaErrorInvalidConfiguration;
         const int room = std::min(of_block, of_sm / ctas - reserved) - kRestBytes;
-        layout.slots = std::min(kMostSlots, (room - S::kQueryBytes) / S::kSlotBytes);
-        if (layout.slots >= 2) break;
+        slots = std::min(kMostSlots, (room - S::kQueryBytes) / S::kSlotBytes);
+        if (slots >= 2) break;
     }
-    const int bytes = S::bytes(layout.slots);
-    layout.stream_slots = std::min(kMostSlots, bytes / (kStreamWarps * S::kStreamSlotBytes));
-    layout.half = ctas == 2 ? sms : 0;
+    const int bytes = S::bytes(slots);
     const auto kernel = attention<HeadDim, T>;
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    kernel<<<sms * ctas, S::kThreads, bytes, stream>>>(a, layout);
+    kernel<<<sms * ctas, S::kThreads, bytes, stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -76,7 +76,7 @@ class Builder {
                 tokens <= stream_tokens_ ? stream_time(prefix.keys) : matrix_time(prefix.keys);
             const double together =
                 pieces * (read + options_.item_us) + 2 * tokens * ratio_ * options_.merge_us;
-            if (together >= apart) continue;
+            if (together >= apart && !options_.always_share) continue;
             shared_[i] = true;
             std::vector<int32_t> stacked;
             for (const int32_t n : below[i]) {
@@ -172,8 +172,7 @@ class Builder {
             // Cut the stretches into items of at most two stretches and about part_keys keys.
             size_t at = 0;
             int32_t used = 0; // keys of stretch `at` already given out
-            bool first = true;
-            while (at < draft.stretches.size() || first) {
+            while (at < draft.stretches.size()) {
                 AttentionItem item{};
                 item.min_position = draft.min_position;
                 item.max_position = draft.max_position;
@@ -203,15 +202,16 @@ class Builder {
                 }
                 queues[draft.matrix ? 0 : 1].push_back(
                     {item, draft.matrix ? matrix_time(filled) : stream_time(filled)});
-                first = false;
             }
         }
         // Tokens that several items cover: each gets its slots, in the order of the items.
         out->partials.assign(counts_.size(), {0, 0});
+        out->merged.clear();
         out->slots = 0;
         for (size_t t = 0; t < counts_.size(); ++t) {
             if (counts_[t] < 2) continue;
             out->partials[t] = {out->slots, counts_[t]};
+            out->merged.push_back(static_cast<int32_t>(t));
             out->slots += counts_[t];
         }
         std::vector<int32_t> given(counts_.size(), 0);

@@ -35,7 +35,10 @@ struct WorklistOptions {
     double merge_us = 0.02;  // writing and merging one partial row of one head
     double matrix_split = 2; // no job longer than its queue's share of an SM's time over this
     double stream_split = 4;
-    bool share = true; // false: never stack queries on a shared prefix (ablation)
+    // Whether queries are stacked on a shared prefix: where it is faster, or for comparison never
+    // (share false) or wherever several queries read one.
+    bool share = true;
+    bool always_share = false;
 };
 
 struct Worklist {
@@ -44,6 +47,7 @@ struct Worklist {
     int32_t stream_items = 0;
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
+    std::vector<int32_t> merged;        // tokens with partials
     int32_t slots = 0;                  // partial rows the workspace must hold
 };
 

@@ -189,12 +189,13 @@ Status Forward::stage_worklist(size_t index, Staging *staging) {
     }
     if (!options_.fused_attention) split_by_kind(&window);
     const auto add = [&]<typename T>(size_t part, const std::vector<T> &values) {
-        return stage_section<T>(kLists + 3 * index + part, values,
+        return stage_section<T>(kLists + 4 * index + part, values,
                                 static_cast<int64_t>(values.size()), {}, staging);
     };
     RETURN_IF_ERROR(add(0, window.list.items));
     RETURN_IF_ERROR(add(1, window.list.rows));
-    return add(2, window.list.partials);
+    RETURN_IF_ERROR(add(2, window.list.partials));
+    return add(3, window.list.merged);
 }
 
 // Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
@@ -365,7 +366,7 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     const int32_t size = config_.window(static_cast<int32_t>(layer));
     const auto found = std::find_if(windows_.begin(), windows_.end(),
                                     [&](const Window &window) { return window.size == size; });
-    const size_t lists = kLists + 3 * static_cast<size_t>(found - windows_.begin());
+    const size_t lists = kLists + 4 * static_cast<size_t>(found - windows_.begin());
     AttentionArguments a{};
     a.type = options_.element == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
     a.heads = config_.heads;
@@ -384,6 +385,8 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     a.stream_items = found->list.stream_items;
     a.rows = input_.at<AttentionRow>(lists + 1);
     a.partials = input_.at<PartialRange>(lists + 2);
+    a.merged = input_.at<int32_t>(lists + 3);
+    a.merged_count = static_cast<int32_t>(found->list.merged.size());
     a.partial_out = partial_out_.as<float>();
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
@@ -398,14 +401,18 @@ Status Forward::attention(size_t index, cudaStream_t stream) {
         RETURN_IF_CUDA(options_.attention->launch(a, options_.sms, stream));
         return graphs_.mark(stream);
     }
-    // Whichever launch's item comes last merges a token's partials, as in a single launch.
+    // Partials count from launch to launch; the last merges what is left to be merged.
     const AttentionItem *items = a.items;
+    const int32_t merged = a.merged_count, all = a.matrix_items + a.stream_items;
     for (const Window &window : windows_) {
         if (window.size != a.window) continue;
         for (const Window::Launch &some : window.launches) {
             a.items = items + some.begin;
             a.matrix_items = some.matrix_items;
             a.stream_items = some.stream_items;
+            if (a.matrix_items + a.stream_items == 0) continue;
+            const bool last = some.begin + a.matrix_items + a.stream_items == all;
+            a.merged_count = last ? merged : 0;
             RETURN_IF_CUDA(options_.attention->launch(a, options_.sms, stream));
         }
     }
