@@ -31,7 +31,6 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         ASSIGN_OR_RETURN(slot.begin, Event::create(true));
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
     }
-    backend->host_ = std::make_unique<HostSampling>(options.threads);
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));
 
     BackendInfo &info = backend->info_;
@@ -113,8 +112,7 @@ Status CudaBackend::check(const TokenBatch &batch) const {
 }
 
 bool CudaBackend::feeds(const SampleInput &input) const {
-    return info_.batches_in_flight > 1 && !StepSamples::needs_history(*input.params) &&
-           !StepSamples::needs_host(*input.params);
+    return info_.batches_in_flight > 1 && !StepSamples::needs_history(*input.params);
 }
 
 Status CudaBackend::submit(const TokenBatch &batch) {
@@ -152,7 +150,7 @@ Status CudaBackend::submit_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, slot->sent, 0));
     RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
     RETURN_IF_ERROR(forward_->run(slot->staging, stream_));
-    RETURN_IF_ERROR(slot->samples.run(batch, slot->staging, forward_.get(), host_.get(), stream_));
+    RETURN_IF_ERROR(slot->samples.run(slot->staging, forward_.get(), stream_));
     return check_cuda(cudaEventRecord(slot->end, stream_), "a step");
 }
 

@@ -3,8 +3,7 @@
 //
 // A batch in flight has a slot: its input in pinned memory, copied by a stream of its own while the
 // batch before is computed, and its results in memory that the device writes through the bus. Once every
-// shape of step has been seen nothing is allocated and nothing waits for the device but collect(); only
-// a batch with rows that the host samples is computed to its end while it is submitted.
+// shape of step has been seen nothing is allocated and nothing waits for the device but collect().
 //
 // compute_type: auto (the model's; bf16 for f32), bf16, f16, or f32 (slow, for checks). Options:
 //   overlap=0|1           0: one batch in flight
@@ -66,7 +65,6 @@ class CudaBackend final : public Backend {
     BackendInfo info_;
     Stream stream_, copies_;
     std::unique_ptr<Forward> forward_;
-    std::unique_ptr<HostSampling> host_;
     std::array<Slot, kSlots> slots_;
     int next_ = 0, in_flight_ = 0;
     Slot *last_ = nullptr; // of the batch submitted last

@@ -17,6 +17,8 @@ namespace {
 using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
 using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 
+std::string attention = "auto"; // main's argument: the family of kernels
+
 struct Way {
     const char *name;
     const char *compute_type = "f32";
@@ -52,6 +54,9 @@ batchllm_stats stats_of(const EngineHandle &engine) {
 
 EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     options.model_dir = golden.directory.c_str();
+    std::string extra = "attention=" + attention;
+    if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
+    if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
     batchllm_engine *engine = nullptr;
     CHECK(batchllm_engine_create(&options, &engine));
     return EngineHandle(engine);
@@ -367,6 +372,7 @@ void wrong_options_are_refused_by_name(void **) {
                           Case{"0,1", nullptr, BATCHLLM_ERROR_UNSUPPORTED, "one device"},
                           Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
                           Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
+                          Case{"0", "attention=sm75", BATCHLLM_ERROR_INVALID_ARGUMENT, "sm75"},
                           Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
         batchllm_engine_options options = options_of(Way{"wrong"});
         options.model_dir = golden.directory.c_str();
@@ -399,8 +405,9 @@ bool available() {
 
 } // namespace
 
-int main() {
+int main(int argc, char **argv) {
     if (!available()) return 77;
+    if (argc > 1) attention = argv[1];
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
         cmocka_unit_test(f32_tokens_are_the_references_without_sharing_in_steps_of_64),
