@@ -2,7 +2,7 @@
 //   attention --check [seed]  random shapes, page tables, windows, node forests
 //   attention [group...]      microseconds a launch (CUDA graph of launches over enough pools to leave
 //                             L2); groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
-// Before these, --family sm80 or sm90: not the device's best kernels.
+// Before these, --family sm80, sm80_small or sm90: not the device's best kernels.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
 // same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
 #include <algorithm>

@@ -83,6 +83,9 @@ struct AttentionArguments {
 // a device runs: attention_family.h.
 cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream); // mma.sync, any device from sm_80 on
+// The same as on a device with little shared memory: so that it can be checked on any.
+cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
+                                        cudaStream_t stream);
 // wgmma, sm_90a alone. Takes sms CTAs, which wait for one another: at most as many as there are SMs.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);

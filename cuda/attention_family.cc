@@ -13,13 +13,14 @@ void costs_sm80(WorklistOptions *options) {
     options->stream_us = 1.0;
     options->item_us = 2.0;
     options->matrix_split = 2;
-    options->stream_split = 4;
+    options->stream_split = 6;
 }
 
 // The best first.
 constexpr AttentionFamily kFamilies[] = {
     {"sm90", 90, 90, launch_attention_sm90, costs_sm90}, // sm_90a's code runs nowhere else
     {"sm80", 80, INT32_MAX, launch_attention_sm80, costs_sm80},
+    {"sm80_small", 80, INT32_MAX, launch_attention_sm80_small, costs_sm80},
 };
 
 } // namespace

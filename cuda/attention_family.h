@@ -15,7 +15,8 @@ struct AttentionFamily {
     void (*set_costs)(WorklistOptions *options);
 };
 
-// "auto": the device's best; "sm80", "sm90": that one. Null where it does not run, or has no such name.
+// "auto": the device's best; "sm80", "sm90", "sm80_small" (sm80 as where shared memory is small; for
+// checks): that one. Null where it does not run, or has no such name.
 const AttentionFamily *find_attention(std::string_view name, int32_t major, int32_t minor);
 
 } // namespace batchllm::cuda

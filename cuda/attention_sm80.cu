@@ -2,7 +2,7 @@
 // values, by mma.sync m16n8k16 and cp.async.
 //
 // Persistent: one or two CTAs an SM take jobs from the two queues until both are empty. Keys and
-// values go through a ring of slots in shared memory, as many as the device has room for, each filled
+// values go through a ring of slots in shared memory, four or, where there is less room, two, each filled
 // while those before it are computed on:
 //   matrix job  a slot is kKeys keys of K or of V: K0 V0 K1 V1 ... The warps share it; each has
 //               16 kRowTiles of the 128 query rows, its scores and its part of O in registers.
@@ -22,7 +22,6 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kStreamWarps = 4;
-constexpr int kMostSlots = 8; // wait_pending knows so many
 
 template <int HeadDim> struct Shape {
     // Registers decide: a thread has HeadDim / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
@@ -38,6 +37,9 @@ template <int HeadDim> struct Shape {
     static constexpr int kBlockBytes = kPageKeys * HeadDim * 2; // one page's K or V of a head
     static constexpr int kHalfBlock = kPageKeys * 128;
     static constexpr int bytes(int slots) { return kQueryBytes + slots * kSlotBytes; }
+    static constexpr int stream_slots(int slots) {
+        return bytes(slots) / (kStreamWarps * kStreamSlotBytes);
+    }
 };
 
 struct Rest {
@@ -50,25 +52,6 @@ struct Rest {
 };
 constexpr int kRestBytes = 3072; // with the alignment of what follows
 static_assert(sizeof(Rest) <= kRestBytes);
-
-__device__ __forceinline__ void wait_pending(int groups) {
-    switch (groups) {
-    case 0:
-        return copy_async_wait<0>();
-    case 1:
-        return copy_async_wait<1>();
-    case 2:
-        return copy_async_wait<2>();
-    case 3:
-        return copy_async_wait<3>();
-    case 4:
-        return copy_async_wait<4>();
-    case 5:
-        return copy_async_wait<5>();
-    default:
-        return copy_async_wait<kMostSlots - 2>();
-    }
-}
 
 // Draws jobs from the queue that this CTA prefers, then from the other. The next stream job is drawn
 // while the caller works on the last; matrix jobs are long, and one drawn early would be missed
@@ -207,8 +190,8 @@ __device__ void merge_partials(const AttentionArguments &a, int kv_head, int rat
     }
 }
 
-template <int HeadDim, typename T> __device__ void
-matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots, Rest &rest) {
+template <int HeadDim, int Slots, typename T>
+__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
     using S = Shape<HeadDim>;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int ratio = a.heads / a.kv_heads;
@@ -261,12 +244,12 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
                            from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
             }
             into =
-                into + S::kSlotBytes == ring + slots * S::kSlotBytes ? ring : into + S::kSlotBytes;
+                into + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : into + S::kSlotBytes;
         }
         ++issued;
         copy_async_commit(); // an empty group too: the waits count them
     };
-    for (int i = 0; i + 1 < slots; ++i) issue();
+    for (int i = 0; i + 1 < Slots; ++i) issue();
 
     float o[S::kRowTiles][HeadDim / 2];
     float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
@@ -289,12 +272,12 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
 
     uint32_t slot = ring;
     const auto next_slot = [&] {
-        wait_pending(slots - 2);
+        copy_async_wait<Slots - 2>();
         __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
         issue();
     };
     const auto leave_slot = [&] {
-        slot = slot + S::kSlotBytes == ring + slots * S::kSlotBytes ? ring : slot + S::kSlotBytes;
+        slot = slot + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : slot + S::kSlotBytes;
     };
     for (int tile = 0; tile < n; ++tile) {
         float s[S::kRowTiles][S::kKeys / 2];
@@ -415,11 +398,12 @@ matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, int slots
 
 // One of a stream job's warps: its keys of every page against all query rows; the result, not
 // normalised, in o.
-template <int HeadDim, typename T>
-__device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t ring, int slots,
+template <int HeadDim, int Slots, typename T>
+__device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t ring,
                             const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
                             float (&sum)[2]) {
     using S = Shape<HeadDim>;
+    constexpr int kSlots = S::stream_slots(Slots);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int ratio = a.heads / a.kv_heads;
     const int rows = rest.item.row_count * ratio;
@@ -458,14 +442,14 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
                 copy_async(into + i * 512 + lane * 16, from + i / 4 * S::kHalfBlock + i % 4 * 512,
                            warp * 16 + i % 4 * 4 + lane / 8 < keys);
             }
-            into = into + S::kStreamSlotBytes == ring + slots * S::kStreamSlotBytes
+            into = into + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
                        ? ring
                        : into + S::kStreamSlotBytes;
         }
         ++issued;
         copy_async_commit();
     };
-    for (int i = 0; i + 1 < slots; ++i) issue();
+    for (int i = 0; i + 1 < kSlots; ++i) issue();
 
     int position[2];
     uint32_t q[HeadDim / 16][4];
@@ -499,12 +483,12 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
     const uint32_t v_lane = (lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4);
     uint32_t slot = ring;
     const auto next_slot = [&] {
-        wait_pending(slots - 2);
+        copy_async_wait<kSlots - 2>();
         __syncwarp(); // the slot is full; all lanes are done with the one before
         issue();
     };
     const auto leave_slot = [&] {
-        slot = slot + S::kStreamSlotBytes == ring + slots * S::kStreamSlotBytes
+        slot = slot + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
                    ? ring
                    : slot + S::kStreamSlotBytes;
     };
@@ -548,9 +532,10 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
     }
 }
 
-template <int HeadDim, typename T> __device__ void
-stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, int slots, Rest &rest) {
+template <int HeadDim, int Slots, typename T> __device__ void
+stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest &rest) {
     using S = Shape<HeadDim>;
+    constexpr int kSlots = S::stream_slots(Slots);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int ratio = a.heads / a.kv_heads;
     const int rows = rest.item.row_count * ratio;
@@ -559,9 +544,9 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, int 
 
     float o[HeadDim / 2], maximum[2], sum[2];
     if (works) {
-        stream_keys<HeadDim, T>(a, kv_head,
-                                shared_address(shared) + warp * slots * S::kStreamSlotBytes, slots,
-                                rest, o, maximum, sum);
+        stream_keys<HeadDim, Slots, T>(a, kv_head,
+                                       shared_address(shared) + warp * kSlots * S::kStreamSlotBytes,
+                                       rest, o, maximum, sum);
     }
     // The rings become [warp][row][kResultStride], not normalised.
     auto *results = reinterpret_cast<float *>(shared);
@@ -611,23 +596,12 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, int 
     }
 }
 
-__device__ __forceinline__ int dynamic_shared_bytes() {
-    int bytes;
-    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-    return bytes;
-}
-
-template <int HeadDim, typename T>
+template <int HeadDim, int Slots, typename T>
 __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMostCtas)
     attention(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ Rest rest;
     const int lane = threadIdx.x % 32;
-    // The launch chose by the device how much memory there is.
-    const int bytes = dynamic_shared_bytes();
-    const int slots = (bytes - Shape<HeadDim>::kQueryBytes) / Shape<HeadDim>::kSlotBytes;
-    const int stream_slots =
-        min(kMostSlots, bytes / (kStreamWarps * Shape<HeadDim>::kStreamSlotBytes));
     JobSource source{a, blockIdx.x < gridDim.x / 2 ? 0 : 1};
     while (true) {
         if (threadIdx.x < 32) { // warp 0 fetches the job; lane 0 alone draws
@@ -655,9 +629,9 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
         if (number < 0) break;
         const int kv_head = number % a.kv_heads;
         if (number < a.matrix_items * a.kv_heads) {
-            matrix_job<HeadDim, T>(a, kv_head, shared_address(shared), slots, rest);
+            matrix_job<HeadDim, Slots, T>(a, kv_head, shared_address(shared), rest);
         } else {
-            stream_job<HeadDim, T>(a, kv_head, shared, stream_slots, rest);
+            stream_job<HeadDim, Slots, T>(a, kv_head, shared, rest);
         }
         if (rest.item.partial) merge_partials<HeadDim, T>(a, kv_head, a.heads / a.kv_heads, rest);
         __syncthreads(); // all are done with the shared memory
@@ -665,63 +639,86 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
     if (threadIdx.x == 0) leave_queues(a);
 }
 
-template <int HeadDim, typename T>
-cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
+template <int HeadDim, int Slots, typename T>
+cudaError_t launch(const AttentionArguments &a, int ctas, cudaStream_t stream) {
     using S = Shape<HeadDim>;
-    int device = 0, of_sm = 0, of_block = 0, reserved = 0;
+    const auto kernel = attention<HeadDim, Slots, T>;
+    const int bytes = S::bytes(Slots);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    kernel<<<ctas, S::kThreads, bytes, stream>>>(a);
+    return cudaGetLastError();
+}
+
+// Shared memory of the device.
+struct Memory {
+    int of_sm = 0, of_block = 0, reserved = 0;
+    bool few_slots = false; // even where there is room for more
+};
+
+// As many CTAs an SM as registers and memory allow, then as many slots.
+template <int HeadDim, typename T> cudaError_t launch(const AttentionArguments &a, int sms,
+                                                      const Memory &memory, cudaStream_t stream) {
+    using S = Shape<HeadDim>;
+    for (int ctas = S::kMostCtas; ctas > 0; --ctas) {
+        const int room =
+            std::min(memory.of_block, memory.of_sm / ctas - memory.reserved) - kRestBytes;
+        if (room >= S::bytes(4) && !memory.few_slots) {
+            return launch<HeadDim, 4, T>(a, ctas * sms, stream);
+        }
+        if (room >= S::bytes(2)) return launch<HeadDim, 2, T>(a, ctas * sms, stream);
+    }
+    return cudaErrorInvalidConfiguration;
+}
+
+template <typename T> cudaError_t launch(const AttentionArguments &a, int sms, const Memory &memory,
+                                         cudaStream_t stream) {
+    switch (a.head_dim) {
+    case 64:
+        return launch<64, T>(a, sms, memory, stream);
+    case 128:
+        return launch<128, T>(a, sms, memory, stream);
+    case 256:
+        return launch<256, T>(a, sms, memory, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStream_t stream) {
+    if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
+    int device = 0;
+    Memory memory;
+    memory.few_slots = few_slots;
     cudaError_t status = cudaGetDevice(&device);
     const auto ask = [&](int *value, cudaDeviceAttr what) {
         if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, what, device);
     };
-    ask(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    ask(&of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    ask(&reserved, cudaDevAttrReservedSharedMemoryPerBlock);
+    ask(&memory.of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    ask(&memory.of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    ask(&memory.reserved, cudaDevAttrReservedSharedMemoryPerBlock);
     if (status != cudaSuccess) return status;
-    // As many CTAs an SM as leave each at least two slots.
-    int ctas = S::kMostCtas, slots = 0;
-    for (;; --ctas) {
-        if (ctas == 0) return cudaErrorInvalidConfiguration;
-        const int room = std::min(of_block, of_sm / ctas - reserved) - kRestBytes;
-        slots = std::min(kMostSlots, (room - S::kQueryBytes) / S::kSlotBytes);
-        if (slots >= 2) break;
-    }
-    const int bytes = S::bytes(slots);
-    const auto kernel = attention<HeadDim, T>;
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-    kernel<<<sms * ctas, S::kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
-}
-
-template <typename T>
-cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    switch (a.head_dim) {
-    case 64:
-        return launch<64, T>(a, sms, stream);
-    case 128:
-        return launch<128, T>(a, sms, stream);
-    case 256:
-        return launch<256, T>(a, sms, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
+    return a.type == AttentionType::bf16 ? launch<__nv_bfloat16>(a, sms, memory, stream)
+                                         : launch<__half>(a, sms, memory, stream);
 }
 
 // Stream results fit in the least that a launch has, and a warp has two slots there.
 template <int HeadDim> constexpr bool fits() {
     using S = Shape<HeadDim>;
     return kStreamWarps * kStreamRows * S::kResultStride * 4 <= S::bytes(2) &&
-           2 * kStreamWarps * S::kStreamSlotBytes <= S::bytes(2) &&
-           S::bytes(2) + kRestBytes <= 99 * 1024;
+           S::stream_slots(2) >= 2 && S::bytes(2) + kRestBytes <= 99 * 1024;
 }
 static_assert(fits<64>() && fits<128>() && fits<256>());
 
 } // namespace
 
 cudaError_t launch_attention_sm80(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    return a.type == AttentionType::bf16 ? launch_type<__nv_bfloat16>(a, sms, stream)
-                                         : launch_type<__half>(a, sms, stream);
+    return launch(a, sms, false, stream);
+}
+
+cudaError_t launch_attention_sm80_small(const AttentionArguments &a, int sms, cudaStream_t stream) {
+    return launch(a, sms, true, stream);
 }
 
 } // namespace batchllm::cuda

@@ -72,6 +72,7 @@ void devices_take_the_kernels_of_their_capability(void **) {
     assert_string_equal(name_of("auto", 10, 0), "sm80"); // sm_90a's code runs on 9.0 alone
     assert_string_equal(name_of("auto", 12, 1), "sm80");
     assert_string_equal(name_of("sm80", 9, 0), "sm80");
+    assert_string_equal(name_of("sm80_small", 8, 6), "sm80_small");
     assert_string_equal(name_of("sm90", 8, 0), "none");
     assert_string_equal(name_of("sm90", 10, 0), "none");
     assert_string_equal(name_of("auto", 7, 5), "none");
