@@ -22,6 +22,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
     ASSIGN_OR_RETURN(CudaOptions read, read_options(model, options));
     read.forward.sms = properties.multiProcessorCount;
+    read.forward.device = properties.name;
 
     std::unique_ptr<CudaBackend> backend(new CudaBackend());
     backend->device_ = device;
@@ -44,6 +45,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.page_bytes = backend->forward_->page_bytes();
     info.step_tokens = read.forward.step_tokens;
     info.batches_in_flight = read.overlap ? kSlots : 1;
+    info.warning = backend->forward_->warning();
     ASSIGN_OR_RETURN(info.pages, count_pages(options, info.page_bytes));
     RETURN_IF_ERROR(backend->forward_->take_pages(info.pages));
     RETURN_IF_CUDA(cudaDeviceSynchronize());

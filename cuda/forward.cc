@@ -83,9 +83,16 @@ Status Forward::allocate() {
     const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
     RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
                               frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
     ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? logits_.data() : nullptr,
-                                    logits_.bytes()));
+                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
+                                    scratch.bytes(), std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
 }

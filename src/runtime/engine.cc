@@ -68,6 +68,7 @@ Status Engine::load(const EngineOptions &options) {
     scheduling.max_requests = options.max_requests;
     scheduling.order = options.order;
     scheduler_ = std::make_unique<Scheduler>(scheduling);
+    if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
     log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
                                 "): " + std::to_string(info.pages) + " KV pages of " +
                                 std::to_string(info.page_tokens) + " tokens, " +
