@@ -285,7 +285,9 @@ int64_t Scheduler::running() const {
 int64_t Scheduler::pages_used() const { return impl_->pool.used(); }
 int64_t Scheduler::pages_peak() const { return impl_->pool.peak(); }
 int64_t Scheduler::prompt_tokens_left() const {
-    return impl_->own_tokens_left + impl_->forest.tokens_left();
+    int64_t tokens = impl_->own_tokens_left + impl_->forest.tokens_left();
+    for (int32_t i = 0; i < impl_->in_flight; ++i) tokens += impl_->record(i).counts.prompt_tokens;
+    return tokens;
 }
 double Scheduler::expected_length_share() const { return impl_->lengths.share(); }
 

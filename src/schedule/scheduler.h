@@ -159,8 +159,8 @@ class Scheduler {
     int64_t running() const; // ending ones included
     int64_t pages_used() const;
     int64_t pages_peak() const;
-    int64_t prompt_tokens_left() const;   // not computed yet, shared ones once; recomputation not
-                                          // counted
+    int64_t prompt_tokens_left() const;   // not computed yet or in flight, shared ones once;
+                                          // recomputation not counted
     double expected_length_share() const; // of max_tokens, as the job has shown so far
 
   private:

@@ -201,8 +201,12 @@ void Scheduler::Impl::clear_rows(Request *request) {
 void Scheduler::drop(Request *request) {
     Impl &impl = *impl_;
     if (request->state == RequestState::finished) return;
-    if (impl.in_flight > 1) throw std::logic_error("scheduler: drop with two batches in flight");
     impl.end(request);
+    // Of the newest batch that is done; it may be in the one before, too.
+    for (int32_t i = 0; i + 1 < impl.in_flight; ++i) {
+        std::vector<Request *> &sampled = impl.record(i).sampled;
+        std::replace(sampled.begin(), sampled.end(), request, static_cast<Request *>(nullptr));
+    }
     std::erase(impl.running, request);
 }
 
