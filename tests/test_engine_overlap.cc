@@ -1,0 +1,292 @@
+// The engine with two batches in flight and on several devices, against a model that checks every batch
+// and every stored token, and against itself on the CPU with one batch in flight.
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "checked_model.h"
+#include "late_backend.h"
+#include "runtime/engine.h" // before cmocka, whose fail() is a macro
+
+#include "golden_files.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+int64_t draw(Random &random, int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+// ---- The checked model as a backend ----
+
+struct CheckedShape {
+    int64_t pages = 0;
+    int32_t page_tokens = 0;
+    int64_t step_tokens = 0;
+    int32_t mean_length = 8;
+};
+
+class CheckedBackend : public SynchronousBackend {
+  public:
+    explicit CheckedBackend(const CheckedShape &shape)
+        : model_(shape.pages, shape.page_tokens, shape.step_tokens, shape.mean_length) {
+        info_.name = "checked";
+        info_.vocabulary = model_vocabulary;
+        info_.page_tokens = shape.page_tokens;
+        info_.pages = shape.pages;
+        info_.step_tokens = shape.step_tokens;
+        info_.eos_token = model_eos;
+    }
+    const BackendInfo &info() const override { return info_; }
+    double last_run_seconds() const override { return 1e-3; }
+
+  private:
+    Status compute(const TokenBatch &batch, BatchOutput *output) override {
+        const std::string wrong = model_.run(batch, output);
+        return wrong.empty() ? Status() : error(BATCHLLM_ERROR_INTERNAL, "%s", wrong.c_str());
+    }
+
+    CheckedModel model_;
+    BackendInfo info_;
+};
+
+// ---- Rows and what must come of them ----
+
+struct TestRow {
+    std::vector<int32_t> prompt;
+    std::vector<std::vector<int32_t>> continuations; // scored where there are any
+    batchllm_params params;
+    int32_t stop_token = -1;
+    bool cancelled = false;
+
+    std::vector<int32_t> expected;
+    std::vector<float> expected_scores;
+};
+
+void expect(TestRow *row, int32_t mean_length) {
+    uint64_t hash = 1;
+    for (const int32_t token : row->prompt) hash = context_hash(hash, token);
+    for (const std::vector<int32_t> &continuation : row->continuations) {
+        uint64_t at = hash;
+        for (const int32_t token : continuation) {
+            row->expected_scores.push_back(target_logprob(at, token));
+            at = context_hash(at, token);
+        }
+    }
+    while (row->continuations.empty() &&
+           static_cast<int32_t>(row->expected.size()) < row->params.max_tokens) {
+        const int32_t token = next_token(hash, mean_length);
+        row->expected.push_back(token);
+        if ((token == model_eos && !row->params.ignore_eos) || token == row->stop_token) break;
+        hash = context_hash(hash, token);
+    }
+}
+
+std::vector<int32_t> some_tokens(Random &random, int64_t count) {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (int32_t &token : tokens) token = static_cast<int32_t>(draw(random, 1, 3));
+    return tokens;
+}
+
+std::vector<TestRow> make_rows(Random &random, int32_t mean_length) {
+    std::vector<TestRow> rows;
+    std::vector<std::vector<int32_t>> heads{{}};
+    for (int64_t i = draw(random, 1, 4); i > 0; --i) {
+        std::vector<int32_t> head =
+            heads[static_cast<size_t>(draw(random, 0, static_cast<int64_t>(heads.size()) - 1))];
+        const std::vector<int32_t> more = some_tokens(random, draw(random, 1, 20));
+        head.insert(head.end(), more.begin(), more.end());
+        heads.push_back(std::move(head));
+    }
+    for (int64_t i = draw(random, 1, 40); i > 0; --i) {
+        TestRow row;
+        row.prompt =
+            heads[static_cast<size_t>(draw(random, 0, static_cast<int64_t>(heads.size()) - 1))];
+        const std::vector<int32_t> own = some_tokens(random, draw(random, 1, 12));
+        row.prompt.insert(row.prompt.end(), own.begin(), own.end());
+        if (!rows.empty() && draw(random, 0, 9) == 0) row.prompt = rows.back().prompt;
+        batchllm_params_init(&row.params, sizeof row.params);
+        row.params.max_tokens = static_cast<int32_t>(draw(random, 1, 16));
+        if (draw(random, 0, 5) == 0) row.params.samples = static_cast<int32_t>(draw(random, 2, 4));
+        if (draw(random, 0, 2) == 0) row.params.temperature = 1;
+        if (draw(random, 0, 5) == 0) row.params.presence_penalty = 1;
+        row.params.ignore_eos = draw(random, 0, 5) == 0;
+        if (draw(random, 0, 4) == 0) {
+            for (int64_t c = draw(random, 1, 4); c > 0; --c)
+                row.continuations.push_back(some_tokens(random, draw(random, 1, 5)));
+            row.params.samples = 1;
+        }
+        expect(&row, mean_length);
+        if (row.expected.size() > 2 && draw(random, 0, 3) == 0) {
+            row.stop_token = row.expected[1];
+            row.expected.clear();
+            expect(&row, mean_length);
+        }
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+bool add(Engine *engine, const TestRow &row, uint64_t tag) {
+    const int64_t offsets[2] = {0, static_cast<int64_t>(row.prompt.size())};
+    const Column<int32_t> prompt{1, row.prompt.data(), offsets};
+    if (row.continuations.empty()) {
+        batchllm_params params = row.params;
+        if (row.stop_token >= 0) {
+            params.stop_tokens = &row.stop_token;
+            params.stop_token_count = 1;
+        }
+        return engine->add_tokens(prompt, &tag, *ParamsColumn::open(&params, 1, 1)).ok();
+    }
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> ends{0};
+    for (const std::vector<int32_t> &continuation : row.continuations) {
+        tokens.insert(tokens.end(), continuation.begin(), continuation.end());
+        ends.push_back(static_cast<int64_t>(tokens.size()));
+    }
+    const int64_t count = static_cast<int64_t>(row.continuations.size());
+    const int64_t of_row[2] = {0, count};
+    return engine->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag).ok();
+}
+
+// "" or what is wrong with the results: exactly those of every row, each as expected.
+std::string check_results(const std::vector<TestRow> &rows, const ResultBatch &results,
+                          int64_t *generated) {
+    std::vector<int32_t> given(rows.size(), 0);
+    for (int64_t i = 0; i < results.count; ++i) {
+        const auto tag = static_cast<size_t>(results.tags[i]);
+        const TestRow &row = rows[tag];
+        if (results.samples[i] != given[tag]++) return fault("samples not one after the other");
+        if (results.statuses[i] != BATCHLLM_OK) return fault("a row failed", results.statuses[i]);
+        const std::vector<int32_t> tokens(results.tokens + results.token_offsets[i],
+                                          results.tokens + results.token_offsets[i + 1]);
+        if (results.finish_reasons[i] == BATCHLLM_FINISH_CANCELLED) {
+            if (!row.cancelled) return fault("cancelled without being asked to");
+            if (tokens.size() > row.expected.size() ||
+                !std::equal(tokens.begin(), tokens.end(), row.expected.begin()))
+                return fault("a cancelled row's tokens are not the first of its own");
+            continue;
+        }
+        if (tokens != row.expected) return fault("wrong tokens", results.samples[i]);
+        if (row.params.samples == 1 || row.params.temperature > 0)
+            *generated += static_cast<int64_t>(tokens.size());
+        const std::vector<float> scores(
+            results.score_logprobs + results.score_token_offsets[results.score_offsets[i]],
+            results.score_logprobs + results.score_token_offsets[results.score_offsets[i + 1]]);
+        if (scores != row.expected_scores) return fault("wrong scores");
+    }
+    for (size_t i = 0; i < rows.size(); ++i)
+        if (given[i] != rows[i].params.samples)
+            return fault("not one result a row and sample", given[i], rows[i].params.samples);
+    return "";
+}
+
+struct Totals {
+    int64_t fed_tokens = 0;
+    int64_t preemptions = 0;
+    int64_t steps = 0;
+    std::map<int32_t, int64_t> rows_of_devices; // jobs by number of devices that computed something
+};
+
+// A random job on random devices. "" or what went wrong.
+std::string run_job(Random &random, Totals *totals) {
+    CheckedShape shape;
+    shape.mean_length = static_cast<int32_t>(draw(random, 2, 20));
+    std::vector<TestRow> rows = make_rows(random, shape.mean_length);
+    shape.page_tokens = static_cast<int32_t>(draw(random, 1, 6));
+    shape.step_tokens = draw(random, 1, draw(random, 0, 1) ? 8 : 80);
+    int64_t longest = 1;
+    for (const TestRow &row : rows) {
+        int64_t more = row.params.max_tokens;
+        for (const auto &continuation : row.continuations)
+            more = std::max(more, static_cast<int64_t>(continuation.size()));
+        longest = std::max(longest, static_cast<int64_t>(row.prompt.size()) + more);
+    }
+    shape.pages = (longest + shape.page_tokens - 1) / shape.page_tokens +
+                  (draw(random, 0, 2) ? draw(random, 0, 60) : 0);
+
+    LateOptions late;
+    late.batches_in_flight = static_cast<int32_t>(draw(random, 1, 2));
+    late.feeds_but_one_in = static_cast<int32_t>(draw(random, 0, 3));
+    late.ready_after = static_cast<int32_t>(draw(random, 0, 2));
+    late.fed_tokens = &totals->fed_tokens;
+    EngineOptions options;
+    options.devices.resize(static_cast<size_t>(draw(random, 1, 3)));
+    for (size_t i = 0; i < options.devices.size(); ++i)
+        options.devices[i] = static_cast<int32_t>(i);
+    options.enlarge = static_cast<int32_t>(draw(random, 0, 2));
+    options.levels = static_cast<int32_t>(draw(random, 1, 2));
+    options.min_prefix_tokens = static_cast<int32_t>(draw(random, 1, 8));
+    options.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
+    auto made = Engine::create(options, [&](const EngineOptions &) -> Result<LoadedModel> {
+        LoadedModel loaded;
+        for (size_t i = 0; i < options.devices.size(); ++i)
+            loaded.backends.push_back(
+                std::make_unique<LateBackend>(std::make_unique<CheckedBackend>(shape), late));
+        return loaded;
+    });
+    if (!made.ok()) return made.status().message();
+    Engine &engine = **made;
+
+    const bool cancels = draw(random, 0, 3) == 0;
+    size_t added = 0;
+    batchllm_progress progress{};
+    for (int64_t steps = 0;; ++steps) {
+        if (steps > 100000) return "no end";
+        const size_t until = draw(random, 0, 3) ? rows.size() : added + rows.size() / 3 + 1;
+        while (added < std::min(until, rows.size())) {
+            if (!add(&engine, rows[added], added)) return "a row was refused";
+            ++added;
+        }
+        if (cancels && draw(random, 0, 5) == 0) {
+            const int64_t tag = draw(random, 0, static_cast<int64_t>(added) - 1);
+            rows[static_cast<size_t>(tag)].cancelled = true;
+            engine.cancel(static_cast<uint64_t>(tag));
+        }
+        const Status status = engine.step(&progress);
+        if (!status.ok()) return status.message();
+        if (progress.rows_waiting + progress.rows_running + progress.rows_done !=
+            static_cast<int64_t>(added))
+            return fault("waiting, running and done are not all");
+        if (progress.rows_waiting + progress.rows_running == 0 && added == rows.size()) break;
+    }
+    if (const Status status = engine.step(&progress); !status.ok()) return status.message();
+    if (progress.tokens_left != 0) return fault("tokens left", progress.tokens_left);
+    if (progress.pages_used != 0) return fault("pages leaked", progress.pages_used);
+    int64_t generated = 0;
+    const std::string wrong = check_results(rows, *engine.poll(0), &generated);
+    const batchllm_stats stats = engine.stats();
+    totals->preemptions += stats.preemptions;
+    totals->steps += stats.steps;
+    return wrong;
+}
+
+void random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight(void **) {
+    const char *given = std::getenv("BATCHLLM_TEST_SEED");
+    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
+    print_message("seed %llu (BATCHLLM_TEST_SEED)\n", static_cast<unsigned long long>(seed));
+    Totals totals;
+    for (uint64_t job = 0; job < 1500; ++job) {
+        Random random(seed + job);
+        const std::string wrong = run_job(random, &totals);
+        if (!wrong.empty())
+            fail_msg("%s, job %d of seed %llu", wrong.c_str(), int(job),
+                     static_cast<unsigned long long>(seed));
+    }
+    print_message("%d steps, %d tokens fed, %d preemptions\n", int(totals.steps),
+                  int(totals.fed_tokens), int(totals.preemptions));
+    assert_true(totals.fed_tokens > 0 && totals.preemptions > 0);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight),
+    };
+    return cmocka_run_group_tests_name("engine_overlap", tests, nullptr, nullptr);
+}
