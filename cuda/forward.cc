@@ -459,6 +459,23 @@ Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream
     return profile_.mark(Part::logits, stream);
 }
 
+Status Forward::prepare(cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[0];
+    const DType element = options_.element;
+    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
+        RETURN_IF_ERROR(linear_->prepare(w.qkv, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.o, attended_.data(), rows, options_.residual, true, stream));
+        RETURN_IF_ERROR(linear_->prepare(w.gate_up, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.down, activated_.data(), rows, options_.residual, true, stream));
+        if (rows > logits_rows_) continue;
+        RETURN_IF_ERROR(
+            linear_->prepare(weights_.lm_head, normed_.data(), rows, DType::f32, false, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
 Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {
     for (size_t i = 0; i < weights_.layers.size(); ++i) {
         const DeviceLayer &w = weights_.layers[i];

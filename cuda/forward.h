@@ -68,6 +68,8 @@ class Forward {
     // [rows] what the batch sampled, by logits row, for the next one's fed tokens.
     SampleResult *samples() const { return samples_.as<SampleResult>(); }
 
+    // Chooses the algorithms of all numbers of rows, which is otherwise done as they come.
+    Status prepare(cudaStream_t stream);
     // The linear layers alone, on whatever the buffers hold: for measuring their rate.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
 

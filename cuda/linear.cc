@@ -208,9 +208,8 @@ Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
     return best;
 }
 
-Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
-                   bool accumulate, cudaStream_t stream) {
-    if (rows == 0) return {};
+Result<const Linear::Plan *> Linear::plan_of(const Matrix &w, const void *x, int64_t rows,
+                                             DType y_type, bool accumulate, cudaStream_t stream) {
     const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate};
     auto found = plans_.find(key);
     if (found == plans_.end()) {
@@ -222,8 +221,19 @@ Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType 
         }
         found = plans_.emplace(key, plan).first;
     }
-    return check(multiply(found->second, found->second.algorithm, w, x, y, accumulate, stream),
-                 "cublasLtMatmul");
+    return &found->second;
+}
+
+Status Linear::prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+                       cudaStream_t stream) {
+    return plan_of(w, x, rows, y_type, accumulate, stream).status();
+}
+
+Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
+                   bool accumulate, cudaStream_t stream) {
+    if (rows == 0) return {};
+    ASSIGN_OR_RETURN(const Plan *plan, plan_of(w, x, rows, y_type, accumulate, stream));
+    return check(multiply(*plan, plan->algorithm, w, x, y, accumulate, stream), "cublasLtMatmul");
 }
 
 } // namespace batchllm::cuda

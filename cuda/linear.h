@@ -43,6 +43,10 @@ class Linear {
     Status run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type, bool accumulate,
                cudaStream_t stream);
 
+    // Chooses the algorithm that run() would.
+    Status prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+                   cudaStream_t stream);
+
     int64_t algorithms() const { return static_cast<int64_t>(plans_.size()); }
     // What the choices depend on, besides the shape.
     static std::string stamp(const std::string &device);
@@ -70,6 +74,8 @@ class Linear {
         cublasLtMatmulAlgo_t algorithm{};
     };
 
+    Result<const Plan *> plan_of(const Matrix &w, const void *x, int64_t rows, DType y_type,
+                                 bool accumulate, cudaStream_t stream);
     Status describe(const Key &key, Plan *plan) const;
     static void destroy(Plan *plan);
     Status make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
