@@ -111,7 +111,7 @@ NamedJob changed(NamedJob job, const Arguments &arguments) {
     return job;
 }
 
-Job make_rows(const NamedJob &job) {
+Job make_rows(const NamedJob &job, int32_t vocabulary) {
     JobShape shape;
     shape.rows = job.rows;
     shape.prefix = job.prefix;
@@ -119,7 +119,9 @@ Job make_rows(const NamedJob &job) {
     shape.own = job.own;
     shape.sharing = job.sharing;
     shape.spread = job.spread;
-    return make_job(shape);
+    Job rows = make_job(shape);
+    for (int32_t &token : rows.tokens) token %= vocabulary;
+    return rows;
 }
 
 // What a batch's attention must do at least.
@@ -257,7 +259,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, 
 Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const NamedJob &job,
                  const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const Job rows = make_rows(job);
+    const Job rows = make_rows(job, config.vocabulary);
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
@@ -358,7 +360,7 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
     const std::string directory =
         (std::filesystem::temp_directory_path() / "batchllm-throughput").string();
     RETURN_IF_ERROR(write_model_directory(config, directory));
-    const Job rows = make_rows(job);
+    const Job rows = make_rows(job, config.vocabulary);
     std::vector<int64_t> offsets = {0};
     std::vector<uint64_t> tags;
     for (const TokenRow &row : rows.rows) {
