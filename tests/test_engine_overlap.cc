@@ -1,6 +1,7 @@
 // The engine with two batches in flight and on several devices, against a model that checks every batch
 // and every stored token, and against itself on the CPU with one batch in flight.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -313,11 +314,145 @@ void random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight(void
     assert_true(totals.fed_tokens > 0 && totals.preemptions > 0);
 }
 
+// ---- Real models ----
+
+struct Generation {
+    const char *name;
+    batchllm_params params;
+    int64_t kv_memory_bytes = int64_t{64} << 20;
+    int64_t step_tokens = 0;
+};
+
+// All rows of a golden model through the CPU, computed when they are collected.
+std::unique_ptr<ResultBatch> run_golden(const Golden &golden, const Generation &way,
+                                        const LateOptions &late, batchllm_stats *stats) {
+    EngineOptions options;
+    options.model_dir = golden.directory;
+    options.backend = "cpu";
+    options.backend_options.compute_type = "f32";
+    options.backend_options.kv_memory_bytes = way.kv_memory_bytes;
+    options.backend_options.step_tokens = way.step_tokens;
+    options.backend_options.threads = options.threads = 2;
+    auto made = Engine::create(options, [&](const EngineOptions &of) -> Result<LoadedModel> {
+        ASSIGN_OR_RETURN(LoadedModel loaded, load_model_and_backend(of));
+        loaded.backends[0] = std::make_unique<LateBackend>(std::move(loaded.backends[0]), late);
+        return loaded;
+    });
+    assert_true(made.ok());
+    Engine &engine = **made;
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets{0};
+    for (const GoldenRow &row : golden.rows) {
+        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
+        offsets.push_back(static_cast<int64_t>(tokens.size()));
+    }
+    const auto count = static_cast<int64_t>(golden.rows.size());
+    const Column<int32_t> prompts{count, tokens.data(), offsets.data()};
+    const auto params = ParamsColumn::open(&way.params, 1, count);
+    assert_true(params.ok() && engine.add_tokens(prompts, nullptr, *params).ok());
+    const Status status = engine.run(nullptr, nullptr);
+    if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
+    *stats = engine.stats();
+    return engine.poll(0);
+}
+
+std::vector<Generation> generations(int32_t new_tokens) {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = new_tokens;
+    params.logprobs = 0;
+    std::vector<Generation> all{{"greedy", params}, {"short steps", params}, {"few pages", params}};
+    all[1].step_tokens = 24;
+    all[2].kv_memory_bytes = int64_t{2} << 20;
+    params.temperature = 1;
+    params.top_k = 40;
+    params.samples = 3;
+    params.seed = 11;
+    all.push_back({"drawn", params});
+    params.repetition_penalty = 1.3f;
+    params.frequency_penalty = 0.2f;
+    all.push_back({"drawn with penalties", params});
+    return all;
+}
+
+// Results by tag and sample.
+std::map<std::pair<uint64_t, int32_t>, std::pair<std::vector<int32_t>, int32_t>>
+tokens_of(const ResultBatch &results) {
+    std::map<std::pair<uint64_t, int32_t>, std::pair<std::vector<int32_t>, int32_t>> all;
+    for (int64_t i = 0; i < results.count; ++i) {
+        all[{results.tags[i], results.samples[i]}] = {
+            {results.tokens + results.token_offsets[i],
+             results.tokens + results.token_offsets[i + 1]},
+            results.finish_reasons[i]};
+    }
+    return all;
+}
+
+void models_generate_the_same_with_two_batches_in_flight(void **) {
+    int64_t fed_tokens = 0, results = 0, stopped = 0;
+    for (const char *name : {"llama3_gqa_sharded_bf16", "qwen3_bf16", "mistral_window_bf16"}) {
+        const Golden golden = read_golden(std::string("golden/") + name);
+        for (const Generation &way : generations(golden.new_tokens)) {
+            LateOptions late;
+            late.batches_in_flight = 1;
+            batchllm_stats alone, overlapped;
+            const auto expected = run_golden(golden, way, late, &alone);
+            late.batches_in_flight = 2;
+            late.fed_tokens = &fed_tokens;
+            const auto found = run_golden(golden, way, late, &overlapped);
+            if (tokens_of(*found) != tokens_of(*expected)) fail_msg("%s: %s", name, way.name);
+            assert_int_equal(overlapped.completion_tokens, alone.completion_tokens);
+            results += found->count;
+            for (int64_t i = 0; i < found->count; ++i) {
+                stopped += found->finish_reasons[i] == BATCHLLM_FINISH_STOP;
+            }
+        }
+    }
+    print_message("%d results, %d of them stopped by an EOS; %d tokens fed\n", int(results),
+                  int(stopped), int(fed_tokens));
+    assert_true(fed_tokens > 1000 && stopped > 0);
+}
+
+void a_device_that_fails_fails_the_engine_and_not_the_results_so_far(void **) {
+    CheckedShape shape{200, 4, 32, 6};
+    EngineOptions options;
+    options.devices = {0, 1};
+    auto made = Engine::create(options, [&](const EngineOptions &) -> Result<LoadedModel> {
+        LoadedModel loaded;
+        for (int64_t device = 0; device < 2; ++device) {
+            LateOptions late;
+            if (device == 1) late.fails_after = 12;
+            loaded.backends.push_back(
+                std::make_unique<LateBackend>(std::make_unique<CheckedBackend>(shape), late));
+        }
+        return loaded;
+    });
+    assert_true(made.ok());
+    Random random(3);
+    std::vector<TestRow> rows;
+    while (rows.size() < 200) {
+        for (TestRow &row : make_rows(random, shape.mean_length)) rows.push_back(std::move(row));
+    }
+    for (size_t i = 0; i < rows.size(); ++i) assert_true(add(made->get(), rows[i], i));
+    const Status status = (*made)->run(nullptr, nullptr);
+    assert_int_equal(status.code(), BATCHLLM_ERROR_DEVICE);
+    assert_int_equal((*made)->step(nullptr).code(), BATCHLLM_ERROR_DEVICE);
+    const auto results = (*made)->poll(0);
+    assert_true(results->count > 0 && results->count < static_cast<int64_t>(rows.size()));
+    for (int64_t i = 0; i < results->count; ++i) {
+        const TestRow &row = rows[results->tags[i]];
+        assert_int_equal(results->token_offsets[i + 1] - results->token_offsets[i],
+                         row.expected.size());
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight),
+        cmocka_unit_test(models_generate_the_same_with_two_batches_in_flight),
+        cmocka_unit_test(a_device_that_fails_fails_the_engine_and_not_the_results_so_far),
     };
     return cmocka_run_group_tests_name("engine_overlap", tests, nullptr, nullptr);
 }
