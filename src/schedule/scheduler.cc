@@ -126,8 +126,8 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
 }
 
 void Scheduler::Impl::plan_own(Request *request) {
-    const int64_t known = own_target(*request) - (batchllm::held_back(*request) ? 1 : 0);
-    const int64_t wanted = std::min(known - request->computed, budget);
+    // Not held back: its tokens are known, or it decoded and starts again unshared in this batch.
+    const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
     const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
