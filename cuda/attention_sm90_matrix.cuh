@@ -7,7 +7,9 @@ namespace batchllm::cuda {
 
 // What a consumer thread keeps from job to job.
 template <int HeadDim> struct Consumer {
+    Ratio ratio;
     Ring<Shape<HeadDim>::kSlots> ring;
+    Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
 };
 
@@ -17,13 +19,13 @@ struct Row {
     bool valid = false;
 };
 
-__device__ __forceinline__ Row read_row(const Job &job, int ratio, int r) {
+__device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int r) {
     Row row;
-    const int index = r / ratio;
+    const int index = ratio.token(r);
     if (index < job.item.row_count) {
         row.token = job.token[index];
         row.slot = job.slot[index];
-        row.head = job.kv_head * ratio + r % ratio;
+        row.head = job.kv_head * ratio.ratio + ratio.head(r);
         row.position = job.position[index];
         row.valid = true;
     }
@@ -33,26 +35,53 @@ __device__ __forceinline__ Row read_row(const Job &job, int ratio, int r) {
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
 template <int Count> __device__ __forceinline__ void
 softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)[2], float c) {
+    // Several chains at once: one row's alone would wait for each of its steps.
+    constexpr int kChains = Count / 4 < 4 ? Count / 4 : 4;
+    float top[2][kChains], base[2], total[2][2 * kChains] = {};
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float pair = fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]);
+            top[i][j % kChains] = fmaxf(j < kChains ? maximum[i] : top[i][j % kChains], pair);
+        }
+    }
+#pragma unroll
+    for (int n = 1; n < kChains; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) top[i][0] = fmaxf(top[i][0], top[i][n]);
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            top[i][0] = fmaxf(top[i][0], __shfl_xor_sync(~0u, top[i][0], offset));
+        }
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        float top = maximum[i];
+        base[i] = top[i][0] == -INFINITY ? 0.f : top[i][0] * c;
+        factor[i] = exp2_approximate(maximum[i] * c - base[i]);
+        maximum[i] = top[i][0];
+    }
 #pragma unroll
-        for (int j = 0; j < Count / 4; ++j) {
-            top = fmaxf(top, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-        }
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        const float base = top == -INFINITY ? 0.f : top * c;
-        factor[i] = exp2_approximate(maximum[i] * c - base);
-        maximum[i] = top;
-        float total = 0;
+    for (int j = 0; j < Count / 4; ++j) {
 #pragma unroll
-        for (int j = 0; j < Count / 4; ++j) {
-            s[4 * j + 2 * i] = exp2_approximate(s[4 * j + 2 * i] * c - base);
-            s[4 * j + 2 * i + 1] = exp2_approximate(s[4 * j + 2 * i + 1] * c - base);
-            total += s[4 * j + 2 * i] + s[4 * j + 2 * i + 1];
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                float &p = s[4 * j + 2 * i + e];
+                p = exp2_approximate(p * c - base[i]);
+                total[i][j % kChains * 2 + e] += p;
+            }
         }
-        sum[i] = sum[i] * factor[i] + total;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float all = 0;
+#pragma unroll
+        for (int n = 0; n < 2 * kChains; ++n) all += total[i][n];
+        sum[i] = sum[i] * factor[i] + all;
     }
 }
 
@@ -75,12 +104,26 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
     }
 }
 
-// Whether some key of [key, key + count) of the stretch is hidden from some query of the item.
-__device__ __forceinline__ bool masked(const AttentionItem &item, const KeyStretch &stretch,
-                                       int key, int count, int window) {
-    return key + count > stretch.keys || stretch.start + key + count - 1 > item.min_position ||
-           (window > 0 && stretch.start + key <= item.max_position - window);
-}
+// What of the keys at hand some query of an item may not see.
+struct Bounds {
+    int first, last; // positions that every query sees
+    __device__ Bounds(const AttentionItem &item, int window)
+        : first(window > 0 ? item.max_position - window + 1 : 0), last(item.min_position) {}
+    // Of [key, key + count) of the stretch.
+    __device__ bool hide(const KeyStretch &stretch, int key, int count) const {
+        return key + count > stretch.keys || stretch.start + key + count - 1 > last ||
+               stretch.start + key < first;
+    }
+};
+
+// A tile of a job's keys: whichever stretch it is of.
+struct Tile {
+    KeyStretch stretch;
+    int key; // its first, in the stretch
+    __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
+        : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
+          key((tile < n0 ? tile : tile - n0) * keys) {}
+};
 
 // Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
 // [from, count) of a block of V become zero. Then wgmma may read them once the threads have met.
@@ -97,21 +140,20 @@ clear_rows(unsigned char *values, int count, int from, int thread, int threads) 
 // 64 query rows, from row `first` of the job, into shared memory: [half][64 rows][64], swizzled as the
 // keys are, by `threads` threads. The loads are under way before the region is known to be free.
 template <int HeadDim, typename T, int Threads>
-__device__ __forceinline__ void load_queries(const AttentionArguments &a, const Job &job, int first,
-                                             unsigned char *queries, uint32_t region_free,
-                                             uint32_t parity, int thread) {
+__device__ __forceinline__ void load_queries(const AttentionArguments &a, const Job &job,
+                                             const Ratio &ratio, int first, unsigned char *queries,
+                                             uint32_t region_free, uint32_t parity, int thread) {
     constexpr int kEach = 64 * HeadDim / 8 / Threads; // chunks of 16 bytes
-    const int ratio = a.heads / a.kv_heads;
     uint4 value[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         const int at = i * Threads + thread;
         const int r = first + at / (HeadDim / 8), chunk = at % (HeadDim / 8);
         value[i] = make_uint4(0, 0, 0, 0);
-        if (r / ratio < job.item.row_count) {
+        if (ratio.token(r) < job.item.row_count) {
             value[i] = __ldg(reinterpret_cast<const uint4 *>(
-                static_cast<const T *>(a.q) + job.token[r / ratio] * a.q_stride +
-                (job.kv_head * ratio + r % ratio) * HeadDim + chunk * 8));
+                static_cast<const T *>(a.q) + job.token[ratio.token(r)] * a.q_stride +
+                (job.kv_head * ratio.ratio + ratio.head(r)) * HeadDim + chunk * 8));
         }
     }
     barrier_wait(region_free, parity);
@@ -172,16 +214,16 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
                          uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
     const int group = thread / 128, lane = thread % 32, warp = thread % 128 / 32;
-    const int ratio = a.heads / a.kv_heads;
+    const Ratio &ratio = self.ratio;
     const float c = a.scale * kLog2e;
-    const AttentionItem &item = job.item;
+    const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
     auto &ring = self.ring;
 
     unsigned char *queries = shared + group * 64 * HeadDim * 2;
     const uint32_t q_base = shared_address(queries);
-    load_queries<HeadDim, T, 128>(a, job, group * 64, queries, region_free, self.region_phase ^ 1,
-                                  thread % 128);
+    load_queries<HeadDim, T, 128>(a, job, ratio, group * 64, queries, region_free,
+                                  self.region_phase ^ 1, thread % 128);
     named_barrier(kGroup + group, 128);
 
     int position[2];
@@ -201,16 +243,15 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     auto release = [&](const Ring<S::kSlots> &r) {
         if (lane == 0) barrier_arrive(shared_address(&rest->empty[r.slot]));
     };
-    const KeyStretch s0 = item.stretch[0], s1 = item.stretch[1];
+    const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
     // The same in every lane, and the compiler is to know it: wgmma in a loop that may diverge is
     // serialised (C7520).
     const int n0 = __shfl_sync(~0u, tiles(s0.keys, S::kKeys), 0);
     const int n = n0 + __shfl_sync(~0u, tiles(s1.keys, S::kKeys), 0);
     auto mask_tile = [&](int tile) {
-        const KeyStretch &stretch = tile < n0 ? s0 : s1;
-        const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
-        if (masked(item, stretch, key, S::kKeys, a.window)) {
-            mask(s, position, stretch, key + lane % 4 * 2, a.window);
+        const Tile at(s0, s1, n0, tile, S::kKeys);
+        if (bounds.hide(at.stretch, at.key, S::kKeys)) {
+            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         }
     };
     auto clear_values = [&](int tile, const Ring<S::kSlots> &r) {
@@ -292,15 +333,15 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     using S = Shape<HeadDim>;
     const int group = __shfl_sync(~0u, thread / 128, 0);
     const int lane = thread % 32, row_in_tile = thread % 128 / 32 * 16 + lane / 4;
-    const int ratio = a.heads / a.kv_heads;
+    const Ratio &ratio = self.ratio;
     const float c = a.scale * kLog2e;
-    const AttentionItem &item = job.item;
+    const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
     const uint32_t q_base = shared_address(shared);
     auto &ring = self.ring;
 
-    load_queries<HeadDim, T, kConsumers>(a, job, 0, shared, region_free, self.region_phase ^ 1,
-                                         thread);
+    load_queries<HeadDim, T, kConsumers>(a, job, ratio, 0, shared, region_free,
+                                         self.region_phase ^ 1, thread);
     named_barrier(kAllConsumers, kConsumers);
 
     int position[2];
@@ -311,7 +352,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     float s[S::kPairKeys / 2];
     uint32_t p[S::kPairKeys / 4];
 
-    const KeyStretch s0 = item.stretch[0], s1 = item.stretch[1];
+    const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
     const int n0 = __shfl_sync(~0u, tiles(s0.keys, S::kPairKeys), 0); // uniform: see wide_job
     const int n = n0 + __shfl_sync(~0u, tiles(s1.keys, S::kPairKeys), 0);
     auto wait_full = [&] { barrier_wait(shared_address(&rest->full[ring.slot]), ring.phase); };
@@ -325,21 +366,20 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     };
     if (group == 1 && n > 0) pass();
     for (int tile = group; tile < n; tile += 2) {
-        const KeyStretch &stretch = tile < n0 ? s0 : s1;
-        const int key = (tile < n0 ? tile : tile - n0) * S::kPairKeys;
+        const Tile at(s0, s1, n0, tile, S::kPairKeys);
         const uint32_t keys = slots + ring.slot * S::kSlotBytes;
         wait_full();
         wgmma_fence();
         scores<HeadDim, S::kPairKeys>(s, q_base, keys, T());
-        if (key + S::kPairKeys > stretch.keys) {
+        if (at.key + S::kPairKeys > at.stretch.keys) {
             clear_rows<S::kHalves>(shared + S::kRegionBytes + ring.slot * S::kSlotBytes +
                                        S::kSlotBytes / 2,
-                                   S::kPairKeys, stretch.keys - key, thread % 128, 128);
+                                   S::kPairKeys, at.stretch.keys - at.key, thread % 128, 128);
             named_barrier(kGroup + group, 128);
         }
         wgmma_wait<0>();
-        if (masked(item, stretch, key, S::kPairKeys, a.window)) {
-            mask(s, position, stretch, key + lane % 4 * 2, a.window);
+        if (bounds.hide(at.stretch, at.key, S::kPairKeys)) {
+            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         }
         softmax(s, maximum, sum, factor, c);
         rescale(o, factor);
