@@ -2,7 +2,7 @@
 //
 //     throughput --job a16          a job by name (throughput_models.h), or --all of them, or changed by
 //                                   --model NAME|DIRECTORY --rows --prefix --own --sharing --spread --new
-//     --step-tokens N --kv-gib N --levels 2 --profile
+//     --step-tokens N --kv-gib N --levels 2 --profile --repeat N
 //     to see what each idea brings:
 //     --no-sharing                  every row computes all of its prompt
 //     --order arrival               groups by their first row
@@ -45,7 +45,7 @@ double seconds_since(Clock::time_point start) {
 
 struct Arguments {
     std::string job = "a16", model, devices;
-    double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1;
+    double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1, repeat = 1;
     double prefix = -1, own = -1, sharing = -1, spread = -1;
     double kv_gib = 0;
     bool all = false, sharing_on = true, arrival = false, profile = false;
@@ -59,7 +59,8 @@ bool read_arguments(int count, char **values, Arguments *out) {
         {"--own", &out->own},       {"--sharing", &out->sharing},
         {"--spread", &out->spread}, {"--new", &out->generated},
         {"--cap", &out->cap},       {"--levels", &out->levels},
-        {"--kv-gib", &out->kv_gib}, {"--step-tokens", &out->step_tokens}};
+        {"--kv-gib", &out->kv_gib}, {"--step-tokens", &out->step_tokens},
+        {"--repeat", &out->repeat}};
     const std::map<std::string, std::pair<const char *, const char *>> options = {
         {"--unfused", {"fused_attention", "0"}}, {"--unshared", {"share_attention", "0"}},
         {"--no-overlap", {"overlap", "0"}},      {"--no-graphs", {"graphs", "0"}},
@@ -340,7 +341,9 @@ Status bench_jobs(const std::vector<NamedJob> &jobs, const ModelConfig &config,
     RETURN_IF_ERROR(backend->forward().prepare(backend->stream()));
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
     for (const NamedJob &job : jobs) {
-        RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
+        for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
+            RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
+        }
     }
     return {};
 }
@@ -394,11 +397,11 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
         params.ignore_eos = 1;
         batchllm_stats before{}, after{};
         double seconds = 0;
-        // The first round finds the shapes' algorithms.
-        for (int round = 0; round < 2; ++round) {
+        // A first round of some rows: the shapes' algorithms are looked for at their first use.
+        for (const int64_t count : {std::min<int64_t>(job.rows, 256), job.rows}) {
             before.struct_size = after.struct_size = sizeof(batchllm_stats);
             RETURN_IF_ERROR(of_api(batchllm_engine_stats(engines.engine, &before)));
-            RETURN_IF_ERROR(of_api(batchllm_add_tokens(engines.engine, job.rows, rows.tokens.data(),
+            RETURN_IF_ERROR(of_api(batchllm_add_tokens(engines.engine, count, rows.tokens.data(),
                                                        offsets.data(), tags.data(), &params, 1)));
             const auto start = Clock::now();
             RETURN_IF_ERROR(of_api(batchllm_run(engines.engine, nullptr, nullptr)));
@@ -408,9 +411,9 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
             RETURN_IF_ERROR(of_api(batchllm_poll(engines.engine, 0, &results)));
             const int64_t answered = results->count;
             batchllm_results_free(results);
-            if (answered != job.rows || after.rows_failed != before.rows_failed) {
+            if (answered != count || after.rows_failed != before.rows_failed) {
                 return error(BATCHLLM_ERROR_INTERNAL, "%lld of %lld rows answered",
-                             static_cast<long long>(answered), static_cast<long long>(job.rows));
+                             static_cast<long long>(answered), static_cast<long long>(count));
             }
         }
         const double rate = static_cast<double>(job.rows) / seconds;

@@ -8,6 +8,8 @@
 namespace batchllm::cuda {
 namespace {
 
+constexpr int64_t kFirstInput = int64_t{4} << 20; // bytes that hold most steps of 4,096 tokens
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -32,6 +34,10 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         ASSIGN_OR_RETURN(slot.sent, Event::create(false));
         ASSIGN_OR_RETURN(slot.begin, Event::create(true));
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
+    }
+    for (Slot &slot : backend->slots_) {
+        RETURN_IF_ERROR(slot.staging.reserve(kFirstInput));
+        RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
     }
     backend->host_ = std::make_unique<HostSampling>(options.threads);
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));

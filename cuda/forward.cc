@@ -80,6 +80,16 @@ Status Forward::allocate() {
         RETURN_IF_ERROR(make(&partial_lse_, slots_ * c.heads * 4, "attention's partials"));
         RETURN_IF_ERROR(make(&arrivals_, (rows_ * c.kv_heads + 4) * 4, "attention's counters"));
     }
+    // What most steps need. Attention's lists are as long as contexts make them.
+    for (const Section section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+        RETURN_IF_ERROR(input_.make(section, 16 * rows_));
+    }
+    for (size_t i = 0; i < windows_.size() && options_.element != DType::f32; ++i) {
+        for (size_t part = 0; part < 4; ++part) {
+            RETURN_IF_ERROR(input_.make(kLists + 4 * i + part, 128 * rows_));
+        }
+    }
+    RETURN_IF_ERROR(make(&samples_, rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
     RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
                               frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
@@ -195,12 +205,13 @@ Status Forward::stage_worklist(size_t index, Staging *staging) {
     }
     if (!options_.fused_attention) split_by_kind(&window);
     const auto add = [&]<typename T>(size_t part, const std::vector<T> &values) {
-        return stage_section<T>(kLists + 3 * index + part, values,
+        return stage_section<T>(kLists + 4 * index + part, values,
                                 static_cast<int64_t>(values.size()), {}, staging);
     };
     RETURN_IF_ERROR(add(0, window.list.items));
     RETURN_IF_ERROR(add(1, window.list.rows));
-    return add(2, window.list.partials);
+    RETURN_IF_ERROR(add(2, window.list.partials));
+    return add(3, window.list.merged);
 }
 
 // Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
@@ -230,7 +241,7 @@ void Forward::split_by_kind(Window *window) {
             ++(matrix ? launch.matrix_items : launch.stream_items);
             items.push_back(item);
         }
-        window->launches.push_back(launch);
+        if (launch.matrix_items + launch.stream_items > 0) window->launches.push_back(launch);
     }
     list.items = std::move(items);
 }
@@ -371,7 +382,7 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     const int32_t size = config_.window(static_cast<int32_t>(layer));
     const auto found = std::find_if(windows_.begin(), windows_.end(),
                                     [&](const Window &window) { return window.size == size; });
-    const size_t lists = kLists + 3 * static_cast<size_t>(found - windows_.begin());
+    const size_t lists = kLists + 4 * static_cast<size_t>(found - windows_.begin());
     AttentionArguments a{};
     a.type = options_.element == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
     a.heads = config_.heads;
@@ -390,6 +401,8 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     a.stream_items = found->list.stream_items;
     a.rows = input_.at<AttentionRow>(lists + 1);
     a.partials = input_.at<PartialRange>(lists + 2);
+    a.merged = input_.at<int32_t>(lists + 3);
+    a.merged_count = static_cast<int32_t>(found->list.merged.size());
     a.partial_out = partial_out_.as<float>();
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
@@ -404,14 +417,15 @@ Status Forward::attention(size_t index, cudaStream_t stream) {
         RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
         return graphs_.mark(stream);
     }
-    // Whichever launch's item comes last merges a token's partials, as in a single launch.
     const AttentionItem *items = a.items;
+    const int32_t merged_count = a.merged_count;
     for (const Window &window : windows_) {
         if (window.size != a.window) continue;
         for (const Window::Launch &some : window.launches) {
             a.items = items + some.begin;
             a.matrix_items = some.matrix_items;
             a.stream_items = some.stream_items;
+            a.merged_count = &some == &window.launches.back() ? merged_count : 0;
             RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
         }
     }

@@ -98,7 +98,8 @@ class Forward {
     Status norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
                 cudaStream_t stream);
 
-    // A step's input. Behind these, each window's items, rows and partials.
+    // A step's input. Behind these, each window's items, rows, partials and
+    // merged tokens.
     enum Section : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
 
     // The attention work of the layers with one window.

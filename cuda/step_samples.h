@@ -33,6 +33,8 @@ class StepSamples {
     // The host lists the likeliest tokens.
     static bool needs_host(const SamplingParams &params) { return params.logprobs > 0; }
 
+    // Memory for so many rows of samples. Growing later waits for the device.
+    Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
     Status plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows, Staging *staging);
     std::span<const int32_t> wanted() const { return wanted_; } // tokens, ascending, each once

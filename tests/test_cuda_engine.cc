@@ -395,6 +395,7 @@ void sampled_tokens_in_f32_are_the_cpus(void **) {
             batchllm_engine_options options = options_of(Way{"f32"});
             const EngineHandle gpu = create(golden, options);
             options.backend = "cpu";
+            options.backend_options = nullptr;
             const EngineHandle cpu = create(golden, options);
             const auto a = outputs(*run_prompts(gpu.get(), golden, params));
             const auto b = outputs(*run_prompts(cpu.get(), golden, params));
