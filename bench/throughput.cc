@@ -340,11 +340,16 @@ Status bench_jobs(const std::vector<NamedJob> &jobs, const ModelConfig &config,
     const auto start = Clock::now();
     RETURN_IF_ERROR(backend->forward().prepare(backend->stream()));
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
+    size_t before = 0, after = 0, total = 0;
+    cudaMemGetInfo(&before, &total);
     for (const NamedJob &job : jobs) {
         for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
             RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
         }
     }
+    cudaMemGetInfo(&after, &total);
+    std::printf("device memory taken meanwhile, graphs included: %.1f MiB\n",
+                (static_cast<double>(before) - static_cast<double>(after)) / (1 << 20));
     return {};
 }
 
