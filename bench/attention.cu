@@ -1,6 +1,6 @@
 // Checks the fused attention against a float64 reference on random shapes, and times it.
 //   attention --check [seed]  random shapes, page tables, windows, node forests
-//   attention [group...]      microseconds a launch (CUDA graph of launches over enough pools to leave
+//   attention [group...]      [--only TEXT in a case's name]: microseconds a launch (CUDA graph of launches over enough pools to leave
 //                             L2); groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
 // Before these, --family sm80, sm80_small or sm90: not the device's best kernels.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
@@ -190,7 +190,9 @@ struct Setup {
         auto setting = [](const char *name, double &value) {
             if (const char *text = std::getenv(name)) value = std::atof(text);
         };
-        setting("MATRIX_US", options.matrix_us);
+        setting("WIDE_US", options.wide_us);
+        setting("NARROW_US", options.narrow_us);
+        setting("SHARE_US", options.share_us);
         setting("STREAM_US", options.stream_us);
         setting("ITEM_US", options.item_us);
         setting("MERGE_US", options.merge_us);
@@ -413,12 +415,14 @@ struct Summary {
     double worst = 0;
     std::string worst_name;
     int beaten = 0, peers = 0;
+    std::string only;
 };
 
 // peer, cascade: microseconds of FlashAttention-3 unshared and of FlashInfer's cascade, 0: not known.
 void time_case(const std::string &group, Case c, Summary *summary, double peer = 0,
                double cascade = 0) {
     c.shuffle(1);
+    if (c.name.find(summary->only) == std::string::npos) return;
     const int64_t pool_bytes =
         int64_t(c.page_total) * c.shape.kv_heads * 2 * kPageKeys * c.shape.head_dim * 2;
     const int64_t enough = int64_t(600) << 20;
@@ -621,8 +625,13 @@ int main(int argc, char **argv) {
                 "case, 32/8 heads of 128 unless R CH L P", "us", "TB/s", "TFLOP", "together",
                 "apart", "to best", "unfused", "FA3", "cascade", "items");
     Summary summary;
-    if (argc == 1) time_group("table", &summary);
-    for (int i = 1; i < argc; ++i) time_group(argv[i], &summary);
+    int first = 1;
+    if (argc > 2 && std::string(argv[1]) == "--only") {
+        summary.only = argv[2];
+        first = 3;
+    }
+    if (argc == first) time_group("table", &summary);
+    for (int i = first; i < argc; ++i) time_group(argv[i], &summary);
     std::printf(
         "%d cases; chosen over the better of together and apart: worst %.2f (%s), above 1.03: "
         "%d; faster than the best peer: %d of %d\n",

@@ -17,30 +17,56 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
 // A maximum is left as it is while the scores are at most `slack` above it: the factor is then 1.
-template <int Count> __device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2],
-                                                             float (&sum)[2], float (&factor)[2],
-                                                             float c, float slack = 0) {
+template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)>
+__device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2],
+                                        float (&factor)[2], float c, float slack = 0) {
+    // Several chains at once, if registers allow: one row's alone would wait for each of its steps.
+    float top[2][kChains], base[2], total[2][2 * kChains] = {};
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float pair = fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]);
+            top[i][j % kChains] = fmaxf(j < kChains ? maximum[i] : top[i][j % kChains], pair);
+        }
+    }
+#pragma unroll
+    for (int n = 1; n < kChains; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) top[i][0] = fmaxf(top[i][0], top[i][n]);
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            top[i][0] = fmaxf(top[i][0], __shfl_xor_sync(~0u, top[i][0], offset));
+        }
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        float top = maximum[i];
+        if (slack > 0 && top[i][0] - maximum[i] <= slack) top[i][0] = maximum[i];
+        base[i] = top[i][0] == -INFINITY ? 0.f : top[i][0] * c;
+        factor[i] = exp2_approximate(maximum[i] * c - base[i]);
+        maximum[i] = top[i][0];
+    }
 #pragma unroll
-        for (int j = 0; j < Count / 4; ++j) {
-            top = fmaxf(top, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-        }
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        if (top - maximum[i] <= slack) top = maximum[i];
-        const float base = top == -INFINITY ? 0.f : top * c;
-        factor[i] = exp2_approximate(maximum[i] * c - base);
-        maximum[i] = top;
-        float total = 0;
+    for (int j = 0; j < Count / 4; ++j) {
 #pragma unroll
-        for (int j = 0; j < Count / 4; ++j) {
-            s[4 * j + 2 * i] = exp2_approximate(s[4 * j + 2 * i] * c - base);
-            s[4 * j + 2 * i + 1] = exp2_approximate(s[4 * j + 2 * i + 1] * c - base);
-            total += s[4 * j + 2 * i] + s[4 * j + 2 * i + 1];
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                float &p = s[4 * j + 2 * i + e];
+                p = exp2_approximate(p * c - base[i]);
+                total[i][j % kChains * 2 + e] += p;
+            }
         }
-        sum[i] = sum[i] * factor[i] + total;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float all = 0;
+#pragma unroll
+        for (int n = 0; n < 2 * kChains; ++n) all += total[i][n];
+        sum[i] = sum[i] * factor[i] + all;
     }
 }
 
@@ -63,12 +89,17 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
     }
 }
 
-// Whether some key of [key, key + count) of the stretch is hidden from some query of the item.
-__device__ __forceinline__ bool masked(const AttentionItem &item, const KeyStretch &stretch,
-                                       int key, int count, int window) {
-    return key + count > stretch.keys || stretch.start + key + count - 1 > item.min_position ||
-           (window > 0 && stretch.start + key <= item.max_position - window);
-}
+// What of the keys at hand some query of an item may not see.
+struct Bounds {
+    int first, last; // positions that every query sees
+    __device__ Bounds(const AttentionItem &item, int window)
+        : first(window > 0 ? item.max_position - window + 1 : 0), last(item.min_position) {}
+    // Of [key, key + count) of the stretch.
+    __device__ bool hide(const KeyStretch &stretch, int key, int count) const {
+        return key + count > stretch.keys || stretch.start + key + count - 1 > last ||
+               stretch.start + key < first;
+    }
+};
 
 // Two neighbouring columns of one query row's result: to the output, or to its partial.
 template <typename T>

@@ -279,6 +279,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
     const auto leave_slot = [&] {
         slot = slot + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : slot + S::kSlotBytes;
     };
+    const Bounds bounds(rest.item, a.window);
     for (int tile = 0; tile < n; ++tile) {
         float s[S::kRowTiles][S::kKeys / 2];
         next_slot();
@@ -317,7 +318,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
 
         const KeyStretch stretch = rest.item.stretch[tile < n0 ? 0 : 1];
         const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
-        if (masked(rest.item, stretch, key, S::kKeys, a.window)) {
+        if (bounds.hide(stretch, key, S::kKeys)) {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
                 int position[2];
@@ -334,7 +335,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
         bool rescale = false;
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
-            softmax(s[t], maximum[t], sum[t], factor[t], c, slack);
+            softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c, slack);
             rescale |= factor[t][0] != 1.f || factor[t][1] != 1.f;
         }
 #pragma unroll
@@ -492,6 +493,7 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
                    ? ring
                    : slot + S::kStreamSlotBytes;
     };
+    const Bounds bounds(rest.item, a.window);
     for (int at = 0; at < n; ++at) {
         next_slot();
         float s[8] = {};
@@ -505,7 +507,7 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
         leave_slot();
         const KeyStretch stretch = rest.item.stretch[at < n0 ? 0 : 1];
         const int key = (at < n0 ? at : at - n0) * kPageKeys + warp * 16;
-        if (masked(rest.item, stretch, key, 16, a.window)) {
+        if (bounds.hide(stretch, key, 16)) {
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
         }
         float factor[2];

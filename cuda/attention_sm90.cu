@@ -20,6 +20,7 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
             barrier_init(shared_address(&rest->job_empty[i]), 2); // feeder and signaller
         }
         for (int i = 0; i < kQueries; ++i) {
+            barrier_init(shared_address(&rest->queries_full[i]), 1);
             barrier_init(shared_address(&rest->queries_empty[i]), kWarps);
         }
         barrier_init(shared_address(&rest->draw), 1);
@@ -33,7 +34,7 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
     __syncthreads();
 
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<40>();
+        registers_fewer<S::kAuxiliaryRegisters>();
         const int warp = threadIdx.x / 32;
         if (warp == 8) {
             feed<HeadDim>(a, slots, rest);
@@ -43,10 +44,10 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
             signal_jobs(a, rest);
         }
     } else {
-        registers_more<232>();
+        registers_more<S::kConsumerRegisters>();
         const int thread = threadIdx.x;
         if (thread >= 128) named_barrier_arrive(kTurn, kConsumers); // warpgroup 0 is first
-        Consumer<HeadDim> self;
+        Consumer<HeadDim> self{Ratio(a)};
         Ring<kJobs> ring;
         while (true) {
             barrier_wait(shared_address(&rest->job_full[ring.slot]), ring.phase);

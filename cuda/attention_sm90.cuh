@@ -22,7 +22,6 @@ namespace batchllm::cuda {
 
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
-constexpr int kNarrowRows = 64;
 constexpr int kJobs = 6;    // held at once: fetched, computed or to be announced
 constexpr int kQueries = 4; // stream jobs whose queries are held
 constexpr int kLead = 4;    // a job is drawn when this many slots of the last are still to be fed
@@ -40,6 +39,9 @@ template <int HeadDim> struct Shape {
     static constexpr int kPairKeys = kKeys / 2;
     static constexpr int kWarpsPerSlot = kPairKeys / 16;
     static constexpr int kGroups = 8 / kWarpsPerSlot;
+    // Of a thread; together what the launch gives all.
+    static constexpr int kConsumerRegisters = HeadDim == 256 ? 232 : 224;
+    static constexpr int kAuxiliaryRegisters = HeadDim == 256 ? 40 : 56;
     static constexpr int kStreamQueryStride = HeadDim * 2 + 16; // bytes; no bank conflicts
     static constexpr int kStreamQueryBytes = kStreamRows * kStreamQueryStride;
     // Dynamic shared memory, from a 1024-byte boundary: the region (a matrix job's queries; where a
@@ -52,7 +54,6 @@ template <int HeadDim> struct Shape {
 struct Job {
     int number; // -1: no more
     int kv_head;
-    int queries; // stream jobs: their place among the kQueries
     AttentionItem item;
     int pages[2][32]; // first page numbers of each stretch
     int token[kMatrixRows], slot[kMatrixRows], position[kMatrixRows]; // of its query tokens
@@ -63,7 +64,7 @@ struct Rest {
     float2 row_max_sum[2][kNarrowRows]; // narrow merge: the same, of each warpgroup
     Job jobs[kJobs];
     alignas(8) uint64_t job_full[kJobs], job_done[kJobs], job_empty[kJobs];
-    uint64_t queries_empty[kQueries];
+    uint64_t queries_full[kQueries], queries_empty[kQueries];
     uint64_t draw;        // the feeder is near its job's end: the next is to be drawn
     uint64_t region_free; // the last job's use of the region is over
     uint64_t full[8], empty[8];
@@ -82,6 +83,16 @@ template <int Slots> struct Ring {
             phase ^= 1;
         }
     }
+};
+
+// Division of a row's number, below kMatrixRows, by the GQA ratio: (r ceil(2^16 / ratio)) >> 16 is
+// exact there.
+struct Ratio {
+    int ratio, inverse;
+    __device__ explicit Ratio(const AttentionArguments &a)
+        : ratio(a.heads / a.kv_heads), inverse((65535 + ratio) / ratio) {}
+    __device__ int token(int r) const { return r * inverse >> 16; }
+    __device__ int head(int r) const { return r - token(r) * ratio; } // of the KV head's
 };
 
 enum class Form { wide, narrow, stream };

@@ -40,6 +40,11 @@ class JobSource {
         return job;
     }
 
+    // The stream job drawn ahead, or -1.
+    __device__ int next() const {
+        return ticket_ >= 0 && ticket_ < stream_jobs_ ? matrix_jobs_ + ticket_ : -1;
+    }
+
   private:
     __device__ int draw() {
         return (queue_ == 0 ? prefer_matrix_ : static_cast<int>(gridDim.x) - prefer_matrix_) +
@@ -59,7 +64,14 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     using S = Shape<HeadDim>;
     const int lane = threadIdx.x % 32;
     const int ratio = a.heads / a.kv_heads;
-    JobSource source(a); // lane 0 alone draws
+    constexpr int kWords = sizeof(AttentionItem) / 4;
+    auto item_word = [&](int number) {
+        return lane < kWords
+                   ? __ldg(reinterpret_cast<const int *>(&a.items[number / a.kv_heads]) + lane)
+                   : 0;
+    };
+    JobSource source(a);      // lane 0 alone draws
+    int ahead = -1, word = 0; // the next stream job, its item's words on their way
     Ring<kJobs> ring;
     Ring<kQueries> queries;
     for (uint32_t fetched = 0;; ++fetched) {
@@ -78,11 +90,8 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             break;
         }
         const int kv_head = number % a.kv_heads;
-        constexpr int kWords = sizeof(AttentionItem) / 4;
-        if (lane < kWords) {
-            reinterpret_cast<int *>(&job.item)[lane] =
-                __ldg(reinterpret_cast<const int *>(&a.items[number / a.kv_heads]) + lane);
-        }
+        if (number != ahead) word = item_word(number);
+        if (lane < kWords) reinterpret_cast<int *>(&job.item)[lane] = word;
         __syncwarp();
         const AttentionItem item = job.item;
         for (int s = 0; s < 2; ++s) {
@@ -108,14 +117,13 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
         if (lane == 0) {
             job.number = number;
             job.kv_head = kv_head;
-            job.queries = queries.slot;
-            if (stream) {
-                barrier_expect(full, static_cast<uint32_t>(rows * HeadDim * 2));
-            } else {
-                barrier_arrive(full);
-            }
+            barrier_arrive(full);
         }
         if (stream) {
+            const uint32_t queries_full = shared_address(&rest->queries_full[queries.slot]);
+            if (lane == 0) {
+                barrier_expect(queries_full, static_cast<uint32_t>(rows * HeadDim * 2));
+            }
             __syncwarp();
             token = __shfl_sync(~0u, token, min(31, lane / ratio));
             if (lane < rows) {
@@ -123,11 +131,13 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
                               queries.slot * S::kStreamQueryBytes + lane * S::kStreamQueryStride,
                           static_cast<const T *>(a.q) + token * a.q_stride +
                               (kv_head * ratio + lane % ratio) * HeadDim,
-                          HeadDim * 2, full);
+                          HeadDim * 2, queries_full);
             }
             queries.advance();
         }
         ring.advance();
+        ahead = __shfl_sync(~0u, source.next(), 0);
+        if (ahead >= 0) word = item_word(ahead);
     }
     // The last CTA to find the queues empty resets them for the next launch.
     if (lane == 0 && atomicAdd(&a.queues[2], 1) == static_cast<int>(gridDim.x) - 1) {
@@ -185,6 +195,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
+    const uint64_t evict_first = evict_first_policy();
 
     while (true) {
         barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
@@ -242,13 +253,15 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                     const int page = pages.at(which, piece / kPieces);
                     if (lane == 0) {
                         const uint32_t full = open_slot(S::kSlotBytes);
-                        for (int kind = 0; kind < 2; ++kind) {
-                            for (int h = 0; h < S::kHalves; ++h) {
-                                bulk_copy(slots + ring.slot * S::kSlotBytes +
-                                              kind * (S::kSlotBytes / 2) + h * S::kPairKeys * 128,
-                                          block(page, kind) + h * kHalfBlock +
-                                              piece % kPieces * S::kPairKeys * 128,
-                                          S::kPairKeys * 128, full);
+                        for (int i = 0; i < 2 * S::kHalves; ++i) { // K's halves, V's halves
+                            constexpr uint32_t kBytes = S::kPairKeys * 128;
+                            const uint32_t to = slots + ring.slot * S::kSlotBytes + i * kBytes;
+                            const auto *from =
+                                block(page, 0) + i * kHalfBlock + piece % kPieces * kBytes;
+                            if (job.item.once >> which & 1) {
+                                bulk_copy_once(to, from, kBytes, full, evict_first);
+                            } else {
+                                bulk_copy(to, from, kBytes, full);
                             }
                         }
                     }

@@ -7,7 +7,9 @@ namespace batchllm::cuda {
 
 // What a consumer thread keeps from job to job.
 template <int HeadDim> struct Consumer {
+    Ratio ratio;
     Ring<Shape<HeadDim>::kSlots> ring;
+    Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
 };
 
@@ -17,18 +19,27 @@ struct Row {
     bool valid = false;
 };
 
-__device__ __forceinline__ Row read_row(const Job &job, int ratio, int r) {
+__device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int r) {
     Row row;
-    const int index = r / ratio;
+    const int index = ratio.token(r);
     if (index < job.item.row_count) {
         row.token = job.token[index];
         row.slot = job.slot[index];
-        row.head = job.kv_head * ratio + r % ratio;
+        row.head = job.kv_head * ratio.ratio + ratio.head(r);
         row.position = job.position[index];
         row.valid = true;
     }
     return row;
 }
+
+// A tile of a job's keys: whichever stretch it is of.
+struct Tile {
+    KeyStretch stretch;
+    int key; // its first, in the stretch
+    __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
+        : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
+          key((tile < n0 ? tile : tile - n0) * keys) {}
+};
 
 // Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
 // [from, count) of a block of V become zero. Then wgmma may read them once the threads have met.
@@ -45,21 +56,20 @@ clear_rows(unsigned char *values, int count, int from, int thread, int threads) 
 // 64 query rows, from row `first` of the job, into shared memory: [half][64 rows][64], swizzled as the
 // keys are, by `threads` threads. The loads are under way before the region is known to be free.
 template <int HeadDim, typename T, int Threads>
-__device__ __forceinline__ void load_queries(const AttentionArguments &a, const Job &job, int first,
-                                             unsigned char *queries, uint32_t region_free,
-                                             uint32_t parity, int thread) {
+__device__ __forceinline__ void load_queries(const AttentionArguments &a, const Job &job,
+                                             const Ratio &ratio, int first, unsigned char *queries,
+                                             uint32_t region_free, uint32_t parity, int thread) {
     constexpr int kEach = 64 * HeadDim / 8 / Threads; // chunks of 16 bytes
-    const int ratio = a.heads / a.kv_heads;
     uint4 value[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         const int at = i * Threads + thread;
         const int r = first + at / (HeadDim / 8), chunk = at % (HeadDim / 8);
         value[i] = make_uint4(0, 0, 0, 0);
-        if (r / ratio < job.item.row_count) {
+        if (ratio.token(r) < job.item.row_count) {
             value[i] = __ldg(reinterpret_cast<const uint4 *>(
-                static_cast<const T *>(a.q) + job.token[r / ratio] * a.q_stride +
-                (job.kv_head * ratio + r % ratio) * HeadDim + chunk * 8));
+                static_cast<const T *>(a.q) + job.token[ratio.token(r)] * a.q_stride +
+                (job.kv_head * ratio.ratio + ratio.head(r)) * HeadDim + chunk * 8));
         }
     }
     barrier_wait(region_free, parity);
@@ -120,16 +130,16 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
                          uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
     const int group = thread / 128, lane = thread % 32, warp = thread % 128 / 32;
-    const int ratio = a.heads / a.kv_heads;
+    const Ratio &ratio = self.ratio;
     const float c = a.scale * kLog2e;
-    const AttentionItem &item = job.item;
+    const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
     auto &ring = self.ring;
 
     unsigned char *queries = shared + group * 64 * HeadDim * 2;
     const uint32_t q_base = shared_address(queries);
-    load_queries<HeadDim, T, 128>(a, job, group * 64, queries, region_free, self.region_phase ^ 1,
-                                  thread % 128);
+    load_queries<HeadDim, T, 128>(a, job, ratio, group * 64, queries, region_free,
+                                  self.region_phase ^ 1, thread % 128);
     named_barrier(kGroup + group, 128);
 
     int position[2];
@@ -149,16 +159,15 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     auto release = [&](const Ring<S::kSlots> &r) {
         if (lane == 0) barrier_arrive(shared_address(&rest->empty[r.slot]));
     };
-    const KeyStretch s0 = item.stretch[0], s1 = item.stretch[1];
+    const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
     // The same in every lane, and the compiler is to know it: wgmma in a loop that may diverge is
     // serialised (C7520).
     const int n0 = __shfl_sync(~0u, tiles(s0.keys, S::kKeys), 0);
     const int n = n0 + __shfl_sync(~0u, tiles(s1.keys, S::kKeys), 0);
     auto mask_tile = [&](int tile) {
-        const KeyStretch &stretch = tile < n0 ? s0 : s1;
-        const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
-        if (masked(item, stretch, key, S::kKeys, a.window)) {
-            mask(s, position, stretch, key + lane % 4 * 2, a.window);
+        const Tile at(s0, s1, n0, tile, S::kKeys);
+        if (bounds.hide(at.stretch, at.key, S::kKeys)) {
+            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         }
     };
     auto clear_values = [&](int tile, const Ring<S::kSlots> &r) {
@@ -240,15 +249,15 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     using S = Shape<HeadDim>;
     const int group = __shfl_sync(~0u, thread / 128, 0);
     const int lane = thread % 32, row_in_tile = thread % 128 / 32 * 16 + lane / 4;
-    const int ratio = a.heads / a.kv_heads;
+    const Ratio &ratio = self.ratio;
     const float c = a.scale * kLog2e;
-    const AttentionItem &item = job.item;
+    const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
     const uint32_t q_base = shared_address(shared);
     auto &ring = self.ring;
 
-    load_queries<HeadDim, T, kConsumers>(a, job, 0, shared, region_free, self.region_phase ^ 1,
-                                         thread);
+    load_queries<HeadDim, T, kConsumers>(a, job, ratio, 0, shared, region_free,
+                                         self.region_phase ^ 1, thread);
     named_barrier(kAllConsumers, kConsumers);
 
     int position[2];
@@ -259,7 +268,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     float s[S::kPairKeys / 2];
     uint32_t p[S::kPairKeys / 4];
 
-    const KeyStretch s0 = item.stretch[0], s1 = item.stretch[1];
+    const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
     const int n0 = __shfl_sync(~0u, tiles(s0.keys, S::kPairKeys), 0); // uniform: see wide_job
     const int n = n0 + __shfl_sync(~0u, tiles(s1.keys, S::kPairKeys), 0);
     auto wait_full = [&] { barrier_wait(shared_address(&rest->full[ring.slot]), ring.phase); };
@@ -273,21 +282,20 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     };
     if (group == 1 && n > 0) pass();
     for (int tile = group; tile < n; tile += 2) {
-        const KeyStretch &stretch = tile < n0 ? s0 : s1;
-        const int key = (tile < n0 ? tile : tile - n0) * S::kPairKeys;
+        const Tile at(s0, s1, n0, tile, S::kPairKeys);
         const uint32_t keys = slots + ring.slot * S::kSlotBytes;
         wait_full();
         wgmma_fence();
         scores<HeadDim, S::kPairKeys>(s, q_base, keys, T());
-        if (key + S::kPairKeys > stretch.keys) {
+        if (at.key + S::kPairKeys > at.stretch.keys) {
             clear_rows<S::kHalves>(shared + S::kRegionBytes + ring.slot * S::kSlotBytes +
                                        S::kSlotBytes / 2,
-                                   S::kPairKeys, stretch.keys - key, thread % 128, 128);
+                                   S::kPairKeys, at.stretch.keys - at.key, thread % 128, 128);
             named_barrier(kGroup + group, 128);
         }
         wgmma_wait<0>();
-        if (masked(item, stretch, key, S::kPairKeys, a.window)) {
-            mask(s, position, stretch, key + lane % 4 * 2, a.window);
+        if (bounds.hide(at.stretch, at.key, S::kPairKeys)) {
+            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         }
         softmax(s, maximum, sum, factor, c);
         rescale(o, factor);

@@ -12,9 +12,9 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     using S = Shape<HeadDim>;
     const int lane = thread % 32, warp = thread / 32;
     const int group = warp / S::kWarpsPerSlot, part = warp % S::kWarpsPerSlot;
-    const int ratio = a.heads / a.kv_heads;
-    const AttentionItem &item = job.item;
-    const int rows = item.row_count * ratio;
+    const Ratio &ratio = self.ratio;
+    const int rows = job.item.row_count * ratio.ratio;
+    const Bounds bounds(job.item, a.window);
     const float c = a.scale * kLog2e;
     auto &ring = self.ring;
     bool valid[2];
@@ -23,11 +23,13 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
         valid[i] = r < rows;
-        position[i] = valid[i] ? job.position[r / ratio] : 0;
+        position[i] = valid[i] ? job.position[ratio.token(r)] : 0;
     }
 
     uint32_t q[HeadDim / 16][4];
-    const unsigned char *queries = shared + S::kStreamQueries + job.queries * S::kStreamQueryBytes;
+    const unsigned char *queries =
+        shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes;
+    barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
 #pragma unroll
     for (int k = 0; k < HeadDim / 16; ++k)
 #pragma unroll
@@ -38,13 +40,14 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                                    : 0;
         }
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&rest->queries_empty[job.queries]));
+    if (lane == 0) barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
+    self.queries.advance();
     float o[HeadDim / 8][4] = {};
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, factor[2];
 
     int turn = 0; // slots of the item are dealt to the groups in turn
     for (int which = 0; which < 2; ++which) {
-        const KeyStretch stretch = item.stretch[which];
+        const KeyStretch stretch = job.item.stretch[which];
         for (int first = 0; first < stretch.keys; first += S::kPairKeys) {
             barrier_wait(shared_address(&rest->full[ring.slot]), ring.phase);
             if (turn == group) {
@@ -76,7 +79,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                     mma_sync(s, q[k], b[0], b[1], T());
                     mma_sync(s + 4, q[k], b[2], b[3], T());
                 }
-                if (masked(item, stretch, key, 16, a.window)) {
+                if (bounds.hide(stretch, key, 16)) {
                     mask(s, position, stretch, key + lane % 4 * 2, a.window);
                 }
                 softmax(s, maximum, sum, factor, c);
@@ -144,7 +147,8 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                 y += weight * pair.y;
             }
             const float scale = total > 0 ? 1.f / total : 0.f;
-            const int index = (8 * i + r) / ratio, head = job.kv_head * ratio + (8 * i + r) % ratio;
+            const int index = ratio.token(8 * i + r);
+            const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
             write_pair<T>(a, job.token[index], job.slot[index], head, HeadDim, column, x * scale,
                           y * scale);
             if (column == 0) write_lse(a, job.slot[index], head, top, total);

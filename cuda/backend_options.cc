@@ -100,6 +100,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     CudaOptions read;
     ForwardOptions &forward = read.forward;
     forward.sms = device.multiProcessorCount;
+    forward.device = device.name;
     std::string attention = "auto";
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {

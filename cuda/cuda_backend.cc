@@ -8,6 +8,8 @@
 namespace batchllm::cuda {
 namespace {
 
+constexpr int64_t kFirstInput = int64_t{4} << 20; // bytes that hold most steps of 4,096 tokens
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -31,6 +33,10 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         ASSIGN_OR_RETURN(slot.begin, Event::create(true));
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
     }
+    for (Slot &slot : backend->slots_) {
+        RETURN_IF_ERROR(slot.staging.reserve(kFirstInput));
+        RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
+    }
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));
 
     BackendInfo &info = backend->info_;
@@ -42,6 +48,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.page_bytes = backend->forward_->page_bytes();
     info.step_tokens = read.forward.step_tokens;
     info.batches_in_flight = read.overlap ? kSlots : 1;
+    info.warning = backend->forward_->warning();
     ASSIGN_OR_RETURN(info.pages, count_pages(options, info.page_bytes));
     RETURN_IF_ERROR(backend->forward_->take_pages(info.pages));
     RETURN_IF_CUDA(cudaDeviceSynchronize());

@@ -80,12 +80,29 @@ Status Forward::allocate() {
         RETURN_IF_ERROR(make(&partial_lse_, slots_ * c.heads * 4, "attention's partials"));
         RETURN_IF_ERROR(make(&arrivals_, (rows_ * c.kv_heads + 4) * 4, "attention's counters"));
     }
+    // What most steps need. Attention's lists are as long as contexts make them.
+    for (const Section section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+        RETURN_IF_ERROR(input_.make(section, 16 * rows_));
+    }
+    for (size_t i = 0; i < windows_.size() && options_.element != DType::f32; ++i) {
+        for (size_t part = 0; part < 4; ++part) {
+            RETURN_IF_ERROR(input_.make(kLists + 4 * i + part, 128 * rows_));
+        }
+    }
+    RETURN_IF_ERROR(make(&samples_, rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
     RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
                               frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
     ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? logits_.data() : nullptr,
-                                    logits_.bytes()));
+                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
+                                    scratch.bytes(), std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
 }
@@ -225,7 +242,7 @@ void Forward::split_by_kind(Window *window) {
             ++(matrix ? launch.matrix_items : launch.stream_items);
             items.push_back(item);
         }
-        window->launches.push_back(launch);
+        if (launch.matrix_items + launch.stream_items > 0) window->launches.push_back(launch);
     }
     list.items = std::move(items);
 }
@@ -458,6 +475,23 @@ Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream
     RETURN_IF_ERROR(
         linear_->run(weights_.lm_head, x, count, logits_.data(), DType::f32, false, stream));
     return profile_.mark(Part::logits, stream);
+}
+
+Status Forward::prepare(cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[0];
+    const DType element = options_.element;
+    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
+        RETURN_IF_ERROR(linear_->prepare(w.qkv, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.o, attended_.data(), rows, options_.residual, true, stream));
+        RETURN_IF_ERROR(linear_->prepare(w.gate_up, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.down, activated_.data(), rows, options_.residual, true, stream));
+        if (rows > logits_rows_) continue;
+        RETURN_IF_ERROR(
+            linear_->prepare(weights_.lm_head, normed_.data(), rows, DType::f32, false, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
 }
 
 Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {

@@ -33,7 +33,8 @@ struct ForwardOptions {
     DType residual = DType::bf16; // element's type or f32
     int64_t step_tokens = 0;
     bool tune = false;
-    std::string tuning_cache;
+    std::string tuning_cache; // a path; none; "": the default
+    std::string device;       // its name
     bool share_attention = true;
     bool fused_attention = true; // false: one launch a kind of item
     bool graphs = true;
@@ -68,9 +69,13 @@ class Forward {
     // [rows] what the batch sampled, by logits row, for the next one's fed tokens.
     SampleResult *samples() const { return samples_.as<SampleResult>(); }
 
+    // Chooses the algorithms of all numbers of rows, which is otherwise done as they come.
+    Status prepare(cudaStream_t stream);
     // The linear layers alone, on whatever the buffers hold: for measuring their rate.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
 
+    // Something that people should know, or "".
+    const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
     const Graphs &graphs() const { return graphs_; }
     const Worklist &worklist() const { return windows_[0].list; }
@@ -94,7 +99,8 @@ class Forward {
     Status norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
                 cudaStream_t stream);
 
-    // A step's input. Behind these, each window's items, rows and partials.
+    // A step's input. Behind these, each window's items, rows, partials and
+    // merged tokens.
     enum Section : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
 
     // The attention work of the layers with one window.
@@ -114,6 +120,7 @@ class Forward {
     int32_t padded_dim_;
     int64_t qkv_rows_;
     DeviceWeights weights_;
+    std::string warning_;
     std::unique_ptr<Linear> linear_;
     Profile profile_;
 

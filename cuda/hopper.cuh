@@ -54,6 +54,20 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
         "l"(source), "r"(bytes), "r"(barrier)
         : "memory");
 }
+// The same, of bytes that nobody else will read soon: L2 is to drop them first.
+__device__ __forceinline__ void bulk_copy_once(uint32_t destination, const void *source,
+                                               uint32_t bytes, uint32_t barrier,
+                                               uint64_t evict_first) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+                 "l"(source), "r"(bytes), "r"(barrier), "l"(evict_first)
+                 : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 // Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

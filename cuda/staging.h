@@ -15,6 +15,13 @@ class Staging {
   public:
     void clear() { used_ = 0; }
 
+    // Memory for a first step. Growing later waits for the device.
+    Status reserve(int64_t bytes) {
+        ASSIGN_OR_RETURN(host_, PinnedMemory::create(bytes, "a step's input"));
+        ASSIGN_OR_RETURN(device_, DeviceMemory::create(bytes, "a step's input"));
+        return {};
+    }
+
     // A section's place; its bytes are written through at<T>(), which later calls of add may move.
     template <typename T> Result<int64_t> add(int64_t count) {
         const int64_t place = used_;

@@ -14,6 +14,13 @@ namespace batchllm::cuda {
 
 class StepInput {
   public:
+    // Memory for a first step. Growing later waits for the device.
+    Status make(size_t index, int64_t bytes) {
+        set(index, 0, 0);
+        ASSIGN_OR_RETURN(sections_[index].memory, DeviceMemory::create(bytes, "a step's input"));
+        return {};
+    }
+
     // Host: section `index` is what has been staged at `place`.
     void set(size_t index, int64_t place, int64_t bytes) {
         if (index >= sections_.size()) sections_.resize(index + 1);

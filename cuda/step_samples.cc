@@ -13,7 +13,6 @@ bool changes_logits(const SamplingParams &params) {
 
 Status grow(PinnedMemory *memory, int64_t bytes, const char *what) {
     if (memory->bytes() >= bytes) return {};
-    *memory = PinnedMemory();
     ASSIGN_OR_RETURN(*memory, PinnedMemory::create(2 * bytes, what));
     return {};
 }
@@ -74,6 +73,10 @@ SampleTask StepSamples::task_of(const LogitsRow &row, int32_t number, int64_t lo
     if (!p.greedy()) task.uniform = random_uniform(row.sample.random_key, row.sample.position);
     if (changes_logits(p)) add_edits(row.sample, &task);
     return task;
+}
+
+Status StepSamples::reserve(int64_t rows) {
+    return grow(&answers_, rows * static_cast<int64_t>(sizeof(SampleResult)), "samples");
 }
 
 Status StepSamples::plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows,

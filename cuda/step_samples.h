@@ -21,6 +21,8 @@ class StepSamples {
         return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                params.frequency_penalty != 0;
     }
+    // Memory for so many rows of samples. Growing later waits for the device.
+    Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
     Status plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows, Staging *staging);
     std::span<const int32_t> wanted() const { return wanted_; } // tokens, ascending, each once

@@ -364,7 +364,8 @@ void products_are_the_references(void **) {
     for (const DType type : kTypes) {
         for (const bool tune : {false, true}) {
             const Array scratch(1 << 22, DType::f32);
-            auto linear = Linear::create(type, tune ? scratch.data() : nullptr, int64_t{4} << 22);
+            auto linear =
+                Linear::create(type, tune ? scratch.data() : nullptr, int64_t{4} << 22, {});
             check(linear.status());
             for (int round = 0; round < 6; ++round) {
                 const int64_t m = draw(random, 1, 200), n = 8 * draw(random, 1, 60),
