@@ -7,11 +7,15 @@ namespace {
 
 void costs_sm90(WorklistOptions *) {} // as WorklistOptions has them
 
-// mma.sync computes at about half the rate, and two CTAs share an SM.
+// mma.sync computes at about half the rate, an item of few rows takes as long as one of many, two CTAs
+// share an SM, and whoever arrives last merges while others have nothing left to do.
 void costs_sm80(WorklistOptions *options) {
-    options->matrix_us = 3.2;
-    options->stream_us = 1.0;
-    options->item_us = 2.0;
+    options->wide_us = 3.2;
+    options->narrow_us = 1.6;
+    options->stream_us = 0.55;
+    options->item_us = 3;
+    options->merge_us = 0.1;
+    options->share_us = 5;
     options->matrix_split = 2;
     options->stream_split = 6;
 }
