@@ -202,25 +202,36 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
 
 // ---- SwiGLU: reads 2, writes 1 x rows x width ----
 
-template <typename T>
-__global__ void swiglu(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
-    const int vectors = width / kVector;
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{rows} * vectors) return;
-    const int64_t row = i / vectors;
-    const int column = static_cast<int>(i % vectors) * kVector;
-    float gate[8], up[8];
-    load8(x + row * 2 * width + column, gate);
-    load8(x + row * 2 * width + width + column, up);
-    if (bias != nullptr) {
-        for (int k = 0; k < 8; ++k) {
-            gate[k] += bias[column + k];
-            up[k] += bias[width + column + k];
-        }
+constexpr int kSwigluVectors = 2; // of a thread
+
+// Blocks [row, part of the row].
+template <typename T> __global__ void swiglu(const T *x, const float *bias, T *out, int32_t width) {
+    x += int64_t{blockIdx.x} * 2 * width;
+    out += int64_t{blockIdx.x} * width;
+    float gate[kSwigluVectors][8], up[kSwigluVectors][8];
+    const int first = (blockIdx.y * kSwigluVectors * blockDim.x + threadIdx.x) * kVector;
+    const int step = static_cast<int>(blockDim.x) * kVector;
+#pragma unroll
+    for (int v = 0; v < kSwigluVectors; ++v) {
+        const int column = first + v * step;
+        if (column >= width) break;
+        load8(x + column, gate[v]);
+        load8(x + width + column, up[v]);
     }
 #pragma unroll
-    for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.0f + __expf(-gate[k]));
-    store8(out + row * width + column, up);
+    for (int v = 0; v < kSwigluVectors; ++v) {
+        const int column = first + v * step;
+        if (column >= width) break;
+        if (bias != nullptr) {
+            for (int k = 0; k < 8; ++k) {
+                gate[v][k] += bias[column + k];
+                up[v][k] += bias[width + column + k];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) up[v][k] *= gate[v][k] / (1.0f + __expf(-gate[v][k]));
+        store8(out + column, up[v]);
+    }
 }
 
 template <typename T>
@@ -329,9 +340,12 @@ cudaError_t launch_swiglu(DType element, const void *x, const float *bias, void 
     if (rows == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         using T = decltype(t);
-        const int64_t vectors = int64_t{rows} * (width / kVector);
-        swiglu<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
-            static_cast<const T *>(x), bias, static_cast<T *>(out), rows, width);
+        const int threads = width >= 2048 ? 256 : 128;
+        const int each = kSwigluVectors * kVector * threads;
+        const dim3 grid(static_cast<unsigned>(rows),
+                        static_cast<unsigned>((width + each - 1) / each));
+        swiglu<<<grid, threads, 0, stream>>>(static_cast<const T *>(x), bias, static_cast<T *>(out),
+                                             width);
         return cudaGetLastError();
     });
 }
