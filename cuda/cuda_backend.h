@@ -8,7 +8,7 @@
 // compute_type: auto (the model's; bf16 for f32), bf16, f16, or f32 (slow, for checks). Options:
 //   overlap=0|1           0: one batch in flight
 //   graphs=0|1            0: every step is launched kernel by kernel
-//   tuning=0|1            times cuBLASLt's candidates at each new shape instead of taking the first
+//   tuning=0|1            0: cuBLASLt's first candidate is taken; 1: its fastest, timed at new shapes
 //   tuning_cache=PATH     where the choices are kept; none: nowhere. By default in the user's cache
 //   residual=f32|element  type of the residual stream
 //   attention=auto|sm80|sm90  the family of attention kernels; auto: the device's best

@@ -69,18 +69,24 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 
 // ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
 
-constexpr int kNormVectors = 4; // a thread's registers hold so many
+constexpr int kNormVectors = 4; // a thread's registers hold at most so many
 
-template <typename R, typename T> __global__ void rms_norm(NormArguments a) {
+// The weights are on their way while the row's sum is made.
+template <typename R, typename T, int Vectors> __global__ void rms_norm(NormArguments a) {
     const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
     const R *x = static_cast<const R *>(a.x) + row * a.hidden;
-    float kept[kNormVectors][8];
+    float kept[Vectors][8], weight[Vectors][8];
     float sum = 0;
 #pragma unroll
-    for (int v = 0; v < kNormVectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
         load8(x + i, kept[v]);
+        load8(a.weight + i, weight[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
     }
@@ -94,14 +100,12 @@ template <typename R, typename T> __global__ void rms_norm(NormArguments a) {
     const float scale = rsqrtf(sum / static_cast<float>(a.hidden) + a.epsilon);
     T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
 #pragma unroll
-    for (int v = 0; v < kNormVectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
-        float weight[8];
-        load8(a.weight + i, weight);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) weight[k] *= kept[v][k] * scale;
-        store8(out + i, weight);
+        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
+        store8(out + i, weight[v]);
     }
 }
 
@@ -202,25 +206,36 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
 
 // ---- SwiGLU: reads 2, writes 1 x rows x width ----
 
-template <typename T>
-__global__ void swiglu(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
-    const int vectors = width / kVector;
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{rows} * vectors) return;
-    const int64_t row = i / vectors;
-    const int column = static_cast<int>(i % vectors) * kVector;
-    float gate[8], up[8];
-    load8(x + row * 2 * width + column, gate);
-    load8(x + row * 2 * width + width + column, up);
-    if (bias != nullptr) {
-        for (int k = 0; k < 8; ++k) {
-            gate[k] += bias[column + k];
-            up[k] += bias[width + column + k];
-        }
+constexpr int kSwigluVectors = 2; // of a thread
+
+// Blocks [row, part of the row].
+template <typename T> __global__ void swiglu(const T *x, const float *bias, T *out, int32_t width) {
+    x += int64_t{blockIdx.x} * 2 * width;
+    out += int64_t{blockIdx.x} * width;
+    float gate[kSwigluVectors][8], up[kSwigluVectors][8];
+    const int first = (blockIdx.y * kSwigluVectors * blockDim.x + threadIdx.x) * kVector;
+    const int step = static_cast<int>(blockDim.x) * kVector;
+#pragma unroll
+    for (int v = 0; v < kSwigluVectors; ++v) {
+        const int column = first + v * step;
+        if (column >= width) break;
+        load8(x + column, gate[v]);
+        load8(x + width + column, up[v]);
     }
 #pragma unroll
-    for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.0f + __expf(-gate[k]));
-    store8(out + row * width + column, up);
+    for (int v = 0; v < kSwigluVectors; ++v) {
+        const int column = first + v * step;
+        if (column >= width) break;
+        if (bias != nullptr) {
+            for (int k = 0; k < 8; ++k) {
+                gate[v][k] += bias[column + k];
+                up[v][k] += bias[width + column + k];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) up[v][k] *= gate[v][k] / (1.0f + __expf(-gate[v][k]));
+        store8(out + column, up[v]);
+    }
 }
 
 template <typename T>
@@ -291,18 +306,25 @@ cudaError_t launch_embed(DType element, DType residual_type, const void *table,
     });
 }
 
-cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
-    if (a.count == 0) return cudaSuccess;
-    const int needed = (a.hidden + kVector * kNormVectors - 1) / (kVector * kNormVectors);
-    const int threads = needed <= 128 ? 128 : needed <= 256 ? 256 : needed <= 512 ? 512 : 1024;
-    if (needed > threads) return cudaErrorInvalidValue;
+template <int Vectors>
+cudaError_t launch_norm(const NormArguments &a, int threads, cudaStream_t stream) {
     return with_type(a.stream_type, [&](auto r) {
         return with_type(a.element, [&](auto t) {
-            rms_norm<decltype(r), decltype(t)>
+            rms_norm<decltype(r), decltype(t), Vectors>
                 <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
             return cudaGetLastError();
         });
     });
+}
+
+cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
+    if (a.count == 0) return cudaSuccess;
+    const int vectors = (a.hidden + kVector - 1) / kVector;
+    const auto threads = [&](int each) { return (vectors + each * 32 - 1) / (each * 32) * 32; };
+    if (threads(1) <= 256) return launch_norm<1>(a, threads(1), stream);
+    if (threads(2) <= 512) return launch_norm<2>(a, threads(2), stream);
+    if (threads(kNormVectors) > 1024) return cudaErrorInvalidValue;
+    return launch_norm<kNormVectors>(a, threads(kNormVectors), stream);
 }
 
 cudaError_t launch_rope_table(const int32_t *positions, const float *inverse_frequencies,
@@ -329,9 +351,12 @@ cudaError_t launch_swiglu(DType element, const void *x, const float *bias, void 
     if (rows == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         using T = decltype(t);
-        const int64_t vectors = int64_t{rows} * (width / kVector);
-        swiglu<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
-            static_cast<const T *>(x), bias, static_cast<T *>(out), rows, width);
+        const int threads = width >= 2048 ? 256 : 128;
+        const int each = kSwigluVectors * kVector * threads;
+        const dim3 grid(static_cast<unsigned>(rows),
+                        static_cast<unsigned>((width + each - 1) / each));
+        swiglu<<<grid, threads, 0, stream>>>(static_cast<const T *>(x), bias, static_cast<T *>(out),
+                                             width);
         return cudaGetLastError();
     });
 }

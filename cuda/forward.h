@@ -32,7 +32,7 @@ struct ForwardOptions {
     DType element = DType::bf16;
     DType residual = DType::bf16; // element's type or f32
     int64_t step_tokens = 0;
-    bool tune = false;
+    bool tune = true;
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
     bool share_attention = true;
