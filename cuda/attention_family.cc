@@ -16,7 +16,7 @@ void costs_sm80(WorklistOptions *options) {
     options->item_us = 3;
     options->merge_us = 0.1;
     options->share_us = 5;
-    options->matrix_split = 2;
+    options->matrix_split = 1.2;
     options->stream_split = 6;
 }
 
