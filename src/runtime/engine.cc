@@ -68,6 +68,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
         lanes_.push_back(
             std::make_unique<Lane>(options.devices[i], std::move(loaded.backends[i]), scheduling));
         const BackendInfo &info = lanes_.back()->info();
+        if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
         log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
                                     "): " + std::to_string(info.pages) + " KV pages of " +
                                     std::to_string(info.page_tokens) + " tokens, " +
