@@ -261,7 +261,7 @@ typedef struct batchllm_progress {
     int64_t decode_tokens; /* of this step */
     int64_t own_tokens;    /* prompt tokens of this step that are one row's own */
     int64_t prefix_tokens; /* prompt tokens of this step that rows share */
-    int64_t pages_used; /* of all devices */
+    int64_t pages_used;    /* of all devices */
     int64_t pages_total;
     int64_t tokens_left; /* prompt tokens to compute plus most tokens to generate */
     int64_t tokens_done; /* prompt tokens computed plus tokens generated, of all steps */

@@ -1,8 +1,10 @@
 // Groups of the plan -> jobs, dealt to the lanes a few at a time.
 //
 // Requests are made only when a scheduler is about to want them: a row that waits costs its Row and
-// its place in the plan. A lane that holds twice a step's prompt tokens never runs short: one step's
-// may be in flight.
+// its place in the plan. A step admits at most one request a token, so that a lane with as many waiting
+// requests as a step has tokens never runs short. Neither does one that holds twice a step's prompt
+// tokens, of which one step's may be in flight: that is mostly fewer requests, which several lanes hold
+// so that little is dealt before it must be.
 //
 // A group goes to the lane with the least work left, counted in tokens: prompt tokens to compute, and
 // tokens to generate as far as they are expected. So the lanes stay level however wrong a guess about
@@ -19,9 +21,10 @@ namespace batchllm {
 
 namespace {
 
-// Prompt tokens that a lane is to hold.
-int64_t enough_tokens(const Lane &lane) {
-    return 2 * std::max<int64_t>(lane.info().step_tokens, 256);
+// Whether a lane with so much to do can do with more.
+bool wants_more(const Lane &lane, bool alone, int64_t waiting, int64_t prompt_tokens) {
+    const int64_t enough = std::max<int64_t>(lane.info().step_tokens, 256);
+    return waiting < enough && (alone || prompt_tokens < 2 * enough);
 }
 
 } // namespace
@@ -82,8 +85,9 @@ Engine::Dealer::Dealer(Engine *engine) : engine_(*engine) {
 }
 
 bool Engine::Dealer::wanted() const {
-    return std::any_of(hands_.begin(), hands_.end(), [](const Hand &hand) {
-        return hand.prompt_tokens < enough_tokens(*hand.lane);
+    return std::any_of(hands_.begin(), hands_.end(), [this](const Hand &hand) {
+        return wants_more(*hand.lane, hands_.size() == 1,
+                          hand.lane->scheduler().waiting() + hand.slice.size(), hand.prompt_tokens);
     });
 }
 
@@ -163,10 +167,12 @@ Status Engine::Dealer::hand_over() {
 
 Status Engine::deal() {
     const int64_t groups = static_cast<int64_t>(plan_.groups.size());
-    const auto has_enough = [](const std::unique_ptr<Lane> &lane) {
-        return lane->scheduler().prompt_tokens_left() >= enough_tokens(*lane);
+    const auto wants = [this](const std::unique_ptr<Lane> &lane) {
+        const Scheduler &scheduler = lane->scheduler();
+        return wants_more(*lane, lanes_.size() == 1, scheduler.waiting(),
+                          scheduler.prompt_tokens_left());
     };
-    if (next_group_ == groups || std::all_of(lanes_.begin(), lanes_.end(), has_enough)) return {};
+    if (next_group_ == groups || std::none_of(lanes_.begin(), lanes_.end(), wants)) return {};
 
     Dealer dealer(this);
     int64_t keep_together_until = -1; // groups up to it have a common head with one that was dealt
