@@ -453,7 +453,7 @@ Status run(const Arguments &arguments) {
         std::vector<NamedJob> jobs, others;
         for (NamedJob job : left) {
             const bool now = !arguments.model.empty() || name == job.model;
-            if (name != job.model) job.vllm = 0;
+            if (!arguments.model.empty() && name != job.model) job.vllm = 0;
             (now ? jobs : others).push_back(job);
         }
         left = std::move(others);
