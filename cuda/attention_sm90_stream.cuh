@@ -82,13 +82,15 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                 if (bounds.hide(stretch, key, 16)) {
                     mask(s, position, stretch, key + lane % 4 * 2, a.window);
                 }
-                softmax(s, maximum, sum, factor, c);
+                const bool grow = softmax(s, maximum, sum, factor, c);
                 uint32_t p[4];
                 to_operand(p, s, T());
+                if (grow) {
 #pragma unroll
-                for (int i = 0; i < HeadDim / 8; ++i)
+                    for (int i = 0; i < HeadDim / 8; ++i)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) o[i][e] *= factor[e / 2];
+                        for (int e = 0; e < 4; ++e) o[i][e] *= factor[e / 2];
+                }
 #pragma unroll
                 for (int d = 0; d < HeadDim / 16; ++d) {
                     uint32_t b[4];
@@ -149,8 +151,8 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
             const float scale = total > 0 ? 1.f / total : 0.f;
             const int index = ratio.token(8 * i + r);
             const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
-            write_pair<T>(a, job.token[index], job.slot[index], head, HeadDim, column, x * scale,
-                          y * scale);
+            Destination<T>(a, job.token[index], job.slot[index], head, HeadDim)
+                .write(column, x * scale, y * scale);
             if (column == 0) write_lse(a, job.slot[index], head, top, total);
         }
     }

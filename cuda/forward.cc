@@ -291,6 +291,7 @@ Status Forward::attention(size_t index, const Staging &staging, cudaStream_t str
     a.items = staging.on_device<AttentionItem>(found->items);
     a.matrix_items = found->list.matrix_items;
     a.stream_items = found->list.stream_items;
+    a.matrix_ctas = found->list.matrix_ctas;
     a.rows = staging.on_device<AttentionRow>(found->rows);
     a.partials = staging.on_device<PartialRange>(found->partials);
     a.merged = staging.on_device<int32_t>(found->merged);
