@@ -298,12 +298,11 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         const Operand keys = keys_in(key_slot), values = values_in(value_slot);
         wait_full(key_slot);
         wait_full(value_slot);
+        clear_values(tile - 1, value_slot);
         // The warpgroups take turns: one issues its products while the other is at its softmax.
         named_barrier(kTurn + group, kConsumers);
         wgmma_fence();
         scores<HeadDim, S::kKeys>(s, q, keys, T());
-        clear_values(tile - 1, value_slot);
-        wgmma_fence(); // of P, on either path to here
         accumulate<HeadDim, S::kKeys>(o, p, values, T());
         named_barrier_arrive(kTurn + (group ^ 1), kConsumers);
         const Tile at(s0, s1, n0, tile, S::kKeys);

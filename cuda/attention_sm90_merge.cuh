@@ -194,6 +194,7 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
     const int64_t rows = static_cast<int64_t>(a.merged_count) * a.heads;
     const bool many = rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
+    if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
     Merged last;
     while (true) {
         int next = 0;
@@ -202,8 +203,8 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
         const int64_t unit = blockIdx.x + static_cast<int64_t>(next) * gridDim.x;
         if (unit * (many ? kUnit : 1) >= rows) break;
         if constexpr (Background) {
-            const int64_t end = min((unit + 1) * (many ? kUnit : 1), rows);
-            for (int64_t row = unit * (many ? kUnit : 1); row < end; row += kTogether) {
+            const int64_t end = min((unit + 1) * kUnit, rows);
+            for (int64_t row = unit * kUnit; row < end; row += kTogether) {
                 merge_rows<HeadDim, T, kTogether, 2>(a, row, end, lane, last);
             }
         } else if (many) {

@@ -35,7 +35,7 @@ struct WorklistOptions {
     double stream_us = 0.55; // 64 keys
     double item_us = 1.5;    // start and end of a job
     double merge_us = 0.04;  // writing and merging one partial row of one head
-    double share_us = 2.5;   // the launch ends so much later if it has partials to merge
+    double share_us = 5;     // what sharing must save of a launch, for its partials end it later
     double bytes_us = 4.4e6; // from memory
     double matrix_split = 1; // no job longer than its queue's share of an SM's time over this
     double stream_split = 4;
