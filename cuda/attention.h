@@ -36,8 +36,8 @@ struct AttentionItem {
     int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
     int32_t min_position; // of the query tokens
     int32_t max_position;
-    int32_t partial; // nonzero: some of its rows have slots
-    int32_t once;    // bit s: no other item reads the keys of stretch s
+    int32_t partial;       // nonzero: some of its rows have slots
+    int32_t once;          // bit s: no other item reads the keys of stretch s
     KeyStretch stretch[2]; // keys 0: none
 };
 
