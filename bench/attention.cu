@@ -194,6 +194,7 @@ struct Setup {
         setting("NARROW_US", options.narrow_us);
         setting("SHARE_US", options.share_us);
         setting("STREAM_US", options.stream_us);
+        setting("BYTES_US", options.bytes_us);
         setting("ITEM_US", options.item_us);
         setting("MERGE_US", options.merge_us);
         setting("MATRIX_SPLIT", options.matrix_split);
@@ -202,6 +203,8 @@ struct Setup {
         a.items = device.upload(worklist.items);
         a.matrix_items = worklist.matrix_items;
         a.stream_items = worklist.stream_items;
+        a.matrix_ctas = worklist.matrix_ctas;
+        if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
         a.rows = device.upload(worklist.rows);
         a.partials = device.upload(worklist.partials);
         a.merged = device.upload(worklist.merged);
@@ -378,11 +381,13 @@ double time_us(const Setup &setup, bool fused) {
         } else {
             AttentionArguments part = a;
             part.stream_items = 0;
+            part.matrix_ctas = sm_count();
             if (a.stream_items > 0) part.merged_count = 0;
             CHECK(family->launch(part, sm_count(), stream));
             part = a;
             part.items += a.matrix_items;
             part.matrix_items = 0;
+            part.matrix_ctas = 0;
             CHECK(family->launch(part, sm_count(), stream));
         }
     }

@@ -70,6 +70,7 @@ struct AttentionArguments {
     const int32_t *pages;       // page numbers, as the stretches index them
     const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
     int32_t matrix_items, stream_items;
+    int32_t matrix_ctas; // CTAs that take the matrix queue's jobs first (sm90); 0: none
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
     const int32_t *merged;        // [merged_count] tokens whose partials are to be merged

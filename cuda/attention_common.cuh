@@ -16,10 +16,10 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 }
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
-// A maximum is left as it is while the scores are at most `slack` above it: the factor is then 1.
-template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)>
-__device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2],
-                                        float (&factor)[2], float c, float slack = 0) {
+// True if what was summed so far is to be multiplied by factor: the maximum that scores are taken
+// against follows the scores' own in steps of at least 8 (in base 2), so that most tiles need not.
+template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)> __device__ __forceinline__ bool
+softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)[2], float c) {
     // Several chains at once, if registers allow: one row's alone would wait for each of its steps.
     float top[2][kChains], base[2], total[2][2 * kChains] = {};
 #pragma unroll
@@ -42,11 +42,13 @@ __device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], 
             top[i][0] = fmaxf(top[i][0], __shfl_xor_sync(~0u, top[i][0], offset));
         }
     }
+    const bool grow = __any_sync(~0u, (top[0][0] - maximum[0]) * c > 8 || //
+                                          (top[1][0] - maximum[1]) * c > 8);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        if (slack > 0 && top[i][0] - maximum[i] <= slack) top[i][0] = maximum[i];
+        if (!grow) top[i][0] = maximum[i];
         base[i] = top[i][0] == -INFINITY ? 0.f : top[i][0] * c;
-        factor[i] = exp2_approximate(maximum[i] * c - base[i]);
+        factor[i] = grow ? exp2_approximate(maximum[i] * c - base[i]) : 1.f;
         maximum[i] = top[i][0];
     }
 #pragma unroll
@@ -68,6 +70,7 @@ __device__ __forceinline__ void softmax(float (&s)[Count], float (&maximum)[2], 
         for (int n = 0; n < 2 * kChains; ++n) all += total[i][n];
         sum[i] = sum[i] * factor[i] + all;
     }
+    return grow;
 }
 
 // Scores of keys that the row must not see become -inf. key: index in the stretch of s[0]'s column.
@@ -101,19 +104,26 @@ struct Bounds {
     }
 };
 
-// Two neighbouring columns of one query row's result: to the output, or to its partial.
-template <typename T>
-__device__ __forceinline__ void write_pair(const AttentionArguments &a, int token, int slot,
-                                           int head, int head_dim, int column, float x, float y) {
-    if (slot < 0) {
-        auto *out = static_cast<T *>(a.out) + token * a.out_stride + head * head_dim + column;
-        *reinterpret_cast<uint32_t *>(out) = pack(x, y, T());
-    } else {
-        float *out =
-            a.partial_out + (static_cast<int64_t>(slot) * a.heads + head) * head_dim + column;
-        *reinterpret_cast<float2 *>(out) = make_float2(x, y);
+// Where a query row's result goes: to the output, or to its partial.
+template <typename T> struct Destination {
+    char *at;
+    bool partial;
+    __device__ Destination(const AttentionArguments &a, int token, int slot, int head, int head_dim)
+        : partial(slot >= 0) {
+        at = partial ? reinterpret_cast<char *>(
+                           a.partial_out + (static_cast<int64_t>(slot) * a.heads + head) * head_dim)
+                     : reinterpret_cast<char *>(static_cast<T *>(a.out) + token * a.out_stride +
+                                                head * head_dim);
     }
-}
+    // Two neighbouring columns.
+    __device__ __forceinline__ void write(int column, float x, float y) const {
+        if (partial) {
+            *reinterpret_cast<float2 *>(at + column * 4) = make_float2(x, y);
+        } else {
+            *reinterpret_cast<uint32_t *>(at + column * 2) = pack(x, y, T());
+        }
+    }
+};
 __device__ __forceinline__ void write_lse(const AttentionArguments &a, int slot, int head,
                                           float maximum, float sum) {
     if (slot < 0) return;

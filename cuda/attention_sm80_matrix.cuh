@@ -11,8 +11,6 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int ratio = a.heads / a.kv_heads;
     const float c = a.scale * kLog2e;
-    // Weights up to 2^8 are as exact as those up to 1, and O is hardly ever rescaled.
-    const float slack = a.scale > 0 ? 8 / c : 0;
     const uint32_t ring = queries + S::kQueryBytes;
 
     // Queries: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
@@ -150,8 +148,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
         bool rescale = false;
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
-            softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c, slack);
-            rescale |= factor[t][0] != 1.f || factor[t][1] != 1.f;
+            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c);
         }
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
@@ -159,7 +156,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
             for (int i = 0; i < S::kKeys / 4; ++i) {
                 p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], T());
             }
-        if (__any_sync(~0u, rescale)) {
+        if (rescale) {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
@@ -203,10 +200,11 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
             const AttentionRow row = rest.rows[r / ratio];
             const int head = kv_head * ratio + r % ratio;
             const float inverse = total > 0 ? 1.f / total : 0.f;
+            const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
             for (int j = 0; j < HeadDim / 8; ++j) {
-                write_pair<T>(a, row.token, row.slot, head, HeadDim, j * 8 + lane % 4 * 2,
-                              o[t][j * 4 + i * 2] * inverse, o[t][j * 4 + i * 2 + 1] * inverse);
+                to.write(j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
+                         o[t][j * 4 + i * 2 + 1] * inverse);
             }
             if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * c, total);
         }

@@ -119,12 +119,14 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
         }
         float factor[2];
-        softmax(s, maximum, sum, factor, c);
+        const bool rescale = softmax(s, maximum, sum, factor, c);
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
+        if (rescale) {
 #pragma unroll
-        for (int i = 0; i < HeadDim / 2; ++i) o[i] *= factor[i / 2 % 2];
+            for (int i = 0; i < HeadDim / 2; ++i) o[i] *= factor[i / 2 % 2];
+        }
         next_slot();
 #pragma unroll
         for (int d = 0; d < HeadDim / 16; ++d) {
@@ -199,9 +201,9 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
         const float inverse = total > 0 ? 1.f / total : 0.f;
         const AttentionRow row = rest.rows[r / ratio];
         const int head = kv_head * ratio + r % ratio;
-        write_pair<T>(a, row.token, row.slot, head, HeadDim, column, x.x * inverse, x.y * inverse);
-        write_pair<T>(a, row.token, row.slot, head, HeadDim, column + 2, x.z * inverse,
-                      x.w * inverse);
+        const Destination<T> to(a, row.token, row.slot, head, HeadDim);
+        to.write(column, x.x * inverse, x.y * inverse);
+        to.write(column + 2, x.z * inverse, x.w * inverse);
         if (column == 0) write_lse(a, row.slot, head, top, total);
     }
 }

@@ -14,6 +14,7 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
     Rest *rest = reinterpret_cast<Rest *>(shared + S::kRest);
     if (threadIdx.x == 0) {
         constexpr int kWarps = kConsumers / 32;
+        rest->merge_next = 0;
         for (int i = 0; i < kJobs; ++i) {
             barrier_init(shared_address(&rest->job_full[i]), 1);
             barrier_init(shared_address(&rest->job_done[i]), kWarps);
@@ -42,6 +43,8 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
             fetch_jobs<HeadDim, T>(a, shared, rest);
         } else if (warp == 10) {
             signal_jobs(a, rest);
+        } else {
+            merge_partials<HeadDim, T, true>(a, rest, threadIdx.x % 32);
         }
     } else {
         registers_more<S::kConsumerRegisters>();
@@ -65,9 +68,7 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
             if (thread % 32 == 0) barrier_arrive(shared_address(&rest->job_done[ring.slot]));
             ring.advance();
         }
-        constexpr int kWarps = kConsumers / 32;
-        merge_partials<HeadDim, T>(a, (thread / 32) * static_cast<int>(gridDim.x) + blockIdx.x,
-                                   static_cast<int>(gridDim.x) * kWarps, thread % 32);
+        merge_partials<HeadDim, T, false>(a, rest, thread % 32);
     }
 }
 

@@ -5,6 +5,7 @@
 //   warp 8      feeder: streams K and V blocks into a ring of shared-memory slots with bulk copies
 //   warp 9      fetcher: draws jobs: item, rows, first page numbers, and a stream job's queries
 //   warp 10     signaller: announces a job's partials once they are written
+//   warp 11     merges partials
 // A job has one of three forms, and the order of its slots is the contract of feeder and consumers:
 //   wide    more than 64 query rows: a slot is kKeys keys of K or of V: K0 K1 V0 K2 V1 ... V(n-1).
 //           Each warpgroup has 64 of the 128 rows.
@@ -62,6 +63,7 @@ struct Job {
 struct Rest {
     float max_sum[8][8][2];             // stream merge: [warp][row] maximum (scaled) and sum
     float2 row_max_sum[2][kNarrowRows]; // narrow merge: the same, of each warpgroup
+    int merge_next;                     // of the CTA's share of the rows to be merged, in units
     Job jobs[kJobs];
     alignas(8) uint64_t job_full[kJobs], job_done[kJobs], job_empty[kJobs];
     uint64_t queries_full[kQueries], queries_empty[kQueries];

@@ -14,16 +14,11 @@ class JobSource {
     __device__ explicit JobSource(const AttentionArguments &a)
         : a_(a), matrix_jobs_(a.matrix_items * a.kv_heads),
           stream_jobs_(a.stream_items * a.kv_heads) {
+        // The CTAs of each kind lie evenly among the others.
         const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-        if (matrix_jobs_ == 0 || stream_jobs_ == 0) {
-            queue_ = matrix_jobs_ == 0;
-            ticket_ = cta;
-            prefer_matrix_ = queue_ == 0 ? ctas : 0;
-        } else {
-            queue_ = cta % 2;
-            ticket_ = cta / 2;
-            prefer_matrix_ = (ctas + 1) / 2;
-        }
+        const int before = cta * a.matrix_ctas / ctas;
+        queue_ = before == (cta + 1) * a.matrix_ctas / ctas;
+        ticket_ = queue_ == 0 ? before : cta - before;
     }
 
     __device__ int take() { // -1: both are empty
@@ -47,13 +42,12 @@ class JobSource {
 
   private:
     __device__ int draw() {
-        return (queue_ == 0 ? prefer_matrix_ : static_cast<int>(gridDim.x) - prefer_matrix_) +
+        return (queue_ == 0 ? a_.matrix_ctas : static_cast<int>(gridDim.x) - a_.matrix_ctas) +
                atomicAdd(&a_.queues[queue_], 1);
     }
 
     const AttentionArguments &a_;
     int matrix_jobs_, stream_jobs_;
-    int prefer_matrix_; // CTAs that prefer the matrix queue
     int queue_;
     int ticket_; // -1: not drawn yet
     int exhausted_ = 0;
@@ -195,7 +189,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
-    const uint64_t evict_first = evict_first_policy();
+    const uint64_t once = evict_first();
 
     while (true) {
         barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
@@ -259,7 +253,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                             const auto *from =
                                 block(page, 0) + i * kHalfBlock + piece % kPieces * kBytes;
                             if (job.item.once >> which & 1) {
-                                bulk_copy_once(to, from, kBytes, full, evict_first);
+                                bulk_copy(to, from, kBytes, full, once);
                             } else {
                                 bulk_copy(to, from, kBytes, full);
                             }

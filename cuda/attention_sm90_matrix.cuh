@@ -84,28 +84,25 @@ __device__ __forceinline__ void load_queries(const AttentionArguments &a, const 
 }
 
 // S = Q K^T of a tile of Keys keys, one group of wgmma.
-template <int HeadDim, int Keys, typename T, int Count>
-__device__ __forceinline__ void scores(float (&s)[Count], uint32_t queries, uint32_t keys, T type) {
+template <int HeadDim, int Keys, typename T, int Count> __device__ __forceinline__ void
+scores(float (&s)[Count], const Operand &queries, const Operand &keys, T type) {
     static_assert(Count == Keys / 2);
 #pragma unroll
     for (int k = 0; k < HeadDim / 16; ++k) {
-        wgmma_ss(s, swizzled_descriptor(queries + k / 4 * 8192 + k % 4 * 32),
-                 swizzled_descriptor(keys + k / 4 * Keys * 128 + k % 4 * 32), k > 0, type);
+        wgmma_ss(s, queries.at(k / 4 * 8192 + k % 4 * 32), keys.at(k / 4 * Keys * 128 + k % 4 * 32),
+                 k > 0, type);
     }
     wgmma_commit();
 }
 // O += P V of a tile, one group of wgmma.
 template <int HeadDim, int Keys, typename T, int Parts, int Outputs> __device__ __forceinline__ void
-accumulate(float (&o)[Parts][Outputs], const uint32_t *p, uint32_t values, T type) {
+accumulate(float (&o)[Parts][Outputs], const uint32_t *p, const Operand &values, T type) {
     static_assert(Parts * Outputs == HeadDim / 2);
 #pragma unroll
     for (int k = 0; k < Keys / 16; ++k) {
 #pragma unroll
         for (int h = 0; h < Parts; ++h) {
-            wgmma_rs(o[h], &p[k * 4],
-                     swizzled_descriptor(values + h * (Outputs / 32) * Keys * 128 + k * 2048,
-                                         Keys * 128),
-                     type);
+            wgmma_rs(o[h], &p[k * 4], values.at(h * (Outputs / 32) * Keys * 128 + k * 2048), type);
         }
     }
     wgmma_commit();
@@ -123,6 +120,19 @@ __device__ __forceinline__ void rescale(float (&o)[Parts][Outputs], const float 
         for (int i = 0; i < Outputs; ++i) o[h][i] *= factor[i / 2 % 2];
 }
 
+// Keeps the softmax before what follows: ptxas would move the wait for the products up over it. The
+// value is no less than 0, or NaN.
+__device__ __forceinline__ void finish_first(float sum) {
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.lt.f32 p, %0, 0f00000000;\n"
+                 "@!p bra done;\n"
+                 "nanosleep.u32 0;\n"
+                 "done:\n"
+                 "}" ::"f"(sum)
+                 : "memory");
+}
+
 // 65 to 128 query rows: each warpgroup has 64. S = Q K^T of tile j + 1 and O += P V of tile j are in
 // flight together, the softmax of tile j + 1 under the latter.
 template <int HeadDim, typename T>
@@ -137,7 +147,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     auto &ring = self.ring;
 
     unsigned char *queries = shared + group * 64 * HeadDim * 2;
-    const uint32_t q_base = shared_address(queries);
+    const Operand q(shared_address(queries));
     load_queries<HeadDim, T, 128>(a, job, ratio, group * 64, queries, region_free,
                                   self.region_phase ^ 1, thread % 128);
     named_barrier(kGroup + group, 128);
@@ -152,7 +162,12 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     float s[S::kKeys / 2];
     uint32_t p[S::kKeys / 4];
 
-    auto address = [&](const Ring<S::kSlots> &r) { return slots + r.slot * S::kSlotBytes; };
+    auto keys_in = [&](const Ring<S::kSlots> &r) {
+        return Operand(slots + r.slot * S::kSlotBytes);
+    };
+    auto values_in = [&](const Ring<S::kSlots> &r) {
+        return Operand(slots + r.slot * S::kSlotBytes, S::kKeys * 128);
+    };
     auto wait_full = [&](const Ring<S::kSlots> &r) {
         barrier_wait(shared_address(&rest->full[r.slot]), r.phase);
     };
@@ -164,12 +179,6 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     // serialised (C7520).
     const int n0 = __shfl_sync(~0u, tiles(s0.keys, S::kKeys), 0);
     const int n = n0 + __shfl_sync(~0u, tiles(s1.keys, S::kKeys), 0);
-    auto mask_tile = [&](int tile) {
-        const Tile at(s0, s1, n0, tile, S::kKeys);
-        if (bounds.hide(at.stretch, at.key, S::kKeys)) {
-            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
-        }
-    };
     auto clear_values = [&](int tile, const Ring<S::kSlots> &r) {
         const int keys =
             (tile < n0 ? s0.keys : s1.keys) - (tile < n0 ? tile : tile - n0) * S::kKeys;
@@ -181,11 +190,14 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
 
     wait_full(ring);
     wgmma_fence();
-    scores<HeadDim, S::kKeys>(s, q_base, address(ring), T());
+    scores<HeadDim, S::kKeys>(s, q, keys_in(ring), T());
     wgmma_wait<0>();
     release(ring);
     ring.advance();
-    mask_tile(0);
+    const Tile start(s0, s1, n0, 0, S::kKeys);
+    if (bounds.hide(start.stretch, start.key, S::kKeys)) {
+        mask(s, position, start.stretch, start.key + lane % 4 * 2, a.window);
+    }
     softmax(s, maximum, sum, factor, c);
     to_operand(p, s, T());
     for (int tile = 1; tile < n; ++tile) {
@@ -193,22 +205,26 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         ring.advance();
         const auto value_slot = ring;
         ring.advance();
+        const Operand keys = keys_in(key_slot), values = values_in(value_slot);
         wait_full(key_slot);
         wait_full(value_slot);
         clear_values(tile - 1, value_slot);
         // The warpgroups take turns: one issues its products while the other is at its softmax.
         named_barrier(kTurn + group, kConsumers);
         wgmma_fence();
-        scores<HeadDim, S::kKeys>(s, q_base, address(key_slot), T());
-        accumulate<HeadDim, S::kKeys>(o, p, address(value_slot), T());
+        scores<HeadDim, S::kKeys>(s, q, keys, T());
+        accumulate<HeadDim, S::kKeys>(o, p, values, T());
         named_barrier_arrive(kTurn + (group ^ 1), kConsumers);
+        const Tile at(s0, s1, n0, tile, S::kKeys);
+        const bool hidden = bounds.hide(at.stretch, at.key, S::kKeys);
         wgmma_wait<1>();
         release(key_slot);
-        mask_tile(tile);
-        softmax(s, maximum, sum, factor, c);
+        if (hidden) mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
+        const bool grow = softmax(s, maximum, sum, factor, c);
+        finish_first(sum[0] + sum[1]);
         wgmma_wait<0>();
         release(value_slot);
-        rescale(o, factor);
+        if (grow) rescale(o, factor);
         to_operand(p, s, T());
     }
     if (lane == 0) barrier_arrive(region_free);
@@ -216,7 +232,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     wait_full(ring);
     clear_values(n - 1, ring);
     wgmma_fence();
-    accumulate<HeadDim, S::kKeys>(o, p, address(ring), T());
+    accumulate<HeadDim, S::kKeys>(o, p, values_in(ring), T());
     wgmma_wait<0>();
     release(ring);
     ring.advance();
@@ -228,13 +244,13 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         const Row row = read_row(job, ratio, group * 64 + warp * 16 + lane / 4 + 8 * i);
         if (!row.valid) continue;
         const float inverse = sum[i] > 0 ? 1.f / sum[i] : 0.f;
+        const Destination<T> out(a, row.token, row.slot, row.head, HeadDim);
 #pragma unroll
         for (int h = 0; h < S::kParts; ++h)
 #pragma unroll
             for (int j = 0; j < S::kColumns / 8; ++j) {
-                write_pair<T>(a, row.token, row.slot, row.head, HeadDim,
-                              h * S::kColumns + j * 8 + lane % 4 * 2, o[h][j * 4 + i * 2] * inverse,
-                              o[h][j * 4 + i * 2 + 1] * inverse);
+                out.write(h * S::kColumns + j * 8 + lane % 4 * 2, o[h][j * 4 + i * 2] * inverse,
+                          o[h][j * 4 + i * 2 + 1] * inverse);
             }
         if (lane % 4 == 0) write_lse(a, row.slot, row.head, maximum[i] * c, sum[i]);
     }
@@ -253,7 +269,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     const float c = a.scale * kLog2e;
     const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
-    const uint32_t q_base = shared_address(shared);
+    const Operand q(shared_address(shared));
     auto &ring = self.ring;
 
     load_queries<HeadDim, T, kConsumers>(a, job, ratio, 0, shared, region_free,
@@ -283,10 +299,11 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     if (group == 1 && n > 0) pass();
     for (int tile = group; tile < n; tile += 2) {
         const Tile at(s0, s1, n0, tile, S::kPairKeys);
-        const uint32_t keys = slots + ring.slot * S::kSlotBytes;
+        const uint32_t address = slots + ring.slot * S::kSlotBytes;
+        const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
         wait_full();
         wgmma_fence();
-        scores<HeadDim, S::kPairKeys>(s, q_base, keys, T());
+        scores<HeadDim, S::kPairKeys>(s, q, keys, T());
         if (at.key + S::kPairKeys > at.stretch.keys) {
             clear_rows<S::kHalves>(shared + S::kRegionBytes + ring.slot * S::kSlotBytes +
                                        S::kSlotBytes / 2,
@@ -297,11 +314,10 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         if (bounds.hide(at.stretch, at.key, S::kPairKeys)) {
             mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         }
-        softmax(s, maximum, sum, factor, c);
-        rescale(o, factor);
+        if (softmax(s, maximum, sum, factor, c)) rescale(o, factor);
         to_operand(p, s, T());
         wgmma_fence();
-        accumulate<HeadDim, S::kPairKeys>(o, p, keys + S::kSlotBytes / 2, T());
+        accumulate<HeadDim, S::kPairKeys>(o, p, values, T());
         wgmma_wait<0>();
         release();
         if (tile + 1 < n) pass();
@@ -351,20 +367,20 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
             write_lse(a, row[i].slot, row[i].head, top[i], total[i]);
         }
     }
+    const Destination<T> out0(a, row[0].token, row[0].slot, row[0].head, HeadDim);
+    const Destination<T> out1(a, row[1].token, row[1].slot, row[1].head, HeadDim);
     auto take = [&](int first) {
 #pragma unroll
         for (int i = 0; i < kHalf; i += 4) {
             const float4 v = exchange[((group ^ 1) * (kHalf / 4) + i / 4) * 128 + thread % 128];
             const int column = (first + i) / 4 * 8 + lane % 4 * 2;
             if (row[0].valid) {
-                write_pair<T>(a, row[0].token, row[0].slot, row[0].head, HeadDim, column,
-                              value(first + i) * mine[0] + v.x * theirs[0],
-                              value(first + i + 1) * mine[0] + v.y * theirs[0]);
+                out0.write(column, value(first + i) * mine[0] + v.x * theirs[0],
+                           value(first + i + 1) * mine[0] + v.y * theirs[0]);
             }
             if (row[1].valid) {
-                write_pair<T>(a, row[1].token, row[1].slot, row[1].head, HeadDim, column,
-                              value(first + i + 2) * mine[1] + v.z * theirs[1],
-                              value(first + i + 3) * mine[1] + v.w * theirs[1]);
+                out1.write(column, value(first + i + 2) * mine[1] + v.z * theirs[1],
+                           value(first + i + 3) * mine[1] + v.w * theirs[1]);
             }
         }
     };

@@ -1,6 +1,7 @@
-// Fused attention, sm_90a: partials. Jobs write theirs, one warp a CTA announces them, and when both
-// queues are empty the consumers of all CTAs share out the rows to be merged. A row is merged by one
-// warp, in slot order, when the count of its token and KV head shows that all its partials are there.
+// Fused attention, sm_90a: partials. Jobs write theirs, and one warp a CTA announces them. Every CTA has
+// a share of the rows that are to be merged: one warp merges them as they become complete, and when
+// both queues are empty the consumers help. A row is merged by one warp, in slot order, when the count
+// of its token and KV head shows that all its partials are there.
 #pragma once
 
 #include "attention_sm90.cuh"
@@ -39,22 +40,39 @@ __device__ inline void signal_jobs(const AttentionArguments &a, Rest *rest) {
     }
 }
 
-// Rows [unit * Rows, ...) of the merged tokens' heads, the loads of Rows * Batch partials in flight.
-template <int HeadDim, typename T, int Rows, int Batch>
-__device__ void merge_unit(const AttentionArguments &a, int64_t unit, int lane) {
+// A row that this lane has counted as merged. The head merged last leaves its token's count zero for the
+// next launch; the count comes back while the warp is at its next rows.
+struct Merged {
+    int *arrivals = nullptr;
+    int before, last;
+    __device__ void count(int *at, int all) {
+        finish();
+        arrivals = at;
+        last = all - 1;
+        before = atomicAdd(at, 1);
+    }
+    __device__ void finish() {
+        if (arrivals && before == last) *arrivals = 0;
+        arrivals = nullptr;
+    }
+};
+
+// Rows [row, row + Rows) of the merged tokens' heads, those below end; the loads of Rows * Batch partials
+// are in flight together.
+template <int HeadDim, typename T, int Rows, int Batch> __device__ void
+merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merged &last) {
     constexpr int kEach = HeadDim / 32;
     const int ratio = a.heads / a.kv_heads;
-    const int64_t total = static_cast<int64_t>(a.merged_count) * a.heads;
     int token[Rows], head[Rows];
     PartialRange range[Rows];
     int most = 0;
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-        const int64_t index = unit * Rows + r;
-        token[r] = __ldg(a.merged + min(index, total - 1) / a.heads);
+        const int64_t index = row + r;
+        token[r] = __ldg(a.merged + min(index, end - 1) / a.heads);
         head[r] = static_cast<int>(index % a.heads);
         const int2 there = __ldg(reinterpret_cast<const int2 *>(a.partials + token[r]));
-        range[r] = {there.x, index < total ? there.y : 0};
+        range[r] = {there.x, index < end ? there.y : 0};
         most = max(most, range[r].count);
     }
     auto arrivals = [&](int r) {
@@ -134,24 +152,41 @@ __device__ void merge_unit(const AttentionArguments &a, int64_t unit, int lane) 
             *reinterpret_cast<uint32_t *>(out + e) =
                 pack(o[r][e] * scale, o[r][e + 1] * scale, T());
         }
-        // The head merged last leaves the count zero for the next launch.
-        if (lane == 0 && atomicAdd(arrivals(r), 1) == range[r].count + ratio - 1) *arrivals(r) = 0;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+        if (lane == r && range[r].count > 0) last.count(arrivals(r), range[r].count + ratio);
     }
 }
 
-// warp: of all the consumers' warps of the grid.
-template <int HeadDim, typename T>
-__device__ void merge_partials(const AttentionArguments &a, int warp, int warps, int lane) {
+// Takes units of the CTA's share until there are none. Background: the warp with few registers.
+template <int HeadDim, typename T, bool Background>
+__device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
+    constexpr int kUnit = 4;                          // rows, if they are many
+    constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
     const int64_t rows = static_cast<int64_t>(a.merged_count) * a.heads;
-    if (rows <= 2 * warps) {
-        for (int64_t unit = warp; unit < rows; unit += warps) {
-            merge_unit<HeadDim, T, 1, 8>(a, unit, lane);
-        }
-    } else {
-        for (int64_t unit = warp; unit * 4 < rows; unit += warps) {
-            merge_unit<HeadDim, T, 4, 2>(a, unit, lane);
+    const bool many = rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
+    if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
+    Merged last;
+    while (true) {
+        int next = 0;
+        if (lane == 0) next = atomicAdd(&rest->merge_next, 1);
+        next = __shfl_sync(~0u, next, 0);
+        const int64_t unit = blockIdx.x + static_cast<int64_t>(next) * gridDim.x;
+        if (unit * (many ? kUnit : 1) >= rows) break;
+        if constexpr (Background) {
+            const int64_t end = min((unit + 1) * kUnit, rows);
+            for (int64_t row = unit * kUnit; row < end; row += kTogether) {
+                merge_rows<HeadDim, T, kTogether, 2>(a, row, end, lane, last);
+            }
+        } else if (many) {
+            merge_rows<HeadDim, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
+        } else {
+            merge_rows<HeadDim, T, 1, 8>(a, unit, rows, lane, last);
         }
     }
+    last.finish();
 }
 
 } // namespace batchllm::cuda

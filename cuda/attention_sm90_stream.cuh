@@ -149,8 +149,8 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
             const float scale = total > 0 ? 1.f / total : 0.f;
             const int index = ratio.token(8 * i + r);
             const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
-            write_pair<T>(a, job.token[index], job.slot[index], head, HeadDim, column, x * scale,
-                          y * scale);
+            Destination<T>(a, job.token[index], job.slot[index], head, HeadDim)
+                .write(column, x * scale, y * scale);
             if (column == 0) write_lse(a, job.slot[index], head, top, total);
         }
     }

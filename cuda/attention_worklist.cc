@@ -264,6 +264,53 @@ class Builder {
         }
         out->matrix_items = static_cast<int32_t>(queues[0].size());
         out->stream_items = static_cast<int32_t>(queues[1].size());
+        divide_sms(out);
+    }
+
+    // Wide items are bound by their products and take as long beside others as alone; the rest slows
+    // down until the whole is read. Whole rounds of wide jobs, since they are long.
+    void divide_sms(Worklist *out) const {
+        if (out->matrix_items == 0 || out->stream_items == 0) {
+            out->matrix_ctas = out->matrix_items > 0 ? options_.sms : 0;
+            return;
+        }
+        double wide = 0, narrow = 0, stream = 0, wide_items = 0; // SM time of one KV head's jobs
+        for (size_t i = 0; i < out->items.size(); ++i) {
+            const AttentionItem &item = out->items[i];
+            const bool matrix = i < static_cast<size_t>(out->matrix_items);
+            const double time = time_of(matrix, static_cast<size_t>(item.row_count),
+                                        item.stretch[0].keys + item.stretch[1].keys) +
+                                options_.item_us;
+            if (!matrix) {
+                stream += time;
+            } else if (item.row_count * ratio_ > kNarrowRows) {
+                wide += time;
+                ++wide_items;
+            } else {
+                narrow += time;
+            }
+        }
+        double keys = 0; // that must come from memory
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            if (reads_[i] > 0) keys += nodes_[i].keys;
+        }
+        const double heads = options_.kv_heads, sms = options_.sms;
+        const double bytes = keys * heads * 2 * options_.head_dim * 2;
+        const double time =
+            std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
+        // At least half, so that the long narrow jobs of a decode step are not its last.
+        double ctas = sms / 2;
+        if (wide_items > 0) {
+            const double rounds = std::max(1.0, std::floor(time / (wide / wide_items)));
+            const double of_wide = std::min(sms, std::ceil(wide_items * heads / rounds));
+            ctas = std::max(ctas, of_wide + (sms - of_wide) * narrow / (narrow + stream));
+        }
+        out->matrix_ctas =
+            std::max(1, std::min(options_.sms - 1, static_cast<int32_t>(std::lround(ctas))));
+        // Beside long wide jobs, streams whose bytes L2 drops first slow both down (C0: 1.15 times).
+        if (wide * heads / sms > time / 4 && wide > wide_items * time_of(true, 128, 4096)) {
+            for (AttentionItem &item : out->items) item.once = 0;
+        }
     }
 
     std::span<const AttentionNode> nodes_;

@@ -2,8 +2,8 @@
 //
 // Decides, node by node, whether the queries that share a prefix read it together (one item over the
 // stacked rows, merged with each row's own part) or each for itself, by the modelled time of both;
-// splits items along their keys until no job is longer than a share of the whole; and orders each
-// queue longest first.
+// splits items along their keys until no job is longer than a share of the whole; orders each queue
+// longest first; and divides the SMs between the queues so that both end together.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,14 @@ struct WorklistOptions {
     int32_t sms = 132;
     // Modelled costs on one of the sms SMs, measured by bench/attention; a key read by several items
     // comes from L2.
-    double wide_us = 2.0;    // 128 keys of a matrix item of more than kNarrowRows query rows
+    double wide_us = 1.85;   // 128 keys of a matrix item of more than kNarrowRows query rows
     double narrow_us = 0.6;  // 64 keys of one of fewer
     double stream_us = 0.55; // 64 keys
     double item_us = 1.5;    // start and end of a job
     double merge_us = 0.04;  // writing and merging one partial row of one head
-    double share_us = 2.5;   // the launch ends so much later if it has partials to merge
-    double matrix_split = 2; // no job longer than its queue's share of an SM's time over this
+    double share_us = 5;     // what sharing must save of a launch, for its partials end it later
+    double bytes_us = 4.4e6; // from memory
+    double matrix_split = 1; // no job longer than its queue's share of an SM's time over this
     double stream_split = 4;
     // Whether queries are stacked on a shared prefix: where it is faster, or for comparison never
     // (share false) or wherever several queries read one.
@@ -48,6 +49,7 @@ struct Worklist {
     std::vector<AttentionItem> items; // matrix items, then stream items
     int32_t matrix_items = 0;
     int32_t stream_items = 0;
+    int32_t matrix_ctas = 0; // of options.sms, that take matrix jobs first
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
     std::vector<int32_t> merged;        // tokens with partials

@@ -400,6 +400,7 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     a.items = input_.at<AttentionItem>(lists);
     a.matrix_items = found->list.matrix_items;
     a.stream_items = found->list.stream_items;
+    a.matrix_ctas = found->list.matrix_ctas;
     a.rows = input_.at<AttentionRow>(lists + 1);
     a.partials = input_.at<PartialRange>(lists + 2);
     a.merged = input_.at<int32_t>(lists + 3);
@@ -428,6 +429,9 @@ Status Forward::attention(size_t index, cudaStream_t stream) {
             a.matrix_items = some.matrix_items;
             a.stream_items = some.stream_items;
             if (a.matrix_items + a.stream_items == 0) continue;
+            a.matrix_ctas = some.stream_items == 0   ? options_.sms
+                            : some.matrix_items == 0 ? 0
+                                                     : options_.sms / 2;
             const bool last = some.begin + a.matrix_items + a.stream_items == all;
             a.merged_count = last ? merged : 0;
             RETURN_IF_CUDA(options_.attention->launch(a, options_.sms, stream));

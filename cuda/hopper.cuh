@@ -54,16 +54,15 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
         "l"(source), "r"(bytes), "r"(barrier)
         : "memory");
 }
-// The same, of bytes that nobody else will read soon: L2 is to drop them first.
-__device__ __forceinline__ void bulk_copy_once(uint32_t destination, const void *source,
-                                               uint32_t bytes, uint32_t barrier,
-                                               uint64_t evict_first) {
+// The same, with what L2 is to do with the bytes: policy.
+__device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
+                                          uint32_t barrier, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
-                 "l"(source), "r"(bytes), "r"(barrier), "l"(evict_first)
+                 "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
                  : "memory");
 }
-__device__ __forceinline__ uint64_t evict_first_policy() {
+__device__ __forceinline__ uint64_t evict_first() { // nobody else will read them soon
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
@@ -79,13 +78,17 @@ __device__ __forceinline__ void async_proxy_fence() {
 // after 8 rows: 16-byte chunk c of row r lies at chunk c ^ (r % 8). The base is aligned to 1024 bytes
 // up to the advance along the row. The same descriptor serves a K-major operand (row = M or N index,
 // 64 elements of K) and an MN-major one (row = K index), whose next 64 columns lie `columns` bytes on.
-__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address, uint32_t columns = 16) {
-    uint64_t descriptor = (address & 0x3ffff) >> 4;
-    descriptor |= uint64_t(columns >> 4) << 16; // leading offset: unused by a K-major operand
-    descriptor |= uint64_t(1024 >> 4) << 32;    // stride from 8 rows to the next 8
-    descriptor |= uint64_t(1) << 62;            // 128-byte swizzle
-    return descriptor;
-}
+// It is kept as its low word, the same in all lanes and known to be: wgmma takes it from uniform
+// registers, and what the compiler must move there for each instruction costs as much as the product.
+struct Operand {
+    uint32_t low;
+    __device__ __forceinline__ explicit Operand(uint32_t address, uint32_t columns = 16)
+        : low(__shfl_sync(~0u, (address & 0x3ffff) >> 4 | columns >> 4 << 16, 0)) {}
+    // `bytes` further on. High word: 1024 bytes from 8 rows to the next, 128-byte swizzle.
+    __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+        return uint64_t(1024 >> 4 | 1u << 30) << 32 | (low + (bytes >> 4));
+    }
+};
 
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
