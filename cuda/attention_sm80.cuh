@@ -11,8 +11,8 @@
 //               The warps do not wait for one another before they merge at the end.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
-// On an H200, d128, 32/8 heads (bench/attention --family sm80): 8192 causal 343 TFLOP/s, 2048 causal
-// 285; decode 32 x 4096 3.9 TB/s, 128 x 2048 4.4.
+// On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
+// 4.4 TB/s; docs/performance.md has the rest.
 #pragma once
 
 #include "attention_common.cuh"

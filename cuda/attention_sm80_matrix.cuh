@@ -62,6 +62,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
         ++issued;
         copy_async_commit(); // an empty group too: the waits count them
     };
+#pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) issue();
 
     float o[S::kRowTiles][HeadDim / 2];

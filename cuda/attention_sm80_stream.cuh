@@ -58,6 +58,7 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
         ++issued;
         copy_async_commit();
     };
+#pragma unroll 1
     for (int i = 0; i + 1 < kSlots; ++i) issue();
 
     int position[2];
