@@ -63,6 +63,14 @@ std::unique_ptr<const ChatTemplate> ChatTemplate::load(const std::string &path) 
     return made;
 }
 
+std::unique_ptr<const ChatTemplate>
+ChatTemplate::from_source(const std::string &name, std::string source, SpecialTokens tokens) {
+    auto made = std::make_unique<ChatTemplate>();
+    made->problem_ = made->add("default", name, std::move(source));
+    made->special_tokens_ = std::move(tokens);
+    return made;
+}
+
 Status ChatTemplate::read_files(const std::string &directory) {
     for (const auto &[name, file] :
          {std::pair("default", template_name), std::pair("tool_use", tool_template_name)}) {

@@ -26,6 +26,10 @@ class ChatTemplate {
     // Of a model directory, or of the directory of a tokenizer.json. Never fails: what is wrong with
     // the files, or that there is no template, is every conversation's error.
     static std::unique_ptr<const ChatTemplate> load(const std::string &path);
+    // Of a template's text; name stands for the file in errors.
+    using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
+    static std::unique_ptr<const ChatTemplate>
+    from_source(const std::string &name, std::string source, SpecialTokens tokens);
 
     // Appends the text of a conversation: a list of messages, or an object with "messages". Fails
     // with ROW_TEMPLATE or ROW_INVALID_UTF8 and appends nothing. now: local time.
@@ -52,7 +56,7 @@ class ChatTemplate {
     Result<const Named *> choose(bool tools) const;
 
     std::vector<Named> templates_;
-    std::vector<std::pair<std::string, std::string>> special_tokens_; // "bos_token" -> its text
+    SpecialTokens special_tokens_; // "bos_token" -> its text
     Status problem_;
 };
 

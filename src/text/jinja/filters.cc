@@ -376,23 +376,20 @@ Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensi
 
 // Sorts values by keys, in place; stable. Fails for keys without an order.
 Status sort_by(Evaluator *evaluator, std::vector<std::pair<Value, Value>> *keyed, bool reverse) {
-    // Checked beforehand, as an error cannot leave the sort: neighbours of one kind have an order.
-    for (size_t i = 1; i < keyed->size(); ++i) {
-        const Value &a = (*keyed)[i - 1].first, &b = (*keyed)[i].first;
-        RETURN_IF_ERROR(evaluator->compare(Comparison::less, a, b).status());
-        const bool scalars =
-            (a.is_number() && b.is_number()) || (a.is(Kind::string) && b.is(Kind::string));
-        if (!scalars) return template_error("sorting by a %s is not supported", a.type_name());
-    }
-    RETURN_IF_ERROR(evaluator->charge(keyed->size() * 4));
-    const auto less = [evaluator](const Value &a, const Value &b) {
+    Status failure; // the first: the sort itself cannot be left
+    const auto less = [&](const Value &a, const Value &b) {
+        if (!failure.ok()) return false;
+        failure = evaluator->charge(1);
+        if (!failure.ok()) return false;
         const Result<bool> below = evaluator->compare(Comparison::less, a, b);
+        if (!below.ok()) failure = below.status();
         return below.ok() && *below;
     };
+    RETURN_IF_ERROR(evaluator->charge(keyed->size()));
     std::stable_sort(keyed->begin(), keyed->end(), [&](const auto &a, const auto &b) {
         return reverse ? less(b.first, a.first) : less(a.first, b.first);
     });
-    return {};
+    return failure;
 }
 
 Result<Value> sort(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
