@@ -132,11 +132,11 @@ class Records:
 
     def __init__(self, build):
         self.process = subprocess.Popen([pathlib.Path(build) / "tests/chat_records"], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, encoding="utf-8", newline="\n")
+                                        stdout=subprocess.PIPE)
 
     def render(self, template, conversation, prompt):
         record = {"template": template, "tokens": chat_reference.TOKENS, "conversation": conversation, "prompt": prompt}
-        self.process.stdin.write(json.dumps(record) + "\n")
+        self.process.stdin.write(json.dumps(record).encode() + b"\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:

@@ -292,6 +292,7 @@ Result<std::vector<Value>> Evaluator::iterate(const Value &value) {
             items.assign(sequence.items.begin() + static_cast<std::ptrdiff_t>(sequence.taken),
                          sequence.items.end());
             sequence.taken = sequence.items.size();
+            RETURN_IF_ERROR(sequence.failure);
             return items;
         }
         return sequence.items;
@@ -580,6 +581,7 @@ Result<bool> Evaluator::contains(const Value &container, const Value &item) {
                 RETURN_IF_ERROR(charge_comparison(next, item));
                 if (equal(next, item)) return true;
             }
+            RETURN_IF_ERROR(sequence.failure);
             return false;
         }
         RETURN_IF_ERROR(charge(sequence.items.size() / 8));

@@ -132,6 +132,7 @@ struct Sequence : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
     size_t taken = 0; // of a generator: items that have been read
+    Status failure;   // of a generator: what reading beyond its items comes to
     std::vector<Value> items;
 
     bool read_once() const {
