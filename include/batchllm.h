@@ -497,6 +497,8 @@ typedef struct batchllm_column {
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
 #define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
     1 /* end behind the last message, where a conversation does not say */
+#define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
+    2 /* a conversation whose own text spells a special token is an error */
 
 /* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,

@@ -260,11 +260,12 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
     const std::tm now = local_time_now();
     return add_encoded(
         conversations.n, tags, params,
-        [&](int64_t i, const batchllm_params &, std::vector<int32_t> *tokens) -> Status {
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
             const std::span<const char> conversation = conversations[i];
             std::string text;
-            RETURN_IF_ERROR(
-                chat_->render({conversation.data(), conversation.size()}, true, now, &text));
+            RETURN_IF_ERROR(chat_->render(
+                {conversation.data(), conversation.size()},
+                {true, read.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
             return tokenizer_->encode(text, chat_encode_options, tokens);
         });
 }

@@ -30,7 +30,7 @@ Result<std::string> answer(const std::string &line) {
     ASSIGN_OR_RETURN(const bool prompts, prompt.boolean());
     std::string out;
     const auto made = ChatTemplate::from_source("template", std::move(text), std::move(tokens));
-    RETURN_IF_ERROR(made->render(conversation, prompts, local_time_now(), &out));
+    RETURN_IF_ERROR(made->render(conversation, {prompts, nullptr, local_time_now()}, &out));
     return out;
 }
 

@@ -124,7 +124,7 @@ class Maker:
         return self.tag("print " + self.expression())
 
     def body(self, depth=0):
-        return "".join(self.rng.choice(WHITE) + self.statement(depth + 1) for _ in range(self.rng.randrange(1, 3))) + self.rng.choice(WHITE)
+        return "".join(self.rng.choice(WHITE) + self.statement(depth + 1) for _ in range(1 if self.rng.random() < 0.7 else 2)) + self.rng.choice(WHITE)
 
 
 class Records:
