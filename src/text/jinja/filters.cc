@@ -334,9 +334,6 @@ Result<Value> last(Evaluator *evaluator, const Value &value, const Arguments &ar
     if (value.is(Kind::sequence) && value.sequence().read_once()) {
         return template_error("a %s has no last item", value.type_name());
     }
-    if (value.is(Kind::undefined)) {
-        return template_error("'%s' is undefined", std::string(value.text()).c_str());
-    }
     ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
     return items.empty() ? Value::undefined("the last item") : items.back();
 }

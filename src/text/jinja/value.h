@@ -175,7 +175,6 @@ struct Loop : Object {
     std::vector<Value> passed; // items of the source that the condition let pass, if there is one
     size_t source_at = 0;
     size_t index = 0; // of the item at hand
-    int64_t depth = 1;
     bool ended = false;
     bool asked_changed = false;
     std::vector<Value> changed; // what loop.changed() was last given
