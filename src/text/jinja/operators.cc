@@ -424,6 +424,9 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
 
 Result<Value> Evaluator::binary(Operation operation, const Value &left, const Value &right) {
     if (left.is(Kind::undefined)) return undefined_error(left);
+    if (operation == Operation::modulo && left.is(Kind::string)) {
+        return template_error("formatting with '%%' is not supported");
+    }
     if (right.is(Kind::undefined)) return undefined_error(right);
     if (left.is_number() && right.is_number()) {
         if (left.is_integral() && right.is_integral()) {
@@ -479,9 +482,6 @@ Result<Value> Evaluator::binary(Operation operation, const Value &left, const Va
             }
             return heap_.sequence(repeated.sequence().type, std::move(out));
         }
-    }
-    if (operation == Operation::modulo && left.is(Kind::string)) {
-        return template_error("formatting with '%%' is not supported");
     }
     return template_error("a %s and a %s cannot be combined by '%s'", left.type_name(),
                           right.type_name(), sign_of(operation));
