@@ -1,7 +1,8 @@
 // Checks the fused attention against a float64 reference on random shapes, and times it.
-//   attention --check [seed]  random shapes, page tables, windows, node forests
-//   attention [group...]      [--only TEXT in a case's name]: microseconds a launch (CUDA graph of launches over enough pools to leave
-//                             L2); groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
+//   attention --check [seed [rounds]]  random shapes, page tables, windows, node forests
+//   attention [--only TEXT] [group...]  microseconds a launch (CUDA graph of launches over enough pools to
+//                             leave L2) of the cases whose name holds TEXT;
+//                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
 // Before these, --family sm80, sm80_small or sm90: not the device's best kernels.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
 // same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
@@ -302,7 +303,7 @@ double check(const Case &c, Sharing sharing, uint64_t seed, int rows, bool poiso
     return worst;
 }
 
-int run_checks(unsigned seed) {
+int run_checks(unsigned seed, int rounds) {
     std::mt19937 random(seed);
     auto pick = [&](int low, int high) {
         return low + static_cast<int>(random() % (high - low + 1));
@@ -311,7 +312,7 @@ int run_checks(unsigned seed) {
     int failed = 0;
     const int shapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},  {32, 8, 64},
                              {16, 2, 256}, {4, 4, 128},  {14, 2, 64}, {20, 1, 128}};
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < rounds; ++round) {
         Case c;
         const int *shape = shapes[round % 9];
         c.shape = {shape[0], shape[1], shape[2], pick(0, 3) == 0 ? pick(1, 300) : 0,
@@ -345,7 +346,7 @@ int run_checks(unsigned seed) {
                     c.positions.size(), error);
         }
     }
-    std::printf("%d passed, %d failed\n", 180 - failed, failed);
+    std::printf("%d passed, %d failed\n", 3 * rounds - failed, failed);
     return failed != 0;
 }
 
@@ -624,7 +625,8 @@ int main(int argc, char **argv) {
     std::printf("attention %s on %s\n", family->name, properties.name);
     if (argc > 1 && std::string(argv[1]) == "--check") {
         return run_checks(argc > 2 ? static_cast<unsigned>(std::atoi(argv[2]))
-                                   : std::random_device()());
+                                   : std::random_device()(),
+                          argc > 3 ? std::atoi(argv[3]) : 60);
     }
     std::printf("%-47s %8s %6s %6s |%8s%8s%8s%8s%8s%8s | %s\n",
                 "case, 32/8 heads of 128 unless R CH L P", "us", "TB/s", "TFLOP", "together",

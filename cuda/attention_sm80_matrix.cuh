@@ -34,7 +34,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
         return __ldg(a.pages + stretch.page_begin +
                      (tile < n0 ? tile : tile - n0) * S::kKeys / kPageKeys);
     };
-    int page = page_of(0), next_page = 0;
+    int page = n > 0 ? page_of(0) : 0, next_page = 0;
     const auto issue = [&] {
         if (issued < 2 * n) {
             const int tile = issued / 2, which = issued % 2;

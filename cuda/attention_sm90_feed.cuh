@@ -149,7 +149,7 @@ class PageReader {
         : pages_(pages), s0_(job.item.stretch[0]), s1_(job.item.stretch[1]), lane_(lane),
           batches0_(tiles(s0_.keys, 32 * kPageKeys)) {
         const bool second = batches0_ == 1; // the second batch is the second stretch's first
-        current_ = job.pages[0][lane];
+        current_ = job.pages[batches0_ == 0][lane];
         next_ = second ? job.pages[1][lane] : load(1);
     }
     // Number of page `index` of stretch `which`; all lanes ask. Pages of one batch or of the one

@@ -53,6 +53,7 @@ class Builder {
     }
 
     void read(Draft *draft, int32_t node, int32_t keys) {
+        if (keys == 0) return;
         KeyStretch stretch = stretch_of(node);
         stretch.keys = keys;
         draft->stretches.push_back({stretch, node});
