@@ -1,0 +1,1 @@
+/* Arrow columns through the C data interface. */
