@@ -39,6 +39,7 @@ struct batchllm_engine {};
 %batchllm_blocking(batchllm_step)
 %batchllm_blocking(batchllm_advance)
 %batchllm_blocking(batchllm_cancel)
+%batchllm_blocking(batchllm_cancel_rows)
 %batchllm_blocking(batchllm_engine_use_plan)
 
 %{
@@ -79,5 +80,14 @@ static batchllm_status batchllm_advance(batchllm_engine *engine, double seconds,
     batchllm_slice slice = {batchllm_seconds() + seconds, progress};
     const int32_t status = batchllm_run(engine, batchllm_slice_over, &slice);
     return status == BATCHLLM_ERROR_STOPPED ? BATCHLLM_OK : status;
+}
+
+/* Cancels the rows whose tags are first_tag and those that follow. */
+static batchllm_status batchllm_cancel_rows(batchllm_engine *engine, uint64_t first_tag,
+                                            int64_t rows) {
+    batchllm_status status = BATCHLLM_OK;
+    for (int64_t i = 0; i < rows && status == BATCHLLM_OK; ++i)
+        status = batchllm_cancel(engine, first_tag + (uint64_t)i);
+    return status;
 }
 %}
