@@ -94,16 +94,19 @@ def token_column(rows: Rows) -> Tokens:
     if len(found) == 1 and isinstance(found[0], Tokens):
         return found[0]
     if found and all(isinstance(column, Tokens) for column in found):
-        return from_tokens(
-            [
-                memoryview(column.tokens)[start:end]
-                for column in found
-                for start, end in zip(column.offsets, column.offsets[1:])
-            ]
-        )
+        return from_tokens(_token_rows(found))
     if not found or all(len(column) == 0 for column in found):
         return Tokens(array("i"), array("q", [0]))
     raise TypeError("rows of token ids are expected")
+
+
+def _token_rows(found: Iterable[Column]) -> list[memoryview[int]]:
+    return [
+        memoryview(column.tokens)[start:end]
+        for column in found
+        if isinstance(column, Tokens)
+        for start, end in zip(column.offsets, column.offsets[1:])
+    ]
 
 
 def _bytes_rows(found: Iterable[Column]) -> list[bytes]:

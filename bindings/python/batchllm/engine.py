@@ -247,12 +247,14 @@ class Engine:
         on_error: str = "return",
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
     ) -> Iterator[Result]:
         """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
 
+        interval: seconds of work between two looks at what has finished; 0: one step.
         Leaving the loop early cancels the rows that have not finished.
         """
-        for results in self.stream_batches(rows, params, progress=progress, plan=plan):
+        for results in self.stream_batches(rows, params, progress=progress, plan=plan, interval=interval):
             for result in _checked(results, on_error):
                 yield result
 
@@ -263,6 +265,7 @@ class Engine:
         *,
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
     ) -> Iterator[Results]:
         """The same in `Results`, each of those that finished since the last."""
         with _Active(self) as job:
@@ -270,19 +273,26 @@ class Engine:
             report = reporter(progress, job.rows)
             try:
                 while not self._complete(job):
-                    self._advance_and_collect(report)
+                    self._advance_and_collect(report, interval)
                     yield from self._each(job)
             finally:
                 report.close()
 
-    async def astream(self, rows: Rows, params: Params = None, *, plan: Optional[Plan] = None) -> AsyncIterator[Result]:
+    async def astream(
+        self,
+        rows: Rows,
+        params: Params = None,
+        *,
+        plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
+    ) -> AsyncIterator[Result]:
         """`stream` for asyncio: the steps run in a thread of the loop's executor, so that the loop goes on."""
         loop = asyncio.get_running_loop()
         with _Active(self) as job:
             await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
             report = reporter(False, 0)
             while not self._complete(job):
-                await loop.run_in_executor(None, self._advance_and_collect, report)
+                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
                 for results in self._each(job):
                     for result in results:
                         yield result
@@ -431,8 +441,8 @@ class Engine:
                 finally:
                     self._busy -= 1
 
-    def _advance_and_collect(self, report: Report) -> None:
-        self._advance(_SLICE_SECONDS, report)
+    def _advance_and_collect(self, report: Report, seconds: float) -> None:
+        self._advance(seconds, report)
         with self._lock:
             self._collect()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def reporter(progress: Union[bool, Callable[[Progress], object]], rows: int) -> 
     if callable(progress):
         return _Function(progress)
     try:
-        from tqdm.auto import tqdm
+        bar = import_module("tqdm.auto").tqdm
     except ImportError:
         return _Lines()
-    return _Bar(tqdm(total=rows, unit=" rows"), rows)
+    return _Bar(bar(total=rows, unit=" rows"), rows)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
+from importlib import import_module
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
 
 from . import native
-
-if TYPE_CHECKING:
-    import pyarrow
 
 FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored"}
 
@@ -242,11 +240,9 @@ class Results(Sequence[Result]):
         """Plain Python values, which can be pickled."""
         return [result.to_dict() for result in self]
 
-    def to_arrow(self) -> pyarrow.RecordBatch:
+    def to_arrow(self) -> Any:
         """A pyarrow.RecordBatch over the same memory."""
-        import pyarrow
-
-        return pyarrow.record_batch(self)
+        return import_module("pyarrow").record_batch(self)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Arrow's C data interface: a struct array with the main columns, which copies nothing."""
