@@ -607,7 +607,7 @@ def _add(
     elif isinstance(column, Tokens):
         native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
     else:
-        raise UnsupportedError("conversations need a chat template, which this version does not apply")
+        native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
 
 
 def _checked(results: Results, on_error: str) -> Results:
