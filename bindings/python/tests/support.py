@@ -47,4 +47,4 @@ def chat_model(folder, template):
 def run_script(text, **options):
     """A script of its own, with this process's package; -> CompletedProcess."""
     return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "BATCHLLM_TEXT_MODEL": MODEL}, check=False, **options)
+                          env={**os.environ, "BATCHLLM_TEXT_MODEL": MODEL, "TESTS": os.path.dirname(os.path.abspath(__file__))}, check=False, **options)
