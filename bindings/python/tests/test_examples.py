@@ -50,14 +50,15 @@ class Guide(unittest.TestCase):
         text = (ROOT / "docs" / "python.md").read_text()
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
         self.assertGreater(len(blocks), 5)
-        missing = [name for name in ("numpy", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
+        names = {"np": "numpy", "pd": "pandas", "pa": "pyarrow"}
+        missing = [short for short, name in names.items() if importlib.util.find_spec(name) is None]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             chat_model(pathlib.Path(folder) / "path" / "to" / "model", "{% for m in messages %}{{ m.content }}{% endfor %}")
             os.chdir(folder)
-            names = {"__name__": "guide"}
+            values = {"__name__": "guide"}
             for block in blocks:
-                if not any(f"import {name}" in block for name in missing):
-                    exec(compile(block, "docs/python.md", "exec"), names)
+                if not any(re.search(rf"\b{short}\b", block) for short in missing):
+                    exec(compile(block, "docs/python.md", "exec"), values)
             os.chdir(ROOT)
 
 
