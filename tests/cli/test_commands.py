@@ -113,6 +113,31 @@ class Statistics(ProgramTest):
         self.assertIn(b"[########################] 100%", text)
 
 
+class Devices(ProgramTest):
+    def test_two_devices_give_the_rows_of_one_and_both_are_used(self):
+        rows = token_rows(300, prefix=40, own=10, sharing=5)
+        stats, timeline = self.directory / "stats.json", self.directory / "timeline.csv"
+        one = self.run_rows(rows, "--step-tokens", "128")
+        two = self.run_rows(rows, "--force", "--step-tokens", "128", "--devices", "3,1", "--stats", stats,
+                            "--timeline", timeline)
+        tokens = lambda found: {row["id"]: row["tokens"] for row in found}
+        self.assertEqual(tokens(one), tokens(two))
+        with open(timeline, newline="") as file:
+            steps = list(csv.DictReader(file))
+        self.assertEqual({step["device"] for step in steps}, {"1", "3"})
+        self.assertEqual(len(steps), json.loads(stats.read_text())["steps"])
+        work = {device: sum(float(step["milliseconds"]) for step in steps if step["device"] == device)
+                for device in "13"}
+        self.assertLess(max(work.values()), 1.1 * min(work.values()))
+        self.assertAlmostEqual(json.loads(stats.read_text())["seconds"]["backend"], max(work.values()) / 1e3, 3)
+
+    def test_devices_that_are_none_are_refused(self):
+        result = self.run_program("run", "--backend", "sim", "--devices", "0,0", "--input", "-", "--output", "-",
+                                  stdin=b"")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b'"0,0"', result.stderr)
+
+
 class Plans(ProgramTest):
     def setUp(self):
         super().setUp()
