@@ -103,14 +103,14 @@ static const void *batchllm_pick_ranges(batchllm_block *block, const void *items
                                         int64_t count) {
     int64_t total = 0;
     for (int64_t i = 0; i < count; ++i) total += offsets[picked[i] + 1] - offsets[picked[i]];
-    char *out = batchllm_block_take(block, total, item_size);
+    char *out = batchllm_block_take(block, total, item_size), *next = out;
     if (out)
         for (int64_t i = 0; i < count; ++i) {
             const int64_t length = offsets[picked[i] + 1] - offsets[picked[i]];
             if (length == 0) continue;
-            memcpy(out, (const char *)items + (size_t)offsets[picked[i]] * item_size,
+            memcpy(next, (const char *)items + (size_t)offsets[picked[i]] * item_size,
                    (size_t)length * item_size);
-            out += (size_t)length * item_size;
+            next += (size_t)length * item_size;
         }
     return out;
 }
@@ -167,6 +167,60 @@ static void batchllm_pick(const batchllm_results *from, const int64_t *picked, i
 #undef RANGES
 }
 
+static const void *batchllm_join_items(batchllm_block *block, const void *a, int64_t a_count,
+                                       const void *b, int64_t b_count, size_t size) {
+    char *out = batchllm_block_take(block, a_count + b_count, size);
+    if (out && a_count) memcpy(out, a, (size_t)a_count * size);
+    if (out && b_count) memcpy(out + (size_t)a_count * size, b, (size_t)b_count * size);
+    return out;
+}
+
+static const int64_t *batchllm_join_offsets(batchllm_block *block, const int64_t *a, int64_t a_count,
+                                            const int64_t *b, int64_t b_count) {
+    int64_t *out = batchllm_block_take(block, a_count + b_count + 1, sizeof *out);
+    if (out) {
+        memcpy(out, a, (size_t)(a_count + 1) * sizeof *out);
+        for (int64_t i = 1; i <= b_count; ++i) out[a_count + i] = a[a_count] + b[i] - b[0];
+    }
+    return out;
+}
+
+/* Called twice, as batchllm_pick is. All columns begin at offset 0, as the library's do. */
+static void batchllm_join(const batchllm_results *a, const batchllm_results *b, batchllm_block *block,
+                          batchllm_results *to) {
+    const int64_t a_tokens = a->logprob_offsets[a->count], b_tokens = b->logprob_offsets[b->count];
+    const int64_t a_scored = a->score_offsets[a->count], b_scored = b->score_offsets[b->count];
+#define ITEMS(NAME, A_COUNT, B_COUNT)                                                              \
+    to->NAME = batchllm_join_items(block, a->NAME, A_COUNT, b->NAME, B_COUNT, sizeof *a->NAME)
+#define OFFSETS(NAME, A_COUNT, B_COUNT)                                                            \
+    to->NAME = batchllm_join_offsets(block, a->NAME, A_COUNT, b->NAME, B_COUNT)
+    to->struct_size = 0;
+    to->count = a->count + b->count;
+    ITEMS(tags, a->count, b->count);
+    ITEMS(statuses, a->count, b->count);
+    ITEMS(finish_reasons, a->count, b->count);
+    ITEMS(samples, a->count, b->count);
+    ITEMS(prompt_tokens, a->count, b->count);
+    ITEMS(shared_tokens, a->count, b->count);
+    OFFSETS(token_offsets, a->count, b->count);
+    ITEMS(tokens, a->token_offsets[a->count], b->token_offsets[b->count]);
+    OFFSETS(text_offsets, a->count, b->count);
+    ITEMS(text, a->text_offsets[a->count], b->text_offsets[b->count]);
+    OFFSETS(error_offsets, a->count, b->count);
+    ITEMS(errors, a->error_offsets[a->count], b->error_offsets[b->count]);
+    OFFSETS(logprob_offsets, a->count, b->count);
+    ITEMS(logprobs, a_tokens, b_tokens);
+    OFFSETS(top_offsets, a_tokens, b_tokens);
+    ITEMS(top_tokens, a->top_offsets[a_tokens], b->top_offsets[b_tokens]);
+    ITEMS(top_logprobs, a->top_offsets[a_tokens], b->top_offsets[b_tokens]);
+    OFFSETS(score_offsets, a->count, b->count);
+    ITEMS(scores, a_scored, b_scored);
+    OFFSETS(score_token_offsets, a_scored, b_scored);
+    ITEMS(score_logprobs, a->score_token_offsets[a_scored], b->score_token_offsets[b_scored]);
+#undef ITEMS
+#undef OFFSETS
+}
+
 /* Copies of the results `picked`, in that order. */
 static batchllm_results *batchllm_results_gather(const batchllm_results *results,
                                                  const int64_t *picked, int64_t count) {
@@ -195,6 +249,9 @@ static batchllm_results *batchllm_results_gather(const batchllm_results *results
 %}
 
 %batchllm_blocking(batchllm_results_of_rows)
+%batchllm_blocking(batchllm_results_join)
+%newobject batchllm_results_join;
+%newobject batchllm_results_none;
 %newobject batchllm_results_of_rows;
 %inline %{
 /* Of some results those with tags in [first_tag, first_tag + rows), by tag and, of equal tags, as
@@ -227,6 +284,46 @@ static batchllm_results *batchllm_results_of_rows(const batchllm_results *result
     }
     free(starts);
     free(picked);
+    *FAILURE = made ? BATCHLLM_OK
+                    : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");
+    return made;
+}
+
+/* How many rows they are of: a row's samples stand together and count once. */
+static int64_t batchllm_results_rows(const batchllm_results *results) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < results->count; ++i)
+        rows += i == 0 || results->tags[i] != results->tags[i - 1];
+    return rows;
+}
+
+/* No results. */
+static batchllm_results *batchllm_results_none(batchllm_status *FAILURE) {
+    static const int64_t zero = 0;
+    batchllm_results empty;
+    memset(&empty, 0, sizeof empty);
+    empty.token_offsets = empty.text_offsets = empty.error_offsets = empty.logprob_offsets = &zero;
+    empty.top_offsets = empty.score_offsets = empty.score_token_offsets = &zero;
+    batchllm_results *made = batchllm_results_gather(&empty, NULL, 0);
+    *FAILURE = made ? BATCHLLM_OK
+                    : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");
+    return made;
+}
+
+/* A copy of the results of `a`, then those of `b`. */
+static batchllm_results *batchllm_results_join(const batchllm_results *a, const batchllm_results *b,
+                                               batchllm_status *FAILURE) {
+    batchllm_results *made = NULL;
+    batchllm_block block = {NULL, 0};
+    batchllm_results sizes;
+    batchllm_join(a, b, &block, &sizes);
+    made = malloc(sizeof *made + (size_t)block.size);
+    if (made) {
+        memset(made, 0, sizeof *made);
+        block.next = (char *)(made + 1);
+        block.size = 0;
+        batchllm_join(a, b, &block, made);
+    }
     *FAILURE = made ? BATCHLLM_OK
                     : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");
     return made;
