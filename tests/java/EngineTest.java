@@ -307,7 +307,7 @@ final class EngineTest {
         }
         try (Plan loaded = Plan.load(file);
                 Plan next = Plan.create(Jobs.column(Jobs.rows(200)), options, null, loaded);
-                Engine engine = Jobs.simEngine()) {
+                Engine engine = Engine.create(Jobs.sim().minPrefixTokens(8).build())) {
             Check.equal(200L, next.stats().reusedRows());
             engine.usePlan(loaded);
             engine.add(Rows.ofTokens(rows).withParams(Jobs.tokens(4)));

@@ -4,10 +4,10 @@ import java.nio.LongBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.batchllm.BatchLlm;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
 import org.batchllm.Engine;
@@ -152,44 +152,66 @@ final class LifetimeTest {
         }
     }
 
-    public static void memory_comes_back_when_the_last_buffer_is_gone() throws Exception {
-        // 42 MiB of text a column, "<s>" times 14 million: glibc gives blocks of more than 32 MiB back at once.
-        int rows = 200;
-        int length = 70000;
-        int[] tokens = new int[rows * length];
-        Arrays.fill(tokens, 256);
-        TokenColumn big = TokenColumn.of(tokens, offsets(rows, length));
-        try (Tokenizer tokenizer = Tokenizer.load(Jobs.MODEL)) {
-            tokenizer.decode(big, false).close();
-            long before = resident();
-            List<ByteBuffer> texts = new ArrayList<>();
-            for (int i = 0; i < 4; i++) texts.add(text(tokenizer, big));
-            long held = 4L * texts.get(0).remaining() / 1024;
-            Check.that(held > 150000, "too small to see: " + held + " KiB");
-            long after = resident();
-            Check.that(after - before > held * 9 / 10, (after - before) + " KiB are held, not " + held);
-            texts.clear();
-            Check.eventually("the buffers' memory is back", () -> resident() - before < held / 6);
-            // Without a buffer it comes back with close, not with the garbage collector.
-            for (int i = 0; i < 4; i++) {
-                try (DecodedColumn column = tokenizer.decode(big, false)) {
-                    Check.equal(rows, column.size());
-                }
-                Check.that(resident() - before < held / 6, "a closed column holds memory");
-            }
+    private static long asked;
+
+    /** Native calls but those made here to count them. */
+    private static long calls() {
+        return BatchLlm.nativeCalls() - ++asked;
+    }
+
+    /** Until nothing more is freed: what other tests have left. */
+    private static void settle() throws Exception {
+        long before = -1;
+        for (int quiet = 0; quiet < 4; quiet++) {
+            long now = calls();
+            if (now != before) quiet = 0;
+            before = now;
+            System.gc();
+            Thread.sleep(50);
         }
     }
 
-    private static ByteBuffer text(Tokenizer tokenizer, TokenColumn rows) {
-        try (DecodedColumn column = tokenizer.decode(rows, false)) {
-            return column.text();
+    /** A destructor is a native call, and nothing else is made meanwhile. */
+    private static void frees(int objects, Check.Body body) throws Exception {
+        long before = calls();
+        body.run();
+        Check.eventually(objects + " are freed", () -> calls() - before >= objects);
+        Check.equal((long) objects, calls() - before);
+    }
+
+    public static void memory_goes_back_with_close_or_else_with_the_last_buffer() throws Exception {
+        try (Engine engine = Jobs.simEngine()) {
+            Results taken = engine.generate(Jobs.simRows(20, 3));
+            Results copied = engine.generate(Jobs.simRows(20, 3));
+            Check.equal(3, copied.get(5).tokens().length);
+            List<IntBuffer> kept = new ArrayList<>(List.of(taken.tokens().slice(), taken.statuses(), taken.tokens()));
+            settle();
+            long before = calls();
+            copied.close();
+            Check.equal(1L, calls() - before);
+            taken.close();
+            settle();
+            Check.equal(1L, calls() - before);
+            kept.subList(1, 3).clear();
+            settle();
+            Check.equal(1L, calls() - before);
+            Check.equal(0, kept.get(0).position());
+            frees(1, kept::clear);
         }
     }
 
-    private static long[] offsets(int rows, int length) {
-        long[] offsets = new long[rows + 1];
-        for (int i = 0; i <= rows; i++) offsets[i] = (long) i * length;
-        return offsets;
+    private static void abandon(Engine engine) {
+        Check.equal(20, engine.generate(Jobs.simRows(20, 3)).size());
+        Check.that(Plan.create(ROWS).stats().rows() == 50, "a plan");
+        Check.that(Jobs.simEngine().stats().rows() == 0, "an engine");
+    }
+
+    public static void what_nobody_can_reach_is_freed_once() throws Exception {
+        try (Engine engine = Jobs.simEngine()) {
+            settle();
+            abandon(engine);
+            frees(3, LifetimeTest::settle);
+        }
     }
 
     private static void cycle(boolean close, int i) {
