@@ -4,7 +4,7 @@
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
 build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
-build.py javadoc STAMP FOLDER JAVADOC FLAG... -- SOURCE...
+build.py javadoc FOLDER JAVADOC FLAG... -- SOURCE...          pages into FOLDER
 """
 import hashlib
 import os
@@ -112,11 +112,9 @@ def jar(out, class_jar, version, platform, *libraries):
     write_jar(out, files)
 
 
-def javadoc(stamp, folder, tool, *arguments):
+def javadoc(folder, tool, *arguments):
     flags, sources = split(arguments)
-    fresh(folder)
-    run(tool, "-quiet", "-d", folder, *flags, *sources)
-    pathlib.Path(stamp).touch()
+    run(tool, "-quiet", "-d", fresh(folder), *flags, *sources)
 
 
 if __name__ == "__main__":
