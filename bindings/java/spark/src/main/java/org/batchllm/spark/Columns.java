@@ -39,6 +39,8 @@ final class Columns implements Serializable {
     private final int prompt;
     private final int key;
     private final int continuations; // -1: none
+    private final int maxTokensColumn; // -1: none
+    private final int maxTokens;
     private final boolean tokens;
     private final boolean longTokens;
     private final boolean sampled;
@@ -52,6 +54,8 @@ final class Columns implements Serializable {
         prompt = index(input, promptName);
         key = index(input, keyName);
         continuations = options.continuationsColumn == null ? -1 : index(input, options.continuationsColumn);
+        maxTokensColumn = options.maxTokensColumn == null ? -1 : index(input, options.maxTokensColumn);
+        maxTokens = options.maxTokens;
         sampled = options.samples > 1;
         logprobs = options.logprobs;
 
@@ -62,10 +66,8 @@ final class Columns implements Serializable {
                     + " is neither text nor an array of token ids");
         }
         longTokens = tokens && ((ArrayType) type).elementType() instanceof LongType;
-        DataType keyType = input.fields()[key].dataType();
-        if (!isInteger(keyType)) {
-            throw new IllegalArgumentException("column " + keyName + ": " + keyType.catalogString() + " is no integer");
-        }
+        integers(input, key);
+        if (maxTokensColumn >= 0) integers(input, maxTokensColumn);
         if (scored()) {
             DataType given = input.fields()[continuations].dataType();
             DataType one = given instanceof ArrayType ? ((ArrayType) given).elementType() : given;
@@ -81,6 +83,13 @@ final class Columns implements Serializable {
         int at = Arrays.asList(input.fieldNames()).indexOf(name);
         if (at < 0) throw new IllegalArgumentException("no column " + name + "; there are " + String.join(", ", input.fieldNames()));
         return at;
+    }
+
+    private static void integers(StructType input, int at) {
+        StructField field = input.fields()[at];
+        if (!isInteger(field.dataType())) {
+            throw new IllegalArgumentException("column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
+        }
     }
 
     private static boolean isInteger(DataType type) {
@@ -192,7 +201,10 @@ final class Columns implements Serializable {
             scored = new byte[list.size()][];
             for (int i = 0; i < scored.length; ++i) scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
         }
-        return new Request(values, bytes, ((Number) row.get(key)).longValue(), scored);
+        Number most = maxTokensColumn < 0 ? null : (Number) values[maxTokensColumn];
+        // Beyond 32 bits there is no length to generate: as good as the most there is.
+        int length = most == null ? maxTokens : (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
+        return new Request(values, bytes, ((Number) values[key]).longValue(), scored, length);
     }
 
     /** Why no engine can take the row; null when one can. */

@@ -15,6 +15,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     String promptColumn = "prompt";
     String keyColumn;
     String continuationsColumn;
+    String maxTokensColumn;
     String resultPrefix = "";
     // Engine.
     String model;
@@ -83,6 +84,12 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
      */
     public BatchLlmOptions continuationsColumn(String name) {
         continuationsColumn = name;
+        return this;
+    }
+
+    /** A column of integers: maxTokens of each row. Null in a row: {@link #maxTokens}. */
+    public BatchLlmOptions maxTokensColumn(String name) {
+        maxTokensColumn = name;
         return this;
     }
 
