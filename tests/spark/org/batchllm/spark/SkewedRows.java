@@ -1,6 +1,8 @@
 package org.batchllm.spark;
 
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Random;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.sql.Dataset;
@@ -10,6 +12,8 @@ import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+import org.batchllm.Plan;
+import org.batchllm.TokenColumn;
 import scala.collection.immutable.ArraySeq;
 
 /** A job whose rows are functions of their numbers: 500 prefixes, one of them with 30 % of the rows. */
@@ -37,5 +41,12 @@ final class SkewedRows {
     static Dataset<Row> rows(SparkSession spark, long count, int partitions) {
         return spark.range(0, count, 1, partitions)
                 .map((MapFunction<Long, Row>) id -> RowFactory.create(id, ArraySeq.unsafeWrapArray(prompt(id)), note(id)), Encoders.row(SCHEMA));
+    }
+
+    /** Of the rows [0, count), as one process would plan them. */
+    static Plan plan(int count) {
+        List<int[]> prompts = new ArrayList<>();
+        for (int id = 0; id < count; ++id) prompts.add(prompt(id));
+        return Plan.create(TokenColumn.of(prompts));
     }
 }

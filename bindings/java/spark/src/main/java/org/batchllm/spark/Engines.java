@@ -72,6 +72,17 @@ final class Engines {
         }
     }
 
+    /** Engines that are loaded. */
+    static int open() {
+        int open = 0;
+        for (Device device : DEVICES.values()) {
+            synchronized (device) {
+                open += device.engines.size();
+            }
+        }
+        return open;
+    }
+
     /** Closes engines that no task uses: all, or those whose time is over. */
     private static void closeIdle(Device device, boolean all) {
         synchronized (device) {

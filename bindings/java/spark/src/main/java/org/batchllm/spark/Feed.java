@@ -33,10 +33,8 @@ final class Feed {
     /** Answers, or an empty list when none came in time. Throws when the engine has failed. */
     List<Answer> take(long milliseconds) throws InterruptedException {
         List<Answer> first = answers.poll(milliseconds, TimeUnit.MILLISECONDS);
-        if (first == null) {
-            if (failure != null) throw new IllegalStateException("the engine failed: " + failure.getMessage(), failure);
-            return List.of();
-        }
+        if (failure != null) throw new IllegalStateException("batchllm: " + failure.getMessage(), failure);
+        if (first == null) return List.of();
         List<List<Answer>> more = new ArrayList<>();
         if (answers.drainTo(more) == 0) return first;
         List<Answer> all = new ArrayList<>(first);

@@ -27,8 +27,13 @@ final class Prompts {
 
     static int[] tokens(byte[] bytes) {
         int[] tokens = new int[bytes.length / TOKEN_BYTES];
-        ByteBuffer.wrap(bytes).asIntBuffer().get(tokens);
+        tokens(bytes, tokens, 0);
         return tokens;
+    }
+
+    /** The same into an array, from `at` on. */
+    static void tokens(byte[] bytes, int[] into, int at) {
+        ByteBuffer.wrap(bytes).asIntBuffer().get(into, at, bytes.length / TOKEN_BYTES);
     }
 
     /** Bytes that a and b have in common at their heads. */

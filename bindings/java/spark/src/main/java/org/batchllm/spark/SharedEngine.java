@@ -23,6 +23,8 @@ import java.util.concurrent.atomic.AtomicLong;
  * killed and runs again, is held until the first is done.
  */
 final class SharedEngine implements AutoCloseable {
+    private static final AtomicLong LOADED = new AtomicLong();
+
     private final LinkedBlockingQueue<Runnable> commands = new LinkedBlockingQueue<>();
     private final Thread thread;
     private final Set<Feed> feeds = ConcurrentHashMap.newKeySet();
@@ -75,6 +77,11 @@ final class SharedEngine implements AutoCloseable {
         commands.add(() -> cancel(feed));
     }
 
+    /** Engines that this process has loaded so far. */
+    static long loaded() {
+        return LOADED.get();
+    }
+
     boolean failed() {
         return failure != null;
     }
@@ -105,13 +112,17 @@ final class SharedEngine implements AutoCloseable {
     private void drive(BatchLlmOptions options, String devices, CountDownLatch loaded) {
         try (NativeEngine created = new NativeEngine(options, devices)) {
             engine = created;
+            LOADED.incrementAndGet();
             loaded.countDown();
             while (!closing) {
                 takeCommands();
                 if (running.isEmpty()) continue;
                 boolean more = engine.step();
-                count();
-                deliver(engine.poll(running::get));
+                List<Answer> answers = engine.poll(running::get);
+                if (!answers.isEmpty()) {
+                    count();
+                    deliver(answers);
+                }
                 if (!more && !running.isEmpty() && !added) throw new IllegalStateException("rows without results");
                 added = false;
             }
