@@ -38,6 +38,7 @@ Status Engine::load(const EngineOptions &options) {
     }
     if (!options.model_dir.empty() && file_exists(options.model_dir + "/tokenizer.json")) {
         ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
+        chat_ = ChatTemplate::load(options.model_dir);
     }
     ASSIGN_OR_RETURN(LoadedModel loaded, load_model_and_backend(options));
     model_ = std::move(loaded.model);

@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include <simdjson.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "text/encoder_scratch.h"
 #include "text/tokenizer_spec.h"
 
@@ -17,11 +17,6 @@ namespace {
 constexpr size_t kMostTextBytes = size_t{1} << 31;
 // A scratch that has grown past this by a long text gives its memory back.
 constexpr size_t kMostKept = size_t{16} << 20;
-
-bool is_directory(const std::string &path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 } // namespace
 

@@ -180,6 +180,7 @@ class Engine:
         on_error: str = "return",
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
+        first_row: Optional[int] = None,
     ) -> Results:
         """Continues every row; the results come in the order of the rows.
 
@@ -187,12 +188,14 @@ class Engine:
         on_error: "return": a row that fails is a result with `error`; "raise": a `RowError` after the last row.
         progress: True: a bar, where tqdm is installed; or a function that is called now and then.
         plan: a saved plan; rows that it does not know are planned afresh.
+        first_row: number of the first row, where these are a part of a larger job. With the seeds, a row's number fixes
+        its random numbers.
 
         After Ctrl-C or `interrupt` the rows stay: `poll` gives those that have finished, `run` goes on with the
         others, `cancel` ends them.
         """
         _check_on_error(on_error)
-        with _Active(self) as job:
+        with _Active(self, first_row) as job:
             self._add_job(job, rows, params, plan)
             self._finish(job, progress)
             results = self._results(job)
@@ -248,13 +251,17 @@ class Engine:
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
+        first_row: Optional[int] = None,
     ) -> Iterator[Result]:
         """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
 
         interval: seconds of work between two looks at what has finished; 0: one step.
         Leaving the loop early cancels the rows that have not finished.
         """
-        for results in self.stream_batches(rows, params, progress=progress, plan=plan, interval=interval):
+        batches = self.stream_batches(
+            rows, params, progress=progress, plan=plan, interval=interval, first_row=first_row
+        )
+        for results in batches:
             for result in _checked(results, on_error):
                 yield result
 
@@ -266,9 +273,10 @@ class Engine:
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
+        first_row: Optional[int] = None,
     ) -> Iterator[Results]:
         """The same in `Results`, each of those that finished since the last."""
-        with _Active(self) as job:
+        with _Active(self, first_row) as job:
             self._add_job(job, rows, params, plan)
             report = reporter(progress, job.rows)
             try:
@@ -552,8 +560,9 @@ class _Active:
     otherwise they go on from those in use.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
         self._engine = engine
+        self._first_row = first_row
         self._job = _Job()
 
     def __enter__(self) -> _Job:
@@ -561,8 +570,10 @@ class _Active:
         with engine._lock:
             engine._collect()
             stats = engine.stats()
-            if engine._jobs or stats.rows > stats.rows_done:
-                self._job.first_tag = engine._next_tag
+            free = engine._next_tag if engine._jobs or stats.rows > stats.rows_done else 0
+            if self._first_row is not None and self._first_row < free:
+                raise StateError(f"first_row is {self._first_row}: other calls' rows have the numbers up to {free - 1}")
+            self._job.first_tag = free if self._first_row is None else self._first_row
             engine._mail[self._job] = _Mail()
             engine._jobs.append(self._job)
             return self._job
