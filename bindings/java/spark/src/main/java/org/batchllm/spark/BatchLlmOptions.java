@@ -16,6 +16,8 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     String keyColumn;
     String continuationsColumn;
     String maxTokensColumn;
+    String temperatureColumn;
+    String seedColumn;
     String resultPrefix = "";
     // Engine.
     String model;
@@ -90,6 +92,18 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** A column of integers: maxTokens of each row. Null in a row: {@link #maxTokens}. */
     public BatchLlmOptions maxTokensColumn(String name) {
         maxTokensColumn = name;
+        return this;
+    }
+
+    /** A column of numbers: temperature of each row. Null in a row: {@link #temperature}. */
+    public BatchLlmOptions temperatureColumn(String name) {
+        temperatureColumn = name;
+        return this;
+    }
+
+    /** A column of integers: seed of each row. Null in a row: {@link #seed}. */
+    public BatchLlmOptions seedColumn(String name) {
+        seedColumn = name;
         return this;
     }
 

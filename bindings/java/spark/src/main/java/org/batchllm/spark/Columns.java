@@ -19,6 +19,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
@@ -39,8 +40,10 @@ final class Columns implements Serializable {
     private final int prompt;
     private final int key;
     private final int continuations; // -1: none
-    private final int maxTokensColumn; // -1: none
-    private final int maxTokens;
+    private final int maxTokens; // of these three too
+    private final int temperature;
+    private final int seed;
+    private final RowParams common;
     private final boolean tokens;
     private final boolean longTokens;
     private final boolean sampled;
@@ -53,9 +56,11 @@ final class Columns implements Serializable {
         keyName = options.keyColumn != null ? options.keyColumn : KEY;
         prompt = index(input, promptName);
         key = index(input, keyName);
-        continuations = options.continuationsColumn == null ? -1 : index(input, options.continuationsColumn);
-        maxTokensColumn = options.maxTokensColumn == null ? -1 : index(input, options.maxTokensColumn);
-        maxTokens = options.maxTokens;
+        continuations = optional(input, options.continuationsColumn);
+        maxTokens = optional(input, options.maxTokensColumn);
+        temperature = optional(input, options.temperatureColumn);
+        seed = optional(input, options.seedColumn);
+        common = new RowParams(options.maxTokens, options.temperature, options.seed);
         sampled = options.samples > 1;
         logprobs = options.logprobs;
 
@@ -67,7 +72,12 @@ final class Columns implements Serializable {
         }
         longTokens = tokens && ((ArrayType) type).elementType() instanceof LongType;
         integers(input, key);
-        if (maxTokensColumn >= 0) integers(input, maxTokensColumn);
+        integers(input, maxTokens);
+        integers(input, seed);
+        if (temperature >= 0 && !(input.fields()[temperature].dataType() instanceof NumericType)) {
+            throw new IllegalArgumentException("column " + options.temperatureColumn + ": "
+                    + input.fields()[temperature].dataType().catalogString() + " is no number");
+        }
         if (scored()) {
             DataType given = input.fields()[continuations].dataType();
             DataType one = given instanceof ArrayType ? ((ArrayType) given).elementType() : given;
@@ -85,7 +95,12 @@ final class Columns implements Serializable {
         return at;
     }
 
+    private static int optional(StructType input, String name) {
+        return name == null ? -1 : index(input, name);
+    }
+
     private static void integers(StructType input, int at) {
+        if (at < 0) return;
         StructField field = input.fields()[at];
         if (!isInteger(field.dataType())) {
             throw new IllegalArgumentException("column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
@@ -201,10 +216,20 @@ final class Columns implements Serializable {
             scored = new byte[list.size()][];
             for (int i = 0; i < scored.length; ++i) scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
         }
-        Number most = maxTokensColumn < 0 ? null : (Number) values[maxTokensColumn];
-        // Beyond 32 bits there is no length to generate: as good as the most there is.
-        int length = most == null ? maxTokens : (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
-        return new Request(values, bytes, ((Number) values[key]).longValue(), scored, length);
+        return new Request(values, bytes, ((Number) values[key]).longValue(), scored, params(values));
+    }
+
+    private RowParams params(Object[] values) {
+        if (maxTokens < 0 && temperature < 0 && seed < 0) return common;
+        Number most = value(values, maxTokens, common.maxTokens());
+        // Beyond 32 bits there is no length: as good as the most there is.
+        int length = (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
+        return new RowParams(length, value(values, temperature, common.temperature()).doubleValue(),
+                value(values, seed, common.seed()).longValue());
+    }
+
+    private static Number value(Object[] values, int at, Number otherwise) {
+        return at < 0 || values[at] == null ? otherwise : (Number) values[at];
     }
 
     /** Why no engine can take the row; null when one can. */

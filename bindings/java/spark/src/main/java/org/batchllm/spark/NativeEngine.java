@@ -107,15 +107,16 @@ final class NativeEngine implements AutoCloseable {
     }
 
     private static List<SamplingParams> params(BatchLlmOptions options, List<Request> requests) {
-        SamplingParams.Builder builder = SamplingParams.builder().temperature(options.temperature).topP(options.topP).minP(options.minP)
-                .topK(options.topK).repetitionPenalty(options.repetitionPenalty).presencePenalty(options.presencePenalty)
-                .frequencyPenalty(options.frequencyPenalty).samples(options.samples).seed(options.seed).ignoreEos(options.ignoreEos)
+        SamplingParams.Builder builder = SamplingParams.builder().topP(options.topP).minP(options.minP).topK(options.topK)
+                .repetitionPenalty(options.repetitionPenalty).presencePenalty(options.presencePenalty)
+                .frequencyPenalty(options.frequencyPenalty).samples(options.samples).ignoreEos(options.ignoreEos)
                 .logprobs(options.logprobs ? 0 : -1).parseSpecial(options.parseSpecial).addSpecial(options.addSpecial)
                 .stopTokens(options.stopTokens).stopStrings(options.stopStrings);
-        Map<Integer, SamplingParams> byLength = new HashMap<>();
+        Map<RowParams, SamplingParams> made = new HashMap<>();
         List<SamplingParams> params = new ArrayList<>(requests.size());
         for (Request request : requests) {
-            params.add(byLength.computeIfAbsent(request.maxTokens, length -> builder.maxTokens(length).build()));
+            params.add(made.computeIfAbsent(request.params, own -> builder.maxTokens(own.maxTokens())
+                    .temperature(own.temperature()).seed(own.seed()).build()));
         }
         return params;
     }

@@ -8,18 +8,18 @@ final class Request implements Windows.HasPrompt {
     final long key;
     /** Of rows to be scored, as bytes like the prompt; else null. */
     final byte[][] continuations;
-    final int maxTokens;
+    final RowParams params;
 
     // Of the engine's thread, while it has the row.
     Feed feed;
     int resultsLeft;
 
-    Request(Object[] columns, byte[] prompt, long key, byte[][] continuations, int maxTokens) {
+    Request(Object[] columns, byte[] prompt, long key, byte[][] continuations, RowParams params) {
         this.columns = columns;
         this.prompt = prompt;
         this.key = key;
         this.continuations = continuations;
-        this.maxTokens = maxTokens;
+        this.params = params;
     }
 
     @Override
