@@ -39,7 +39,7 @@ public final class ClusterTest {
         SparkSession spark = SparkSession.builder().getOrCreate();
         Dataset<Row> rows = SkewedRows.rows(spark, ROWS, 4);
         BatchLlmOptions options = new BatchLlmOptions().keyColumn("id").backend("sim")
-                .backendOptions("vocabulary=32000,mean_length=20").maxTokens(64).partitions(PARTITIONS).temperature(1).seed(7);
+                .backendOptions("vocabulary=32000,eos_token=2,mean_length=20").maxTokens(64).partitions(PARTITIONS).temperature(1).seed(7);
 
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
         BatchLlm.transform(rows, options, metrics).write().parquet(folder.resolve("calm").toString());
