@@ -2,11 +2,13 @@
 %ignore batchllm_add_prompt;
 %ignore batchllm_add_tokens;
 %ignore batchllm_add_text;
+%ignore batchllm_add_chat;
 %ignore batchllm_add_scores;
 %ignore batchllm_add_score_text;
 
 %batchllm_blocking(batchllm_add_token_column)
 %batchllm_blocking(batchllm_add_text_column)
+%batchllm_blocking(batchllm_add_chat_column)
 %batchllm_blocking(batchllm_add_score_columns)
 %batchllm_blocking(batchllm_add_score_text_columns)
 
@@ -55,6 +57,18 @@ static batchllm_status batchllm_add_text_column(batchllm_engine *engine, batchll
     const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("text", offsets, text.count));
     if (n < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
     return batchllm_add_text(engine, n, text.data, offsets.data, tags.data,
+                             params ? params->items : NULL, params ? params->count : 0);
+}
+
+/* Items of JSON: conversations. */
+static batchllm_status batchllm_add_chat_column(batchllm_engine *engine,
+                                                batchllm_view_bytes conversations,
+                                                batchllm_view_i64 offsets, batchllm_view_u64 tags,
+                                                const batchllm_params_column *params) {
+    const int64_t n = batchllm_check_tags(
+        tags, batchllm_rows_of("conversations", offsets, conversations.count));
+    if (n < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
+    return batchllm_add_chat(engine, n, conversations.data, offsets.data, tags.data,
                              params ? params->items : NULL, params ? params->count : 0);
 }
 

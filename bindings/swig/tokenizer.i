@@ -3,6 +3,7 @@
 %ignore batchllm_tokenizer_destroy;
 %ignore batchllm_tokenizer_encode;
 %ignore batchllm_tokenizer_decode;
+%ignore batchllm_tokenizer_apply_chat_template;
 %ignore batchllm_column_free;
 %ignore batchllm_column::struct_size;
 %ignore batchllm_column::reserved;
@@ -10,6 +11,8 @@
 %ignore batchllm_column::tokens;
 %ignore batchllm_column::text;
 %ignore batchllm_column::statuses;
+%ignore batchllm_column::error_offsets;
+%ignore batchllm_column::errors;
 %immutable batchllm_column::count;
 
 %nodefaultctor batchllm_tokenizer;
@@ -25,6 +28,8 @@ struct batchllm_tokenizer {};
 %batchllm_blocking(batchllm_tokenizer_create_from)
 %batchllm_blocking(batchllm_encode_column)
 %batchllm_blocking(batchllm_decode_column)
+%batchllm_blocking(batchllm_chat_column)
+%newobject batchllm_chat_column;
 %newobject batchllm_tokenizer_create_from;
 %newobject batchllm_encode_column;
 %newobject batchllm_decode_column;
@@ -60,6 +65,20 @@ static batchllm_column *batchllm_decode_column(const batchllm_tokenizer *tokeniz
     return column;
 }
 
+/* Conversations, as batchllm_add_chat_column has them, to text. */
+static batchllm_column *batchllm_chat_column(const batchllm_tokenizer *tokenizer,
+                                             batchllm_view_bytes conversations,
+                                             batchllm_view_i64 offsets, uint32_t flags,
+                                             int32_t threads, batchllm_status *FAILURE) {
+    batchllm_column *column = NULL;
+    const int64_t n = batchllm_rows_of("conversations", offsets, conversations.count);
+    *FAILURE = n < 0 ? BATCHLLM_ERROR_INVALID_ARGUMENT
+                     : batchllm_tokenizer_apply_chat_template(tokenizer, n, conversations.data,
+                                                              offsets.data, flags, threads,
+                                                              &column);
+    return column;
+}
+
 static batchllm_view_i64 batchllm_column_column_offsets(const batchllm_column *column) {
     const batchllm_view_i64 view = {column->offsets, column->count + 1};
     return view;
@@ -76,6 +95,14 @@ static batchllm_view_bytes batchllm_column_column_text(const batchllm_column *co
 }
 static batchllm_view_i32 batchllm_column_column_statuses(const batchllm_column *column) {
     const batchllm_view_i32 view = {column->statuses, column->count};
+    return view;
+}
+static batchllm_view_i64 batchllm_column_column_error_offsets(const batchllm_column *column) {
+    const batchllm_view_i64 view = {column->error_offsets, column->count + 1};
+    return view;
+}
+static batchllm_view_bytes batchllm_column_column_errors(const batchllm_column *column) {
+    const batchllm_view_bytes view = {column->errors, column->error_offsets[column->count]};
     return view;
 }
 %}

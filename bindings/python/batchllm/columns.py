@@ -1,7 +1,7 @@
 """Rows as a caller has them -> columns, which the library reads in place.
 
 Accepted as rows: a list of str; a list of lists of token ids; a list of conversations (lists of
-{"role": .., "content": ..}); `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
+{"role": .., "content": ..}, or dicts with "messages", "tools" and what else batchllm_add_chat takes); `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
 array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__arrow_c_stream__`
 (pyarrow, polars, DuckDB ..) of type utf8, large_utf8, list<int32> or large_list<int32>.
 """
@@ -44,7 +44,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Chats:
-    """Conversations, each as JSON: a list of {"role": .., "content": ..}."""
+    """Conversations, each as JSON: a list of {"role": .., "content": ..}, or an object as batchllm_add_chat has it."""
 
     data: Any
     offsets: Any
@@ -100,6 +100,16 @@ def token_column(rows: Rows) -> Tokens:
     raise TypeError("rows of token ids are expected")
 
 
+def chat_column(rows: Rows) -> Chats:
+    """Rows that must be conversations, as one column."""
+    found = list(columns(rows))
+    if len(found) == 1 and isinstance(found[0], Chats):
+        return found[0]
+    if not found or all(len(column) == 0 for column in found):
+        return Chats(b"", array("q", [0]))
+    raise TypeError("conversations are expected: lists of {'role': .., 'content': ..}")
+
+
 def _token_rows(found: Iterable[Column]) -> list[memoryview[int]]:
     return [
         memoryview(column.tokens)[start:end]
@@ -152,7 +162,9 @@ def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
 
 
 def from_conversations(rows: Sequence[Any]) -> Chats:
-    """A list of lists of messages."""
+    """A list of lists of messages, or of dicts with "messages" and more."""
+    if isinstance(rows[0], dict) and "messages" not in rows[0]:
+        raise TypeError("rows is one conversation: put it into a list")
     encoded = [json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") for row in rows]
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
 
@@ -170,7 +182,7 @@ def from_list(rows: Sequence[Any]) -> Column:
             other = next(i for i, row in enumerate(rows) if not isinstance(row, (str, bytes)))
             raise TypeError(f"row {other} is no text, as the rows before it are")
         return from_texts(rows)
-    if isinstance(first[0], dict):
+    if isinstance(first, dict) or isinstance(first[0], dict):
         return from_conversations(rows)
     return from_tokens(rows)
 

@@ -222,6 +222,8 @@ class Engine:
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
         with _Active(self) as job:
             for column in columns(rows):
+                if len(column) == 0:
+                    continue
                 scored = continuation_columns(column, continuations, job.rows)
                 with self._lock:
                     engine = self._enter()
@@ -475,6 +477,8 @@ class Engine:
         shared = None if per_row else params_column(params, 1)
         for column in columns(rows):
             n = len(column)
+            if n == 0:
+                continue
             first = job.rows
             native_params = shared
             if per_row:
@@ -607,7 +611,7 @@ def _add(
     elif isinstance(column, Tokens):
         native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
     else:
-        raise UnsupportedError("conversations need a chat template, which this version does not apply")
+        native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
 
 
 def _checked(results: Results, on_error: str) -> Results:

@@ -6,7 +6,10 @@ method was told `on_error="raise"`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Type
+
+from . import native
 
 if TYPE_CHECKING:
     from .results import Results
@@ -122,3 +125,9 @@ _KINDS: dict[int, Type[Error]] = {
 def error_for(status: int, message: str) -> Error:
     """The exception for a status number."""
     return _KINDS.get(status, Error)(message, status)
+
+
+@lru_cache(maxsize=None)
+def status_name(status: int) -> str:
+    """ "BATCHLLM_ERROR_IO" for 3, and so on."""
+    return native.batchllm_status_name(status)

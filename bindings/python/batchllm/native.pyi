@@ -47,6 +47,7 @@ BATCHLLM_FINISH_SCORED: int
 BATCHLLM_ENCODE_ADD_SPECIAL: int
 BATCHLLM_ENCODE_PARSE_SPECIAL: int
 BATCHLLM_DECODE_SKIP_SPECIAL: int
+BATCHLLM_CHAT_NO_GENERATION_PROMPT: int
 
 class _Handle:
     thisown: bool
@@ -180,6 +181,13 @@ def batchllm_add_token_column(
 def batchllm_add_text_column(
     engine: batchllm_engine, text: Buffer, offsets: Buffer, tags: Buffer, params: Optional[batchllm_params_column]
 ) -> None: ...
+def batchllm_add_chat_column(
+    engine: batchllm_engine,
+    conversations: Buffer,
+    offsets: Buffer,
+    tags: Buffer,
+    params: Optional[batchllm_params_column],
+) -> None: ...
 def batchllm_add_score_columns(
     engine: batchllm_engine,
     tokens: Buffer,
@@ -228,6 +236,11 @@ def batchllm_encode_column(
 def batchllm_decode_column(
     tokenizer: batchllm_tokenizer, tokens: Buffer, offsets: Buffer, flags: int, threads: int
 ) -> batchllm_column: ...
+def batchllm_chat_column(
+    tokenizer: batchllm_tokenizer, conversations: Buffer, offsets: Buffer, flags: int, threads: int
+) -> batchllm_column: ...
+def batchllm_column_column_error_offsets(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_errors(column: batchllm_column) -> memoryview[int]: ...
 def batchllm_column_column_offsets(column: batchllm_column) -> memoryview[int]: ...
 def batchllm_column_column_tokens(column: batchllm_column) -> memoryview[int]: ...
 def batchllm_column_column_text(column: batchllm_column) -> memoryview[int]: ...

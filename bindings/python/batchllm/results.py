@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
 
 from . import native
+from .errors import status_name
 
 FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored"}
 
@@ -48,7 +49,7 @@ class Result:
         """Why the row failed."""
         if self.ok:
             return None
-        return f"{native.batchllm_status_name(self.status)}: {self._results.error_text(self._index)}"
+        return f"{status_name(self.status)}: {self._results.error_text(self._index)}"
 
     @property
     def finish_reason(self) -> str:
