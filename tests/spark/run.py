@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs one of the Spark tests through spark-submit, as a user would: Java classes of a JAR, or a Python script.
 
-    run.py [--master MASTER] --jars A,B TEST [ARGUMENT ...]
+    run.py [--master MASTER] [--gpu] --jars A,B TEST [ARGUMENT ...]
 
 TEST: CLASS in the last of the JARs, or SCRIPT.py. `{folder}` in an argument is a fresh folder for files. Exits with 77,
 and says why, where there is no pyspark or no Java.
@@ -35,6 +35,7 @@ def skip(why: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--gpu", action="store_true", help="each executor and each task is given one, number 3")
     parser.add_argument("--jars")
     parser.add_argument("--missing", action="store_true", help="the build has found no pyspark, or no JDK 17")
     parser.add_argument("test", nargs="?")
@@ -66,6 +67,10 @@ def main() -> int:
             "--conf", f"spark.driver.extraJavaOptions=-Dlog4j.configurationFile={logging}",
             "--conf", f"spark.executor.extraJavaOptions=-Dlog4j.configurationFile={logging}",
         ]  # fmt: skip
+        if given.gpu:
+            for who in ("worker", "executor", "task"):
+                command += ["--conf", f"spark.{who}.resource.gpu.amount=1"]
+            command += ["--conf", f"spark.worker.resource.gpu.discoveryScript={pathlib.Path(__file__).with_name('gpu.sh')}"]
         command += [given.test] if script else ["--class", given.test, jars[-1]]
         command += [argument.replace("{folder}", str(files)) for argument in given.arguments]
         environment = dict(os.environ, SPARK_HOME=home, SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable,

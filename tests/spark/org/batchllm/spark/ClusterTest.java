@@ -5,13 +5,12 @@ import java.io.UncheckedIOException;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -50,6 +49,11 @@ public final class ClusterTest {
             System.out.printf("saving ratio: %.4f, in one process %.4f%n", metrics.savingRatio(), best);
             check(metrics.savingRatio() > best - 0.02 && metrics.savingRatio() <= best, "saving ratio");
         }
+
+        Dataset<String> engines = BatchLlm.transform(rows, options).mapPartitions(engines(), Encoders.STRING());
+        Set<String> found = new TreeSet<>(engines.collectAsList());
+        System.out.println("executor: engines loaded, open, devices: " + found);
+        check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")), "one engine an executor, on the device of its tasks");
 
         Path marks = Files.createDirectories(folder.resolve("marks"));
         Dataset<Row> disturbed = BatchLlm.transform(rows, options);
@@ -113,6 +117,7 @@ public final class ClusterTest {
             public Row next() {
                 if (++seen == 500 && names(marks, "finished-").size() >= 3 && mark("killed")) {
                     mark("victim-" + mine);
+                    names(marks, "finished-").forEach(name -> mark("then-" + name));
                     kill();
                 }
                 return rows.next();
@@ -131,6 +136,15 @@ public final class ClusterTest {
         };
     }
 
+    /** When all of a partition's rows are out: what there is in the executor's process. */
+    private static MapPartitionsFunction<Row, String> engines() {
+        return rows -> {
+            rows.forEachRemaining(row -> {});
+            return List.of(SparkEnv.get().executorId() + ": " + SharedEngine.loaded() + ", " + Engines.open() + ", "
+                    + TaskRows.devices(TaskContext.get())).iterator();
+        };
+    }
+
     private static void kill() {
         try {
             new ProcessBuilder("kill", "-9", Long.toString(ProcessHandle.current().pid())).start().waitFor();
@@ -139,26 +153,20 @@ public final class ClusterTest {
         }
     }
 
-    /** Only partitions that the killed executor had not finished were begun again. */
+    /** Partitions that were finished when the executor was killed were not begun again, and its other one was. */
     private static void costs(Path marks) {
-        Map<String, List<String>> begun = new HashMap<>();
-        for (String name : names(marks, "begun-")) begun.computeIfAbsent(name.split("-")[1], part -> new ArrayList<>()).add(name.substring(6));
-        Set<String> finished = names(marks, "finished-").stream().map(name -> name.substring(9)).collect(Collectors.toSet());
-        String victim = names(marks, "victim-").iterator().next().split("-")[2];
-        System.out.println("begun " + new TreeSet<>(begun.values().stream().flatMap(List::stream).collect(Collectors.toSet())) + ", finished " + finished.size() + ", killed executor " + victim);
+        Map<String, Set<String>> begun = new HashMap<>();
+        for (String name : names(marks, "begun-")) begun.computeIfAbsent(name.split("-")[1], part -> new TreeSet<>()).add(name.substring(6));
+        Set<String> before = names(marks, "then-finished-").stream().map(name -> name.split("-")[2]).collect(Collectors.toSet());
+        String victim = names(marks, "victim-").iterator().next();
+        System.out.println("partition-executor-attempt: " + new TreeMap<>(begun).values() + ", killed: " + victim + ", finished before: " + before);
         check(begun.size() == PARTITIONS, begun.size() + " partitions");
-        Set<String> again = new HashSet<>();
-        begun.forEach((part, runs) -> {
-            for (String run : runs) {
-                if (!finished.contains(run)) {
-                    check(run.split("-")[1].equals(victim), "partition " + part + " was lost with an executor that lives");
-                    again.add(part);
-                }
-            }
-        });
+        for (String part : before) check(begun.get(part).size() == 1, "partition " + part + " was finished and computed again: " + begun.get(part));
+        check(begun.get(victim.split("-")[1]).size() == 2, "the lost partition was computed so often: " + begun.get(victim.split("-")[1]));
+        // Spark may run the partition of the other executor twice too, since it sends the whole stage again
+        // when files of its shuffle are lost.
         int repeated = begun.values().stream().mapToInt(runs -> runs.size() - 1).sum();
-        check(again.size() >= 1 && repeated == again.size(), repeated + " partitions were computed again, "
-                + again.size() + " were unfinished on the killed executor");
+        check(repeated <= 2, repeated + " partitions were computed again");
     }
 
     private static Set<String> names(Path marks, String prefix) {

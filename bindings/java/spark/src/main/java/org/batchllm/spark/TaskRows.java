@@ -54,7 +54,7 @@ final class TaskRows implements Iterator<Row> {
     }
 
     /** What Spark gave the task: "0", "2,3"; "" when it gave none. */
-    private static String devices(TaskContext context) {
+    static String devices(TaskContext context) {
         ResourceInformation gpus = context.resourcesJMap().get("gpu");
         return gpus == null ? "" : String.join(",", gpus.addresses());
     }
