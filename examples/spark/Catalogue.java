@@ -1,4 +1,5 @@
-// Rows of a JSONL file, {"id": .., "prompt": .., "max_tokens": ..}, through a model. docs/spark.md has the commands.
+// Rows of a JSONL file, {"id": .., "prompt": .., "max_tokens": ..}, through a model. docs/spark.md has the
+// commands.
 //   spark-submit --jars batchllm.jar,batchllm-spark.jar --class Catalogue catalogue.jar MODEL ROWS OUTPUT
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
@@ -13,8 +14,7 @@ public final class Catalogue {
         Dataset<Row> rows = spark.read().json(arguments[1]);
 
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
-        BatchLlmOptions options =
-                new BatchLlmOptions().model(arguments[0]).maxTokensColumn("max_tokens");
+        BatchLlmOptions options = new BatchLlmOptions().model(arguments[0]).maxTokensColumn("max_tokens");
         Dataset<Row> answers = BatchLlm.transform(rows, options, metrics);
 
         // Written as they are: whatever needs them twice (an order, a count) reads them back.

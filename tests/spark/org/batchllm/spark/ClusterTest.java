@@ -37,8 +37,14 @@ public final class ClusterTest {
         Path folder = Path.of(arguments[0]);
         SparkSession spark = SparkSession.builder().getOrCreate();
         Dataset<Row> rows = SkewedRows.rows(spark, ROWS, 4);
-        BatchLlmOptions options = new BatchLlmOptions().keyColumn("id").backend("sim")
-                .backendOptions("vocabulary=32000,eos_token=2,mean_length=20").maxTokens(64).partitions(PARTITIONS).temperature(1).seed(7);
+        BatchLlmOptions options = new BatchLlmOptions()
+                                          .keyColumn("id")
+                                          .backend("sim")
+                                          .backendOptions("vocabulary=32000,eos_token=2,mean_length=20")
+                                          .maxTokens(64)
+                                          .partitions(PARTITIONS)
+                                          .temperature(1)
+                                          .seed(7);
 
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
         BatchLlm.transform(rows, options, metrics).write().parquet(folder.resolve("calm").toString());
@@ -50,10 +56,12 @@ public final class ClusterTest {
             check(metrics.savingRatio() > best - 0.02 && metrics.savingRatio() <= best, "saving ratio");
         }
 
-        Dataset<String> engines = BatchLlm.transform(rows, options).mapPartitions(engines(), Encoders.STRING());
+        Dataset<String> engines =
+                BatchLlm.transform(rows, options).mapPartitions(engines(), Encoders.STRING());
         Set<String> found = new TreeSet<>(engines.collectAsList());
         System.out.println("executor: engines loaded, open, devices: " + found);
-        check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")), "one engine an executor, on the device of its tasks");
+        check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")),
+                "one engine an executor, on the device of its tasks");
 
         Path marks = Files.createDirectories(folder.resolve("marks"));
         Dataset<Row> disturbed = BatchLlm.transform(rows, options);
@@ -65,8 +73,9 @@ public final class ClusterTest {
         List<Row> killed = results(spark, folder.resolve("killed"));
         complete(calm);
         for (int i = 0; i < ROWS; ++i) {
-            check(answer(calm.get(i)).equals(answer(killed.get(i))), "row " + i + " after an executor was killed: "
-                    + killed.get(i) + ", undisturbed: " + calm.get(i));
+            check(answer(calm.get(i)).equals(answer(killed.get(i))),
+                    "row " + i + " after an executor was killed: " + killed.get(i)
+                            + ", undisturbed: " + calm.get(i));
         }
         complete(killed);
         costs(marks);
@@ -86,23 +95,27 @@ public final class ClusterTest {
             Row row = results.get(i);
             check(row.<Long>getAs("id") == i, "row " + i + " in order is " + row.getAs("id"));
             check(row.getAs("note").equals(SkewedRows.note(i)), "row " + i + ": its note changed");
-            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(i))), "row " + i + ": its prompt changed");
-            check(row.getAs("error") == null && row.<Long>getAs("completion_tokens") > 0, "row " + i + " has no tokens");
+            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(i))),
+                    "row " + i + ": its prompt changed");
+            check(row.getAs("error") == null && row.<Long>getAs("completion_tokens") > 0,
+                    "row " + i + " has no tokens");
         }
     }
 
     private static List<Object> answer(Row row) {
-        return List.of(row.getAs("id"), row.getAs("tokens"), row.getAs("finish_reason"), row.getAs("prompt_tokens"));
+        return List.of(
+                row.getAs("id"), row.getAs("tokens"), row.getAs("finish_reason"), row.getAs("prompt_tokens"));
     }
 
     /**
-     * Notes when a partition's first result comes and when its last is out, and by which executor. The first task that
-     * is half done when three partitions are finished kills its executor.
+     * Notes when a partition's first result comes and when its last is out, and by which executor. The first
+     * task that is half done when three partitions are finished kills its executor.
      */
     private static MapPartitionsFunction<Row, Row> killed(String folder) {
         return rows -> new Iterator<>() {
             final Path marks = Path.of(folder);
-            final String mine = TaskContext.getPartitionId() + "-" + SparkEnv.get().executorId() + "-" + TaskContext.get().taskAttemptId();
+            final String mine = TaskContext.getPartitionId() + "-" + SparkEnv.get().executorId() + "-"
+                    + TaskContext.get().taskAttemptId();
             int seen;
 
             @Override
@@ -140,8 +153,10 @@ public final class ClusterTest {
     private static MapPartitionsFunction<Row, String> engines() {
         return rows -> {
             rows.forEachRemaining(row -> {});
-            return List.of(SparkEnv.get().executorId() + ": " + SharedEngine.loaded() + ", " + Engines.open() + ", "
-                    + TaskRows.devices(TaskContext.get())).iterator();
+            return List
+                    .of(SparkEnv.get().executorId() + ": " + SharedEngine.loaded() + ", " + Engines.open()
+                            + ", " + TaskRows.devices(TaskContext.get()))
+                    .iterator();
         };
     }
 
@@ -153,16 +168,27 @@ public final class ClusterTest {
         }
     }
 
-    /** Partitions that were finished when the executor was killed were not begun again, and its other one was. */
+    /**
+     * Partitions that were finished when the executor was killed were not begun again, and its other one
+     * was.
+     */
     private static void costs(Path marks) {
         Map<String, Set<String>> begun = new HashMap<>();
-        for (String name : names(marks, "begun-")) begun.computeIfAbsent(name.split("-")[1], part -> new TreeSet<>()).add(name.substring(6));
-        Set<String> before = names(marks, "then-finished-").stream().map(name -> name.split("-")[2]).collect(Collectors.toSet());
+        for (String name : names(marks, "begun-"))
+            begun.computeIfAbsent(name.split("-")[1], part -> new TreeSet<>()).add(name.substring(6));
+        Set<String> before = names(marks, "then-finished-")
+                                     .stream()
+                                     .map(name -> name.split("-")[2])
+                                     .collect(Collectors.toSet());
         String victim = names(marks, "victim-").iterator().next();
-        System.out.println("partition-executor-attempt: " + new TreeMap<>(begun).values() + ", killed: " + victim + ", finished before: " + before);
+        System.out.println("partition-executor-attempt: " + new TreeMap<>(begun).values()
+                + ", killed: " + victim + ", finished before: " + before);
         check(begun.size() == PARTITIONS, begun.size() + " partitions");
-        for (String part : before) check(begun.get(part).size() == 1, "partition " + part + " was finished and computed again: " + begun.get(part));
-        check(begun.get(victim.split("-")[1]).size() == 2, "the lost partition was computed so often: " + begun.get(victim.split("-")[1]));
+        for (String part : before)
+            check(begun.get(part).size() == 1,
+                    "partition " + part + " was finished and computed again: " + begun.get(part));
+        check(begun.get(victim.split("-")[1]).size() == 2,
+                "the lost partition was computed so often: " + begun.get(victim.split("-")[1]));
         // Spark may run the partition of the other executor twice too, since it sends the whole stage again
         // when files of its shuffle are lost.
         int repeated = begun.values().stream().mapToInt(runs -> runs.size() - 1).sum();
@@ -171,7 +197,9 @@ public final class ClusterTest {
 
     private static Set<String> names(Path marks, String prefix) {
         try (Stream<Path> files = Files.list(marks)) {
-            return files.map(path -> path.getFileName().toString()).filter(name -> name.startsWith(prefix)).collect(Collectors.toSet());
+            return files.map(path -> path.getFileName().toString())
+                    .filter(name -> name.startsWith(prefix))
+                    .collect(Collectors.toSet());
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }

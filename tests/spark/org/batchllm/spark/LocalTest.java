@@ -21,7 +21,9 @@ import org.apache.spark.sql.types.StructType;
 import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
-/** What transforms do, in one process. Arguments: a folder for files, and a model directory with a tokenizer. */
+/**
+ * What transforms do, in one process. Arguments: a folder for files, and a model directory with a tokenizer.
+ */
 public final class LocalTest {
     private static SparkSession spark;
     private static Path folder;
@@ -50,35 +52,58 @@ public final class LocalTest {
     }
 
     private static BatchLlmOptions sim() {
-        return new BatchLlmOptions().keyColumn("id").backend("sim")
-                .backendOptions("vocabulary=" + SkewedRows.VOCABULARY + ",eos_token=2,mean_length=10").temperature(1).seed(3).maxTokens(32);
+        return new BatchLlmOptions()
+                .keyColumn("id")
+                .backend("sim")
+                .backendOptions("vocabulary=" + SkewedRows.VOCABULARY + ",eos_token=2,mean_length=10")
+                .temperature(1)
+                .seed(3)
+                .maxTokens(32);
     }
 
     private static BatchLlmOptions text() {
-        return new BatchLlmOptions().model(model).backend("cpu").threads(1).computeType("f32").kvMemoryBytes(64 << 20).maxTokens(6);
+        return new BatchLlmOptions()
+                .model(model)
+                .backend("cpu")
+                .threads(1)
+                .computeType("f32")
+                .kvMemoryBytes(64 << 20)
+                .maxTokens(6);
     }
 
     private static Dataset<Row> texts(int rows) {
-        return spark.range(0, rows, 1, 3).select(functions.col("id"),
-                functions.expr("concat('The documents of group ', id % 7, ' are all about the same thing. Question ', id, '?')").as("prompt"),
-                functions.expr("named_struct('a', id, 'b', array(id, 2))").as("other"));
+        return spark.range(0, rows, 1, 3)
+                .select(functions.col("id"),
+                        functions
+                                .expr("concat('The documents of group ', id % 7, ' are all about the same thing. Question ', id, '?')")
+                                .as("prompt"),
+                        functions.expr("named_struct('a', id, 'b', array(id, 2))").as("other"));
     }
 
     private static void textRowsKeepTheirColumnsAndOrder() {
         Dataset<Row> rows = texts(60);
         List<Row> given = rows.collectAsList();
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
-        List<Row> results = BatchLlm.transform(rows, text().partitions(4), metrics).persist().orderBy(Columns.KEY).collectAsList();
+        List<Row> results = BatchLlm.transform(rows, text().partitions(4), metrics)
+                                    .persist()
+                                    .orderBy(Columns.KEY)
+                                    .collectAsList();
         check(results.size() == 60, results.size() + " results");
         for (int i = 0; i < 60; ++i) {
             Row row = results.get(i);
             for (String column : List.of("id", "prompt", "other")) {
-                check(row.getAs(column).equals(given.get(i).getAs(column)), column + " of row " + i + " is " + row.getAs(column));
+                check(row.getAs(column).equals(given.get(i).getAs(column)),
+                        column + " of row " + i + " is " + row.getAs(column));
             }
-            check(row.getAs("error") == null && row.<Long>getAs("completion_tokens") == row.getList(row.fieldIndex("tokens")).size(), "row " + i + ": " + row);
-            check(row.<String>getAs("text") != null && row.<Long>getAs("prompt_tokens") > 0, "row " + i + ": " + row);
+            check(row.getAs("error") == null
+                            && row.<Long>getAs("completion_tokens")
+                                    == row.getList(row.fieldIndex("tokens")).size(),
+                    "row " + i + ": " + row);
+            check(row.<String>getAs("text") != null && row.<Long>getAs("prompt_tokens") > 0,
+                    "row " + i + ": " + row);
         }
-        check(metrics.rows() == 60 && metrics.errors() == 0 && metrics.promptTokens() > 60 * 50, metrics.toString());
+        check(metrics.rows() == 60 && metrics.errors() == 0 && metrics.promptTokens() > 60 * 50,
+                metrics.toString());
         check(metrics.savingRatio() > 0.3 && metrics.savingRatio() < 0.95, metrics.toString());
     }
 
@@ -88,30 +113,43 @@ public final class LocalTest {
         List<Row> many = answers(rows.repartition(5), sim().partitions(9).windowRows(50));
         check(one.equals(many), "answers differ with partitions and windows");
         check(!one.equals(answers(rows, sim().seed(4))), "another seed gives the same answers");
-        check(!new HashSet<>(one.get(0).getList(1)).equals(new HashSet<>(one.get(1).getList(1))), "rows draw the same tokens");
+        check(!new HashSet<>(one.get(0).getList(1)).equals(new HashSet<>(one.get(1).getList(1))),
+                "rows draw the same tokens");
     }
 
     private static void badRowsHaveErrorsAndHarmNoOthers() {
         List<Row> rows = new ArrayList<>();
         for (long i = 0; i < 40; ++i) {
-            Object prompt = i == 3 ? null : i == 5 ? ArraySeq.unsafeWrapArray(new int[0])
-                    : i == 7 ? ArraySeq.unsafeWrapArray(new int[] {1, SkewedRows.VOCABULARY}) : i == 9 ? ArraySeq.unsafeWrapArray(new int[5_000])
-                    : ArraySeq.unsafeWrapArray(SkewedRows.prompt(i));
+            Object prompt = i == 3 ? null
+                    : i == 5       ? ArraySeq.unsafeWrapArray(new int[0])
+                    : i == 7       ? ArraySeq.unsafeWrapArray(new int[] {1, SkewedRows.VOCABULARY})
+                    : i == 9       ? ArraySeq.unsafeWrapArray(new int[5_000])
+                                   : ArraySeq.unsafeWrapArray(SkewedRows.prompt(i));
             rows.add(RowFactory.create(i, prompt, null));
         }
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
-        List<Row> results = BatchLlm.transform(spark.createDataFrame(rows, SkewedRows.SCHEMA), sim().maxRequestTokens(4_000), metrics)
-                .persist().orderBy("id").collectAsList();
+        List<Row> results = BatchLlm.transform(spark.createDataFrame(rows, SkewedRows.SCHEMA),
+                                            sim().maxRequestTokens(4_000), metrics)
+                                    .persist()
+                                    .orderBy("id")
+                                    .collectAsList();
         List<Row> good = answers(SkewedRows.rows(spark, 40, 1), sim().maxRequestTokens(4_000));
         for (int i = 0; i < 40; ++i) {
             Row row = results.get(i);
             String error = row.getAs("error");
-            String expected = i == 3 || i == 5 ? "ROW_EMPTY" : i == 7 ? "ROW_UNKNOWN_TOKEN" : i == 9 ? "ROW_TOO_LONG" : null;
+            String expected = i == 3 || i == 5 ? "ROW_EMPTY"
+                    : i == 7                   ? "ROW_UNKNOWN_TOKEN"
+                    : i == 9                   ? "ROW_TOO_LONG"
+                                               : null;
             if (expected == null) {
-                check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")), "row " + i + ": " + row);
+                check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")),
+                        "row " + i + ": " + row);
             } else {
-                check(error != null && error.startsWith(expected + ": ") && row.getAs("finish_reason").equals("error"), "row " + i + ": " + row);
-                check(row.getAs("tokens") == null && row.<Long>getAs("completion_tokens") == 0, "row " + i + ": " + row);
+                check(error != null && error.startsWith(expected + ": ")
+                                && row.getAs("finish_reason").equals("error"),
+                        "row " + i + ": " + row);
+                check(row.getAs("tokens") == null && row.<Long>getAs("completion_tokens") == 0,
+                        "row " + i + ": " + row);
             }
         }
         check(metrics.errors() == 4 && metrics.rows() == 40, metrics.toString());
@@ -125,42 +163,57 @@ public final class LocalTest {
         for (Row row : results) {
             notes.add(row.getAs("note"));
             int number = Integer.parseInt(row.<String>getAs("note").substring(4));
-            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(number))), "row " + number + " has another's prompt");
-            check(row.<Long>getAs("prompt_tokens") == SkewedRows.prompt(number).length, "row " + number + " has another's answer");
+            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(number))),
+                    "row " + number + " has another's prompt");
+            check(row.<Long>getAs("prompt_tokens") == SkewedRows.prompt(number).length,
+                    "row " + number + " has another's answer");
         }
         check(notes.size() == 300, "rows given twice or lost");
     }
 
     private static void samplesAreRowsOfTheirOwn() {
-        List<Row> results = BatchLlm.transform(SkewedRows.rows(spark, 50, 1), sim().samples(3)).persist().orderBy("id", "sample").collectAsList();
+        List<Row> results = BatchLlm.transform(SkewedRows.rows(spark, 50, 1), sim().samples(3))
+                                    .persist()
+                                    .orderBy("id", "sample")
+                                    .collectAsList();
         check(results.size() == 150, results.size() + " results");
         boolean differ = false;
         for (int i = 0; i < 150; ++i) {
             Row row = results.get(i);
-            check(row.<Long>getAs("id") == i / 3 && row.<Integer>getAs("sample") == i % 3, "result " + i + ": " + row);
+            check(row.<Long>getAs("id") == i / 3 && row.<Integer>getAs("sample") == i % 3,
+                    "result " + i + ": " + row);
             differ |= i % 3 != 0 && !row.getAs("tokens").equals(results.get(i - 1).getAs("tokens"));
         }
         check(differ, "samples are equal");
     }
 
     private static void rowsAreScored() {
-        Dataset<Row> rows = texts(20).withColumn("choices", functions.expr("if(id = 4, null, array(' yes', ' no', ' perhaps'))"));
-        Dataset<Row> scored = BatchLlm.transform(rows, text().keyColumn("id").continuationsColumn("choices").partitions(2));
-        check(Arrays.asList(scored.columns()).contains("scores") && !Arrays.asList(scored.columns()).contains("text"), "columns");
+        Dataset<Row> rows = texts(20).withColumn(
+                "choices", functions.expr("if(id = 4, null, array(' yes', ' no', ' perhaps'))"));
+        Dataset<Row> scored =
+                BatchLlm.transform(rows, text().keyColumn("id").continuationsColumn("choices").partitions(2));
+        check(Arrays.asList(scored.columns()).contains("scores")
+                        && !Arrays.asList(scored.columns()).contains("text"),
+                "columns");
         for (Row row : scored.collectAsList()) {
             if (row.<Long>getAs("id") == 4) {
-                check(row.getAs("scores") == null && row.<String>getAs("error").startsWith("ROW_EMPTY"), row.toString());
+                check(row.getAs("scores") == null && row.<String>getAs("error").startsWith("ROW_EMPTY"),
+                        row.toString());
                 continue;
             }
             List<Double> scores = row.getList(row.fieldIndex("scores"));
-            check(scores.size() == 3 && scores.stream().allMatch(score -> score < 0) && row.getAs("finish_reason").equals("scored"), row.toString());
+            check(scores.size() == 3 && scores.stream().allMatch(score -> score < 0)
+                            && row.getAs("finish_reason").equals("scored"),
+                    row.toString());
         }
     }
 
     private static void logprobsComeWithTokens() {
         for (Row row : BatchLlm.transform(texts(10), text().logprobs(true)).collectAsList()) {
             List<Float> logprobs = row.getList(row.fieldIndex("logprobs"));
-            check(logprobs.size() == row.getList(row.fieldIndex("tokens")).size() && logprobs.stream().allMatch(p -> p <= 0), row.toString());
+            check(logprobs.size() == row.getList(row.fieldIndex("tokens")).size()
+                            && logprobs.stream().allMatch(p -> p <= 0),
+                    row.toString());
         }
     }
 
@@ -174,9 +227,11 @@ public final class LocalTest {
         }
         BatchLlmMetrics planned = new BatchLlmMetrics(spark.sparkContext());
         List<Row> results = answers(rows, sim().partitions(1).planPath(file.toString()), planned);
-        check(results.equals(answers(rows, sim().partitions(1).plan(Files.readAllBytes(file)))), "planPath and plan differ");
+        check(results.equals(answers(rows, sim().partitions(1).plan(Files.readAllBytes(file)))),
+                "planPath and plan differ");
         check(results.equals(answers(rows, sim())), "answers differ with a plan");
-        check(Math.abs(planned.savingRatio() - whole) < 0.001, planned.savingRatio() + " saved, planned " + whole);
+        check(Math.abs(planned.savingRatio() - whole) < 0.001,
+                planned.savingRatio() + " saved, planned " + whole);
     }
 
     private static void aDamagedPlanFailsItsJobAlone() throws Exception {
@@ -190,13 +245,17 @@ public final class LocalTest {
         Dataset<Row> rows = SkewedRows.rows(spark, 2_000, 2);
         List<Row> alone = answers(rows, sim());
         CompletableFuture<List<Row>> first = CompletableFuture.supplyAsync(() -> answers(rows, sim()));
-        CompletableFuture<List<Row>> second = CompletableFuture.supplyAsync(() -> answers(rows, sim().partitions(3)));
-        check(first.join().equals(alone) && second.join().equals(alone), "two jobs with the same keys disturb each other");
+        CompletableFuture<List<Row>> second =
+                CompletableFuture.supplyAsync(() -> answers(rows, sim().partitions(3)));
+        check(first.join().equals(alone) && second.join().equals(alone),
+                "two jobs with the same keys disturb each other");
     }
 
     private static void jobsThatStopEarlyLeaveTheEngineUsable() {
         Dataset<Row> rows = SkewedRows.rows(spark, 3_000, 2);
-        check(BatchLlm.transform(rows, sim().partitions(2).windowRows(200)).limit(5).collectAsList().size() == 5, "limit");
+        check(BatchLlm.transform(rows, sim().partitions(2).windowRows(200)).limit(5).collectAsList().size()
+                        == 5,
+                "limit");
         check(answers(rows, sim()).size() == 3_000, "after limit");
     }
 
@@ -205,7 +264,8 @@ public final class LocalTest {
         BatchLlmOptions options = sim().kvMemoryBytes(512 << 20).partitions(6);
         answers(SkewedRows.rows(spark, 500, 2), options);
         answers(SkewedRows.rows(spark, 500, 2), options);
-        check(SharedEngine.loaded() == loaded + 1, SharedEngine.loaded() - loaded + " engines for twelve tasks of two jobs");
+        check(SharedEngine.loaded() == loaded + 1,
+                SharedEngine.loaded() - loaded + " engines for twelve tasks of two jobs");
         // Engines of the other tests stood in the way on the same device, and were closed.
         check(Engines.open() == 1, Engines.open() + " engines are open");
         answers(SkewedRows.rows(spark, 100, 2), options.idleSeconds(0.1));
@@ -241,21 +301,40 @@ public final class LocalTest {
             }
             return List.of(held).iterator();
         };
-        long held = SkewedRows.rows(spark, 5_000, 1).mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
+        long held =
+                SkewedRows.rows(spark, 5_000, 1).mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
         // One and a half with the engine, and what was read of the next to find its end.
-        check(held >= windowRows && held <= 2 * windowRows, held + " rows were held at once, windows have " + windowRows);
+        check(held >= windowRows && held <= 2 * windowRows,
+                held + " rows were held at once, windows have " + windowRows);
     }
 
     private static void whatCannotWorkSaysWhy() {
         Dataset<Row> rows = texts(5);
-        fails(() -> BatchLlm.transform(rows, text().promptColumn("question")), "no column question; there are id, prompt, other");
-        fails(() -> BatchLlm.transform(rows, text().promptColumn("id")), "id: bigint is neither text nor an array of token ids");
+        fails(()
+                        -> BatchLlm.transform(rows, text().promptColumn("question")),
+                "no column question; there are id, prompt, other");
+        fails(()
+                        -> BatchLlm.transform(rows, text().promptColumn("id")),
+                "id: bigint is neither text nor an array of token ids");
         fails(() -> BatchLlm.transform(rows, text().keyColumn("prompt")), "prompt: string is no integer");
-        fails(() -> BatchLlm.transform(rows.withColumn("Text", functions.lit(1)), text()), "Text is among the rows' own");
-        fails(() -> BatchLlm.transform(rows, text().continuationsColumn("prompt")), "prompt: string is no array of texts");
+        fails(()
+                        -> BatchLlm.transform(rows.withColumn("Text", functions.lit(1)), text()),
+                "Text is among the rows' own");
+        fails(()
+                        -> BatchLlm.transform(rows, text().continuationsColumn("prompt")),
+                "prompt: string is no array of texts");
         fails(() -> BatchLlm.transform(rows, text().windowRows(0)), "windowRows: 0 is not positive");
+        fails(() -> BatchLlm.transform(rows, text().keyColumn("maybe")), "no column maybe");
+        fails(()
+                        -> BatchLlm.transform(rows.withColumn("maybe", functions.expr("nullif(id, 3)")),
+                                text().keyColumn("maybe")),
+                "column maybe: a row has no key");
         fails(() -> answers(rows, text().keyColumn("id").model("/nowhere/model")), "/nowhere/model");
-        check(BatchLlm.transform(rows.withColumn("text", functions.lit(1)), text().resultPrefix("m_")).columns().length == 12, "prefix");
+        check(BatchLlm.transform(rows.withColumn("text", functions.lit(1)), text().resultPrefix("m_"))
+                                .columns()
+                                .length
+                        == 12,
+                "prefix");
         check(BatchLlm.transform(rows.limit(0), text()).collectAsList().isEmpty(), "no rows");
     }
 
@@ -264,8 +343,10 @@ public final class LocalTest {
     }
 
     private static List<Row> answers(Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
-        List<Row> results = new ArrayList<>(BatchLlm.transform(rows, options, metrics)
-                .select("id", "tokens", "finish_reason", "prompt_tokens", "error").collectAsList());
+        List<Row> results =
+                new ArrayList<>(BatchLlm.transform(rows, options, metrics)
+                                        .select("id", "tokens", "finish_reason", "prompt_tokens", "error")
+                                        .collectAsList());
         results.sort((a, b) -> Long.compare(a.getLong(0), b.getLong(0)));
         return results;
     }

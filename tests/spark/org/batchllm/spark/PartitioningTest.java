@@ -42,7 +42,8 @@ public final class PartitioningTest {
     /** 20,000 rows, 500 prefixes, one of them with 30 % of the rows. */
     private static List<Row> skewed(Random random, String head) {
         String[] prefixes = new String[500];
-        for (int i = 0; i < prefixes.length; ++i) prefixes[i] = head + words(random, 600 + random.nextInt(600));
+        for (int i = 0; i < prefixes.length; ++i)
+            prefixes[i] = head + words(random, 600 + random.nextInt(600));
         List<Row> rows = new ArrayList<>();
         for (int i = 0; i < 20_000; ++i) {
             int prefix = random.nextInt(10) < 3 ? 0 : 1 + random.nextInt(prefixes.length - 1);
@@ -56,11 +57,13 @@ public final class PartitioningTest {
         for (int partitions : new int[] {2, 8, 32, 64}) {
             PrefixRanges ranges = PrefixRanges.choose(sample(rows, 6_400, 4_096), partitions, 16);
             List<List<Row>> parts = split(rows, ranges, partitions);
-            check(saving(parts) > saving(List.of(rows)) - 0.02, "saving with " + partitions + " partitions: "
-                    + saving(parts) + " of " + saving(List.of(rows)));
+            check(saving(parts) > saving(List.of(rows)) - 0.02,
+                    "saving with " + partitions + " partitions: " + saving(parts) + " of "
+                            + saving(List.of(rows)));
             double share = work(List.of(rows)) / partitions;
             for (List<Row> part : parts) {
-                check(work(List.of(part)) < 1.6 * share, "a partition has " + work(List.of(part)) / share + " shares");
+                check(work(List.of(part)) < 1.6 * share,
+                        "a partition has " + work(List.of(part)) / share + " shares");
             }
         }
     }
@@ -69,7 +72,8 @@ public final class PartitioningTest {
         List<Row> rows = skewed(random, words(random, 2_000));
         PrefixRanges ranges = PrefixRanges.choose(sample(rows, 3_200, 4_096), 32, 16);
         List<List<Row>> parts = split(rows, ranges, 32);
-        check(saving(parts) > saving(List.of(rows)) - 0.02, "saving: " + saving(parts) + " of " + saving(List.of(rows)));
+        check(saving(parts) > saving(List.of(rows)) - 0.02,
+                "saving: " + saving(parts) + " of " + saving(List.of(rows)));
     }
 
     private static void equalPromptsAreSplitByTheirKeys(Random random) {
@@ -79,7 +83,8 @@ public final class PartitioningTest {
         for (int head : new int[] {256, 8_192}) {
             PrefixRanges ranges = PrefixRanges.choose(sample(rows, 1_000, head), 8, 16);
             for (List<Row> part : split(rows, ranges, 8)) {
-                check(part.size() > 800 && part.size() < 1_800, "a partition has " + part.size() + " of 10,000 equal rows");
+                check(part.size() > 800 && part.size() < 1_800,
+                        "a partition has " + part.size() + " of 10,000 equal rows");
             }
         }
     }
@@ -112,7 +117,8 @@ public final class PartitioningTest {
         List<PromptSample.Item> a = whole.sorted();
         List<PromptSample.Item> b = merged.sorted();
         check(a.size() == 500 && b.size() == 500, "size of the sample");
-        for (int i = 0; i < 500; ++i) check(a.get(i).place() == b.get(i).place(), "row " + i + " of a merged sample");
+        for (int i = 0; i < 500; ++i)
+            check(a.get(i).place() == b.get(i).place(), "row " + i + " of a merged sample");
     }
 
     private static void fewRowsGiveFewPartitions(Random random) {
@@ -139,7 +145,8 @@ public final class PartitioningTest {
             for (Row row : window) check(row == rows.get(at++), "row " + at + " out of order");
             if (at < rows.size()) {
                 check(window.size() >= 750, "a window of " + window.size());
-                check(Prompts.common(rows.get(at - 1).prompt, rows.get(at).prompt) < 64, "a cut within a prefix");
+                check(Prompts.common(rows.get(at - 1).prompt, rows.get(at).prompt) < 64,
+                        "a cut within a prefix");
             }
         }
         check(at == rows.size(), "rows lost");
@@ -154,7 +161,8 @@ public final class PartitioningTest {
             most = Math.max(most, bytes - window.get(window.size() - 1).prompt.length);
             count += window.size();
         }
-        check(most <= 60_000 && count == rows.size(), "windows by bytes: " + most + " in one, " + count + " rows");
+        check(most <= 60_000 && count == rows.size(),
+                "windows by bytes: " + most + " in one, " + count + " rows");
     }
 
     private static void tokensKeepTheirOrder(Random random) {
@@ -184,7 +192,8 @@ public final class PartitioningTest {
 
     private static double saving(List<List<Row>> parts) {
         long whole = 0;
-        for (List<Row> part : parts) for (Row row : part) whole += row.prompt.length;
+        for (List<Row> part : parts)
+            for (Row row : part) whole += row.prompt.length;
         return 1 - work(parts) / whole;
     }
 
@@ -203,7 +212,8 @@ public final class PartitioningTest {
 
     private static String words(Random random, int letters) {
         StringBuilder text = new StringBuilder();
-        for (int i = 0; i < letters; ++i) text.append((char) (random.nextInt(6) == 0 ? ' ' : 'a' + random.nextInt(26)));
+        for (int i = 0; i < letters; ++i)
+            text.append((char) (random.nextInt(6) == 0 ? ' ' : 'a' + random.nextInt(26)));
         return text.toString();
     }
 

@@ -19,8 +19,10 @@ import scala.collection.immutable.ArraySeq;
 /** A job whose rows are functions of their numbers: 500 prefixes, one of them with 30 % of the rows. */
 final class SkewedRows {
     static final int VOCABULARY = 32_000;
-    static final StructType SCHEMA = new StructType().add("id", DataTypes.LongType)
-            .add("prompt", DataTypes.createArrayType(DataTypes.IntegerType)).add("note", DataTypes.StringType);
+    static final StructType SCHEMA = new StructType()
+                                             .add("id", DataTypes.LongType)
+                                             .add("prompt", DataTypes.createArrayType(DataTypes.IntegerType))
+                                             .add("note", DataTypes.StringType);
 
     private SkewedRows() {}
 
@@ -40,7 +42,9 @@ final class SkewedRows {
 
     static Dataset<Row> rows(SparkSession spark, long count, int partitions) {
         return spark.range(0, count, 1, partitions)
-                .map((MapFunction<Long, Row>) id -> RowFactory.create(id, ArraySeq.unsafeWrapArray(prompt(id)), note(id)), Encoders.row(SCHEMA));
+                .map((MapFunction<Long, Row>) id
+                        -> RowFactory.create(id, ArraySeq.unsafeWrapArray(prompt(id)), note(id)),
+                        Encoders.row(SCHEMA));
     }
 
     /** Of the rows [0, count), as one process would plan them. */

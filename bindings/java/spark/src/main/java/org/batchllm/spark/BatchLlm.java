@@ -16,6 +16,7 @@ import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.api.java.UDF2;
+import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 
@@ -50,24 +51,26 @@ public final class BatchLlm {
     }
 
     /** Counts into metrics. */
-    public static Dataset<Row> transform(Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
+    public static Dataset<Row> transform(
+            Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
         options.check();
         JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());
-        Dataset<Row> keyed = options.keyColumn != null ? rows : rows.withColumn(Columns.KEY, monotonically_increasing_id());
+        Dataset<Row> keyed = rows;
+        if (options.keyColumn == null) keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
         Columns columns = new Columns(keyed.schema(), options);
 
         PromptSample sample = sample(keyed, columns, options, context);
-        int tokens = options.expectedTokens != 0 ? options.expectedTokens : columns.scored() ? 1 : options.maxTokens;
-        PrefixRanges ranges = PrefixRanges.choose(sample, partitions(sample.rows(), options, context), tokens);
+        int partitions = partitions(sample.rows(), options, context);
+        PrefixRanges ranges = PrefixRanges.choose(sample, partitions, outputTokens(options));
         if (ranges.blind()) {
             LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
                     + " bytes, so rows are not put together by what follows: set headBytes higher");
         }
 
-        int[] names = partitionNames(ranges.partitions());
-        UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), names, columns);
+        UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
+        UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
         Dataset<Row> placed =
-                keyed.withColumn(PLACE, udf(place, DataTypes.IntegerType).apply(columns.head(sample.headBytes()), columns.key()))
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.key()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
                         .sortWithinPartitions(columns.prompt(), columns.key());
@@ -79,20 +82,27 @@ public final class BatchLlm {
         return placed.mapPartitions(compute, Encoders.row(columns.result()));
     }
 
-    // A sample of the prompts' heads, by one pass over the rows.
-    private static PromptSample sample(Dataset<Row> keyed, Columns columns, BatchLlmOptions options, JavaSparkContext context) {
-        int capacity = options.sampleRows != 0 ? options.sampleRows
-                : clamp(200L * Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism()), 2_000, 100_000);
-        int headBytes = options.headBytes != 0 ? options.headBytes : clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
+    /** Of the prompts' heads, by one pass over the rows. */
+    private static PromptSample sample(
+            Dataset<Row> keyed, Columns columns, BatchLlmOptions options, JavaSparkContext context) {
+        int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
+        int capacity = options.sampleRows;
+        if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
+        int headBytes = options.headBytes;
+        if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
         return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.key())
                 .toJavaRDD()
-                .treeAggregate(
-                        new PromptSample(capacity, headBytes),
-                        (sample, row) -> {
-                            if (!row.isNullAt(0)) sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));
-                            return sample;
-                        },
-                        PromptSample::merge);
+                .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
+                    columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));
+                    if (!row.isNullAt(0))
+                        sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));
+                    return sample;
+                }, PromptSample::merge);
+    }
+
+    private static int outputTokens(BatchLlmOptions options) {
+        if (options.expectedTokens != 0) return options.expectedTokens;
+        return options.continuationsColumn != null ? 1 : options.maxTokens;
     }
 
     private static int partitions(long rows, BatchLlmOptions options, JavaSparkContext context) {
@@ -104,13 +114,14 @@ public final class BatchLlm {
         return (int) Math.max(least, Math.min(most, value));
     }
 
-    private static UDF2<Object, Long, Integer> place(Broadcast<PrefixRanges> ranges, int[] names, Columns columns) {
+    private static UDF2<Object, Long, Integer> place(Broadcast<PrefixRanges> ranges, Columns columns) {
+        int[] names = partitionNames(ranges.value().partitions());
         return (head, key) -> names[head == null ? 0 : ranges.value().partition(columns.bytes(head), key)];
     }
 
     /**
-     * For each partition a number that Spark's hash partitioning puts into it, so that a column of such numbers
-     * says where rows go. (Spark 4.1 has repartitionById for that; this serves older ones too.)
+     * For each partition a number that Spark's hash partitioning puts into it, so that a column of such
+     * numbers says where rows go. (Spark 4.1 has repartitionById for that; this serves older ones too.)
      */
     static int[] partitionNames(int partitions) {
         int[] names = new int[partitions];

@@ -40,7 +40,9 @@ public final class BatchLlmMetrics implements Serializable {
         return promptTokens.value();
     }
 
-    /** Computed. Exact in sum; engines being shared by tasks, a single task's count may hold others' tokens. */
+    /**
+     * Computed. Exact in sum; engines being shared by tasks, a single task's count may hold others' tokens.
+     */
     public long processedPromptTokens() {
         return processedPromptTokens.value();
     }
@@ -58,6 +60,7 @@ public final class BatchLlmMetrics implements Serializable {
     public String toString() {
         return String.format(
                 "%,d rows (%,d errors). Prompts: %,d tokens, %,d computed, %.1f %% saved by sharing. Generated: %,d tokens.",
-                rows(), errors(), promptTokens(), processedPromptTokens(), 100 * savingRatio(), completionTokens());
+                rows(), errors(), promptTokens(), processedPromptTokens(), 100 * savingRatio(),
+                completionTokens());
     }
 }

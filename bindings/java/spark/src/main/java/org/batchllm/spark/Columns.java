@@ -82,7 +82,8 @@ final class Columns implements Serializable {
             DataType given = input.fields()[continuations].dataType();
             DataType one = given instanceof ArrayType ? ((ArrayType) given).elementType() : given;
             if (!(given instanceof ArrayType) || (tokens ? !isTokens(one) : !(one instanceof StringType))) {
-                throw new IllegalArgumentException("column " + options.continuationsColumn + ": " + given.catalogString()
+                throw new IllegalArgumentException("column " + options.continuationsColumn + ": "
+                        + given.catalogString()
                         + (tokens ? " is no array of arrays of token ids" : " is no array of texts"));
             }
         }
@@ -91,7 +92,9 @@ final class Columns implements Serializable {
 
     private static int index(StructType input, String name) {
         int at = Arrays.asList(input.fieldNames()).indexOf(name);
-        if (at < 0) throw new IllegalArgumentException("no column " + name + "; there are " + String.join(", ", input.fieldNames()));
+        if (at < 0)
+            throw new IllegalArgumentException(
+                    "no column " + name + "; there are " + String.join(", ", input.fieldNames()));
         return at;
     }
 
@@ -103,7 +106,8 @@ final class Columns implements Serializable {
         if (at < 0) return;
         StructField field = input.fields()[at];
         if (!isInteger(field.dataType())) {
-            throw new IllegalArgumentException("column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
+            throw new IllegalArgumentException(
+                    "column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
         }
     }
 
@@ -124,7 +128,8 @@ final class Columns implements Serializable {
         } else {
             added.add(field("text", DataTypes.StringType, true));
             added.add(field("tokens", DataTypes.createArrayType(DataTypes.IntegerType, false), true));
-            if (logprobs) added.add(field("logprobs", DataTypes.createArrayType(DataTypes.FloatType, false), true));
+            if (logprobs)
+                added.add(field("logprobs", DataTypes.createArrayType(DataTypes.FloatType, false), true));
         }
         added.add(field("finish_reason", DataTypes.StringType, false));
         added.add(field("error", DataTypes.StringType, true));
@@ -135,7 +140,8 @@ final class Columns implements Serializable {
             String name = prefix + field.name();
             for (String other : input.fieldNames()) {
                 if (other.equalsIgnoreCase(name)) {
-                    throw new IllegalArgumentException("column " + other + " is among the rows' own columns and among the results: "
+                    throw new IllegalArgumentException("column " + other
+                            + " is among the rows' own columns and among the results: "
                             + "rename it, or set resultPrefix");
                 }
             }
@@ -207,16 +213,21 @@ final class Columns implements Serializable {
     Request request(Row row) {
         Object[] values = new Object[row.size()];
         for (int i = 0; i < values.length; ++i) values[i] = row.get(i);
-        if (values[key] == null) throw new IllegalArgumentException("column " + keyName + ": a row has no key");
+        requireKey(values[key]);
         byte[] bytes = values[prompt] == null ? null : bytes(values[prompt]);
         values[prompt] = null;
         byte[][] scored = null;
         if (scored() && values[continuations] != null) {
             List<?> list = CollectionConverters.asJava((Seq<?>) values[continuations]);
             scored = new byte[list.size()][];
-            for (int i = 0; i < scored.length; ++i) scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
+            for (int i = 0; i < scored.length; ++i)
+                scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
         }
         return new Request(values, bytes, ((Number) values[key]).longValue(), scored, params(values));
+    }
+
+    void requireKey(Object value) {
+        if (value == null) throw new IllegalArgumentException("column " + keyName + ": a row has no key");
     }
 
     private RowParams params(Object[] values) {
@@ -235,7 +246,8 @@ final class Columns implements Serializable {
     /** Why no engine can take the row; null when one can. */
     String error(Request row) {
         if (row.prompt == null) return "ROW_EMPTY: the prompt is null";
-        if (scored() && (row.continuations == null || row.continuations.length == 0)) return "ROW_EMPTY: no continuations";
+        if (scored() && (row.continuations == null || row.continuations.length == 0))
+            return "ROW_EMPTY: no continuations";
         return null;
     }
 
@@ -250,7 +262,8 @@ final class Columns implements Serializable {
         } else {
             values[at++] = answer.text;
             values[at++] = answer.tokens == null ? null : ArraySeq.unsafeWrapArray(answer.tokens);
-            if (logprobs) values[at++] = answer.logprobs == null ? null : ArraySeq.unsafeWrapArray(answer.logprobs);
+            if (logprobs)
+                values[at++] = answer.logprobs == null ? null : ArraySeq.unsafeWrapArray(answer.logprobs);
         }
         values[at++] = answer.finishReason;
         values[at++] = answer.error;
@@ -264,6 +277,7 @@ final class Columns implements Serializable {
         if (bytes == null) return null;
         if (!tokens) return new String(bytes, StandardCharsets.UTF_8);
         int[] ids = Prompts.tokens(bytes);
-        return longTokens ? ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray()) : ArraySeq.unsafeWrapArray(ids);
+        return longTokens ? ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray())
+                          : ArraySeq.unsafeWrapArray(ids);
     }
 }

@@ -15,13 +15,11 @@ import java.util.concurrent.TimeUnit;
  */
 final class Engines {
     private static final Map<String, Device> DEVICES = new ConcurrentHashMap<>();
-    private static final ScheduledExecutorService TIMER =
-            Executors.newSingleThreadScheduledExecutor(
-                    task -> {
-                        Thread thread = new Thread(task, "batchllm idle engines");
-                        thread.setDaemon(true);
-                        return thread;
-                    });
+    private static final ScheduledExecutorService TIMER = Executors.newSingleThreadScheduledExecutor(task -> {
+        Thread thread = new Thread(task, "batchllm idle engines");
+        thread.setDaemon(true);
+        return thread;
+    });
 
     private Engines() {}
 
@@ -33,9 +31,7 @@ final class Engines {
     }
 
     /** Its lock is held while an engine loads: whoever wants the same device waits. */
-    private static final class Device {
-        final Map<String, Held> engines = new HashMap<>();
-    }
+    private static final class Device { final Map<String, Held> engines = new HashMap<>(); }
 
     /** To be released by the same options and devices. */
     static SharedEngine acquire(BatchLlmOptions options, String devices) {

@@ -42,26 +42,37 @@ final class NativeEngine implements AutoCloseable {
 
     /** Equal for options that the same engine serves, whatever the sampling: the device aside. */
     static String key(BatchLlmOptions options) {
-        return String.join("\n", String.valueOf(options.model), String.valueOf(options.backend), String.valueOf(options.computeType),
-                String.valueOf(options.backendOptions), String.valueOf(options.enlarge), Integer.toString(options.threads),
-                Integer.toString(options.levels), Integer.toString(options.minPrefixTokens), Long.toString(options.kvMemoryBytes),
-                Double.toString(options.kvMemoryFraction), Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
+        return String.join("\n", String.valueOf(options.model), String.valueOf(options.backend),
+                String.valueOf(options.computeType), String.valueOf(options.backendOptions),
+                String.valueOf(options.enlarge), Integer.toString(options.threads),
+                Integer.toString(options.levels), Integer.toString(options.minPrefixTokens),
+                Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
+                Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
                 Long.toString(options.maxRequests));
     }
 
     private static EngineOptions engineOptions(BatchLlmOptions options, String devices) {
-        EngineOptions.Builder builder = options.model == null ? EngineOptions.builder() : EngineOptions.builder(Path.of(options.model));
-        builder.backend(options.backend).computeType(options.computeType).backendOptions(options.backendOptions);
+        EngineOptions.Builder builder = options.model == null ? EngineOptions.builder()
+                                                              : EngineOptions.builder(Path.of(options.model));
+        builder.backend(options.backend)
+                .computeType(options.computeType)
+                .backendOptions(options.backendOptions);
         if (!devices.isEmpty()) builder.devices(devices);
-        if (options.enlarge != null) builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
+        if (options.enlarge != null)
+            builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
         builder.threads(options.threads).minPrefixTokens(options.minPrefixTokens);
         if (options.levels != 0) builder.levels(options.levels);
         builder.kvMemoryBytes(options.kvMemoryBytes).kvMemoryFraction(options.kvMemoryFraction);
-        builder.stepTokens(options.stepTokens).maxRequestTokens(options.maxRequestTokens).maxRequests(options.maxRequests);
+        builder.stepTokens(options.stepTokens)
+                .maxRequestTokens(options.maxRequestTokens)
+                .maxRequests(options.maxRequests);
         return builder.build();
     }
 
-    /** Rows whose keys differ from each other and from those of all rows in the engine. Throws: none were added. */
+    /**
+     * Rows whose keys differ from each other and from those of all rows in the engine. Throws: none were
+     * added.
+     */
     void add(Feed feed, List<Request> requests) {
         long[] keys = new long[requests.size()];
         List<byte[]> prompts = new ArrayList<>(keys.length);
@@ -70,7 +81,8 @@ final class NativeEngine implements AutoCloseable {
             prompts.add(requests.get(i).prompt);
         }
         Rows rows = feed.scored ? scores(feed, requests, prompts)
-                : feed.tokens ? Rows.ofTokens(tokens(prompts)) : Rows.ofText(text(prompts));
+                : feed.tokens   ? Rows.ofTokens(tokens(prompts))
+                                : Rows.ofText(text(prompts));
         engine.add(rows.withTags(keys).withParams(params(feed.options, requests)));
     }
 
@@ -83,13 +95,14 @@ final class NativeEngine implements AutoCloseable {
         }
         LongBuffer ends = LongBuffer.wrap(rows);
         return feed.tokens ? Rows.ofScores(tokens(prompts), tokens(continuations), ends)
-                : Rows.ofScores(text(prompts), text(continuations), ends);
+                           : Rows.ofScores(text(prompts), text(continuations), ends);
     }
 
     private static TextColumn text(List<byte[]> texts) {
         long[] offsets = offsets(texts, 1);
         byte[] bytes = new byte[Math.toIntExact(offsets[texts.size()])];
-        for (int i = 0; i < texts.size(); ++i) System.arraycopy(texts.get(i), 0, bytes, (int) offsets[i], texts.get(i).length);
+        for (int i = 0; i < texts.size(); ++i)
+            System.arraycopy(texts.get(i), 0, bytes, (int) offsets[i], texts.get(i).length);
         return TextColumn.of(bytes, offsets);
     }
 
@@ -107,16 +120,29 @@ final class NativeEngine implements AutoCloseable {
     }
 
     private static List<SamplingParams> params(BatchLlmOptions options, List<Request> requests) {
-        SamplingParams.Builder builder = SamplingParams.builder().topP(options.topP).minP(options.minP).topK(options.topK)
-                .repetitionPenalty(options.repetitionPenalty).presencePenalty(options.presencePenalty)
-                .frequencyPenalty(options.frequencyPenalty).samples(options.samples).ignoreEos(options.ignoreEos)
-                .logprobs(options.logprobs ? 0 : -1).parseSpecial(options.parseSpecial).addSpecial(options.addSpecial)
-                .stopTokens(options.stopTokens).stopStrings(options.stopStrings);
+        SamplingParams.Builder builder = SamplingParams.builder()
+                                                 .topP(options.topP)
+                                                 .minP(options.minP)
+                                                 .topK(options.topK)
+                                                 .repetitionPenalty(options.repetitionPenalty)
+                                                 .presencePenalty(options.presencePenalty)
+                                                 .frequencyPenalty(options.frequencyPenalty)
+                                                 .samples(options.samples)
+                                                 .ignoreEos(options.ignoreEos)
+                                                 .logprobs(options.logprobs ? 0 : -1)
+                                                 .parseSpecial(options.parseSpecial)
+                                                 .addSpecial(options.addSpecial)
+                                                 .stopTokens(options.stopTokens)
+                                                 .stopStrings(options.stopStrings);
         Map<RowParams, SamplingParams> made = new HashMap<>();
         List<SamplingParams> params = new ArrayList<>(requests.size());
         for (Request request : requests) {
-            params.add(made.computeIfAbsent(request.params, own -> builder.maxTokens(own.maxTokens())
-                    .temperature(own.temperature()).seed(own.seed()).build()));
+            params.add(made.computeIfAbsent(request.params,
+                    own
+                    -> builder.maxTokens(own.maxTokens())
+                               .temperature(own.temperature())
+                               .seed(own.seed())
+                               .build()));
         }
         return params;
     }

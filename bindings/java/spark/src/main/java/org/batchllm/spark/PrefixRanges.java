@@ -104,8 +104,7 @@ final class PrefixRanges implements Serializable {
      * Work of all rows before sampled row i, in bytes of prompt. A sampled row stands for rows /
      * sampled others, but what it shares is computed once for all of these.
      */
-    private static double[] work(
-            List<PromptSample.Item> rows, int[] common, long total, int outputTokens) {
+    private static double[] work(List<PromptSample.Item> rows, int[] common, long total, int outputTokens) {
         int n = rows.size();
         double scale = n == 0 ? 1 : (double) total / n;
         double[] before = new double[n + 1];
@@ -118,8 +117,7 @@ final class PrefixRanges implements Serializable {
     }
 
     /** The cut in [lowest, highest] with least in common, of those at most slack from the aim. */
-    private static int cut(
-            double[] before, int[] common, int lowest, int highest, double aim, double slack) {
+    private static int cut(double[] before, int[] common, int lowest, int highest, double aim, double slack) {
         int best = -1;
         int nearest = lowest;
         for (int i = lowest; i <= highest; ++i) {
@@ -130,8 +128,7 @@ final class PrefixRanges implements Serializable {
                 continue;
             }
             if (best < 0 || cost(common[i]) < cost(common[best])
-                    || (cost(common[i]) == cost(common[best])
-                            && distance < Math.abs(before[best] - aim))) {
+                    || (cost(common[i]) == cost(common[best]) && distance < Math.abs(before[best] - aim))) {
                 best = i;
             }
         }

@@ -48,11 +48,10 @@ final class PromptSample implements Serializable {
     }
 
     /** Heads in unsigned order, equal heads by place. */
-    static final Comparator<Item> BY_HEAD =
-            (a, b) -> {
-                int order = Arrays.compareUnsigned(a.head, b.head);
-                return order != 0 ? order : Long.compare(a.place(), b.place());
-            };
+    static final Comparator<Item> BY_HEAD = (a, b) -> {
+        int order = Arrays.compareUnsigned(a.head, b.head);
+        return order != 0 ? order : Long.compare(a.place(), b.place());
+    };
 
     private final int capacity;
     private final int headBytes;

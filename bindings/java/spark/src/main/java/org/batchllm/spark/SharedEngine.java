@@ -56,7 +56,7 @@ final class SharedEngine implements AutoCloseable {
             }
         }
         if (interrupted) Thread.currentThread().interrupt();
-        if (failure instanceof RuntimeException) throw (RuntimeException) failure;
+        if (failure instanceof RuntimeException) throw(RuntimeException) failure;
         if (failure != null) throw new IllegalStateException(failure);
     }
 
@@ -123,7 +123,8 @@ final class SharedEngine implements AutoCloseable {
                     count();
                     deliver(answers);
                 }
-                if (!more && !running.isEmpty() && !added) throw new IllegalStateException("rows without results");
+                if (!more && !running.isEmpty() && !added)
+                    throw new IllegalStateException("rows without results");
                 added = false;
             }
         } catch (Throwable e) {

@@ -30,7 +30,8 @@ final class TaskRows implements Iterator<Row> {
     private long left; // results to come of rows that the engine has
     private long window; // results of the last window that it was given
 
-    TaskRows(Iterator<Row> rows, Columns columns, BatchLlmOptions options, Broadcast<byte[]> plan, BatchLlmMetrics metrics) {
+    TaskRows(Iterator<Row> rows, Columns columns, BatchLlmOptions options, Broadcast<byte[]> plan,
+            BatchLlmMetrics metrics) {
         this.columns = columns;
         this.options = options;
         this.metrics = metrics;
@@ -105,12 +106,11 @@ final class TaskRows implements Iterator<Row> {
     private void acquire() {
         engine = Engines.acquire(options, devices);
         // Also when the task fails, is killed, or its rows are not all wanted.
-        context.addTaskCompletionListener(
-                (TaskContext done) -> {
-                    metrics.processedPromptTokens.add(engine.takeProcessed());
-                    engine.abandon(feed);
-                    Engines.release(engine, devices);
-                });
+        context.addTaskCompletionListener((TaskContext done) -> {
+            metrics.processedPromptTokens.add(engine.takeProcessed());
+            engine.abandon(feed);
+            Engines.release(engine, devices);
+        });
     }
 
     private List<Answer> take() {
