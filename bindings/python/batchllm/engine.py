@@ -26,6 +26,9 @@ from .plan import ENLARGE, ORDER, Plan, named
 from .progress import Report, reporter
 from .results import Result, Results, refuse_pickle
 
+# Calls that find others' rows in the engine have tags from multiples of this.
+_TAGS_OF_A_CALL = 1 << 40
+
 # Between two slices of work Python looks after signals, other threads and the progress bar.
 _SLICE_SECONDS = 0.05
 
@@ -89,6 +92,7 @@ class _Job:
         self.first_tag = 0
         self.rows = 0
         self.added = False  # every row is in the engine
+        self.wanted = True  # its results, after the call has ended too
 
 
 class _Mail:
@@ -162,8 +166,9 @@ class Engine:
         self._busy = 0  # calls on this engine's own thread that close() must not pull the engine from under
         self._stop = False
         self._next_tag = 0
+        self._next_call = _TAGS_OF_A_CALL
         self._jobs: list[_Job] = []
-        self._abandoned: list[_Job] = []  # of streams that were left: their results are dropped
+        self._ended: list[_Job] = []  # of calls that ended before their rows
         self._polled: list[native.batchllm_results] = []  # not yet sorted by job
         self._mail: dict[_Job, _Mail] = {}
         self._unclaimed: list[native.batchllm_results] = []
@@ -314,7 +319,7 @@ class Engine:
         the rows added before, unless `tags` names them (then the range is empty)."""
         job = _Job()
         with self._lock:
-            job.first_tag = self._next_tag
+            job.first_tag = self._new_tags() if self._jobs else self._next_tag
             self._add_job(job, rows, params, None, tags)
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
 
@@ -346,7 +351,7 @@ class Engine:
         """Takes out finished results (0: all) that belong to no other call, in the order in which they finished."""
         with self._lock:
             self._enter()
-            if self._jobs or self._abandoned or self._unclaimed:
+            if self._jobs or self._ended or self._unclaimed:
                 self._collect()
                 unclaimed = self._unclaimed[0] if self._unclaimed else native.batchllm_results_none()
                 results = Results(unclaimed)
@@ -355,7 +360,9 @@ class Engine:
             return Results(native.batchllm_poll_results(self._enter(), max_results))
 
     def cancel(self, *tags: int) -> None:
-        """Ends the unfinished rows with these tags at the next step, with what they have. Any thread, at any time."""
+        """Ends the unfinished rows with these tags at the next step, with what they have. Any thread, at any time.
+
+        The tags of `generate`, `stream` and `score` are row numbers where the call is the engine's only one."""
         engine = self._enter()
         for tag in tags:
             native.batchllm_cancel(engine, tag)
@@ -495,9 +502,14 @@ class Engine:
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
 
+    def _new_tags(self) -> int:
+        self._next_call += _TAGS_OF_A_CALL
+        return self._next_call - _TAGS_OF_A_CALL
+
     def _tags(self, job: _Job, n: int) -> array[int]:
         first = job.first_tag + job.rows
-        self._next_tag = max(self._next_tag, first + n)
+        if first < _TAGS_OF_A_CALL:
+            self._next_tag = max(self._next_tag, first + n)
         return array("Q", range(first, first + n))
 
     def _collect(self) -> None:
@@ -507,7 +519,7 @@ class Engine:
         of Python runs between the poll and the list, nor between the last assignments.
         """
         self._polled.extend(map(native.batchllm_poll_results, (self._enter(),), (0,)))
-        jobs = self._jobs + self._abandoned
+        jobs = self._jobs + self._ended
         mail = {job: _Mail(self._mail[job].done, self._mail[job].parts) for job in jobs}
         unclaimed = list(self._unclaimed)
         for results in self._polled:
@@ -519,16 +531,18 @@ class Engine:
                         results = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 0)
             if results.count:
                 unclaimed.append(results)
-        abandoned = []
-        for job in self._abandoned:
+        ended = []
+        for job in self._ended:
+            if job.wanted:
+                unclaimed.extend(mail[job].parts)
             mail[job].parts.clear()
             if mail[job].done < job.rows:
-                abandoned.append(job)
+                ended.append(job)
             else:
                 del mail[job]
         self._mail = mail
         self._unclaimed = unclaimed
-        self._abandoned = abandoned
+        self._ended = ended
         self._polled = []
 
     def _complete(self, job: _Job) -> bool:
@@ -561,7 +575,7 @@ class _Active:
     """A call's job, known to the engine while the call lasts.
 
     In an engine with nothing to do tags are row numbers, so that the same call draws the same random numbers;
-    otherwise they go on from those in use.
+    otherwise they are beyond those in use.
     """
 
     def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
@@ -574,10 +588,10 @@ class _Active:
         with engine._lock:
             engine._collect()
             stats = engine.stats()
-            free = engine._next_tag if engine._jobs or stats.rows > stats.rows_done else 0
-            if self._first_row is not None and self._first_row < free:
-                raise StateError(f"first_row is {self._first_row}: other calls' rows have the numbers up to {free - 1}")
-            self._job.first_tag = free if self._first_row is None else self._first_row
+            alone = not engine._jobs and stats.rows == stats.rows_done
+            if self._first_row is not None and not alone:
+                raise StateError("first_row: other calls' rows are in the engine")
+            self._job.first_tag = (self._first_row or 0) if alone else engine._new_tags()
             engine._mail[self._job] = _Mail()
             engine._jobs.append(self._job)
             return self._job
@@ -587,17 +601,14 @@ class _Active:
         with engine._lock:
             if job not in engine._jobs:
                 return
-            if kind is not None and not engine.closed:
-                mail = engine._mail[job]
-                if job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError)):
-                    engine._unclaimed.extend(mail.parts)
-                elif mail.done < job.rows:
-                    # The caller has left a stream, or its rows were no rows: nobody wants the rest.
-                    native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
-                    engine._abandoned.append(job)
             engine._jobs.remove(job)
-            if job not in engine._abandoned:
+            if kind is None or engine.closed:
                 del engine._mail[job]
+                return
+            engine._ended.append(job)
+            job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
+            if not job.wanted:  # the caller has left a stream, or its rows were no rows
+                native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
 
 
 def _add(

@@ -22,7 +22,8 @@ def sim(**options):
 
 def slow_sim(**options):
     """One whose rows of many tokens take long to run: a step for each of their tokens."""
-    return sim(max_request_tokens=50_000_000, **options)
+    return batchllm.Engine(backend="sim", backend_options="vocabulary=1000,eos_token=999,page_tokens=1024,pages=65536",
+                           max_request_tokens=50_000_000, **options)
 
 
 def rows(count, shared=30, own=5):
