@@ -117,7 +117,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
 
 
 def _package(session: SparkSession) -> Any:
-    from py4j.java_gateway import JavaPackage
+    from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
     context = getattr(session, "_sc", None)
     if context is None or context._jvm is None:

@@ -37,6 +37,7 @@ public final class LocalTest {
         resultsDoNotDependOnPartitionsOrWindows();
         badRowsHaveErrorsAndHarmNoOthers();
         equalKeysAreAllAnswered();
+        aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
         rowsAreScored();
         logprobsComeWithTokens();
@@ -171,6 +172,22 @@ public final class LocalTest {
         check(notes.size() == 300, "rows given twice or lost");
     }
 
+    private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
+        // Both engine's feeds have the same keys: the second's rows wait for the first's.
+        Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
+        BatchLlmOptions broken = sim().stopStrings(List.of("")).partitions(1);
+        CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
+            try {
+                return answers(rows, broken).isEmpty();
+            } catch (RuntimeException e) {
+                return true;
+            }
+        });
+        check(answers(rows, sim()).size() == 400, "rows of the job that can be added");
+        failing.get();
+        check(answers(rows, sim()).size() == 400, "rows after the job that could not");
+    }
+
     private static void samplesAreRowsOfTheirOwn() {
         List<Row> results = BatchLlm.transform(SkewedRows.rows(spark, 50, 1), sim().samples(3))
                                     .persist()
@@ -185,6 +202,13 @@ public final class LocalTest {
             differ |= i % 3 != 0 && !row.getAs("tokens").equals(results.get(i - 1).getAs("tokens"));
         }
         check(differ, "samples are equal");
+        Dataset<Row> bad = SkewedRows.rows(spark, 10, 1)
+                                   .withColumn("prompt", functions.expr("if(id = 3, array(-1), prompt)"));
+        List<Row> some = BatchLlm.transform(bad, sim().samples(3)).where("id = 3").collectAsList();
+        check(!some.isEmpty()
+                        && some.stream().allMatch(
+                                row -> row.<String>getAs("error").startsWith("ROW_UNKNOWN_TOKEN")),
+                some.toString());
     }
 
     private static void rowsAreScored() {

@@ -3,6 +3,7 @@ package org.batchllm.spark;
 /** One result of one row. */
 final class Answer {
     final Request request;
+    boolean first; // of the row's
     String text;
     int[] tokens;
     String finishReason;

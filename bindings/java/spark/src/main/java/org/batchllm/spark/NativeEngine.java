@@ -181,7 +181,7 @@ final class NativeEngine implements AutoCloseable {
         return !progress.done();
     }
 
-    /** What has finished since the last call. */
+    /** What has finished since the last call: rows with all of their results. */
     List<Answer> poll(LongFunction<Request> running) {
         if (!ready) return List.of();
         try (Results results = engine.poll()) {

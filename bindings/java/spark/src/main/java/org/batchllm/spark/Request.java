@@ -10,9 +10,7 @@ final class Request implements Windows.HasPrompt {
     final byte[][] continuations;
     final RowParams params;
 
-    // Of the engine's thread, while it has the row.
-    Feed feed;
-    int resultsLeft;
+    Feed feed; // of the engine's thread, while it has the row
 
     Request(Object[] columns, byte[] prompt, long key, byte[][] continuations, RowParams params) {
         this.columns = columns;

@@ -2,6 +2,7 @@ package org.batchllm.spark;
 
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.IdentityHashMap;
@@ -146,7 +147,6 @@ final class SharedEngine implements AutoCloseable {
         List<Request> free = new ArrayList<>(rows.size());
         for (Request row : rows) {
             row.feed = feed;
-            row.resultsLeft = feed.options.samples;
             if (running.putIfAbsent(row.key, row) == null) {
                 free.add(row);
             } else {
@@ -162,8 +162,8 @@ final class SharedEngine implements AutoCloseable {
         try {
             engine.add(feed, rows);
         } catch (RuntimeException e) {
-            for (Request row : rows) running.remove(row.key);
             feed.fail(e);
+            startHeld(rows);
             return;
         }
         added = true;
@@ -174,21 +174,10 @@ final class SharedEngine implements AutoCloseable {
         }
     }
 
-    private void cancel(Feed feed) {
-        held.values().forEach(rows -> rows.removeIf(row -> row.feed == feed));
-        held.values().removeIf(Deque::isEmpty);
-        for (Request row : running.values()) {
-            if (row.feed == feed) engine.cancel(row.key);
-        }
-    }
-
-    private void deliver(List<Answer> answers) {
-        Map<Feed, List<Answer>> byFeed = new IdentityHashMap<>();
+    /** These rows have left the engine: those that waited for their keys come in. */
+    private void startHeld(Iterable<Request> gone) {
         Map<Feed, List<Request>> next = new IdentityHashMap<>();
-        for (Answer answer : answers) {
-            Request row = answer.request;
-            byFeed.computeIfAbsent(row.feed, feed -> new ArrayList<>()).add(answer);
-            if (--row.resultsLeft > 0) continue;
+        for (Request row : gone) {
             running.remove(row.key);
             Deque<Request> waiting = held.get(row.key);
             if (waiting == null) continue;
@@ -197,8 +186,27 @@ final class SharedEngine implements AutoCloseable {
             running.put(first.key, first);
             next.computeIfAbsent(first.feed, feed -> new ArrayList<>()).add(first);
         }
-        byFeed.forEach(Feed::answer);
         next.forEach(this::start);
+    }
+
+    private void cancel(Feed feed) {
+        held.values().forEach(rows -> rows.removeIf(row -> row.feed == feed));
+        held.values().removeIf(Deque::isEmpty);
+        for (Request row : running.values()) {
+            if (row.feed == feed) engine.cancel(row.key);
+        }
+    }
+
+    /** All of the results of some rows. */
+    private void deliver(List<Answer> answers) {
+        Map<Feed, List<Answer>> byFeed = new IdentityHashMap<>();
+        Set<Request> done = Collections.newSetFromMap(new IdentityHashMap<>());
+        for (Answer answer : answers) {
+            answer.first = done.add(answer.request);
+            byFeed.computeIfAbsent(answer.request.feed, feed -> new ArrayList<>()).add(answer);
+        }
+        byFeed.forEach(Feed::answer);
+        startHeld(done);
     }
 
     private void count() {

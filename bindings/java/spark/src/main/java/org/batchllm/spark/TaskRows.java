@@ -27,8 +27,8 @@ final class TaskRows implements Iterator<Row> {
     private final String devices;
     private SharedEngine engine; // acquired with the first row
     private Iterator<Answer> ready = List.<Answer>of().iterator();
-    private long left; // results to come of rows that the engine has
-    private long window; // results of the last window that it was given
+    private int left; // rows that the engine has
+    private int window; // rows of the last window that it was given
 
     TaskRows(Iterator<Row> rows, Columns columns, BatchLlmOptions options, Broadcast<byte[]> plan,
             BatchLlmMetrics metrics) {
@@ -96,7 +96,7 @@ final class TaskRows implements Iterator<Row> {
             rows.removeIf(row -> columns.error(row) != null);
             if (rows.isEmpty()) continue;
             if (engine == null) acquire();
-            window = (long) rows.size() * options.samples;
+            window = rows.size();
             left += window;
             engine.submit(feed, rows);
         }
@@ -117,7 +117,7 @@ final class TaskRows implements Iterator<Row> {
         if (context.isInterrupted()) throw new TaskKilledException("killed while its rows were computed");
         try {
             List<Answer> answers = feed.take(WAIT_MS);
-            left -= answers.size();
+            for (Answer answer : answers) left -= answer.first ? 1 : 0;
             return answers;
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
