@@ -4,7 +4,7 @@
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
 build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
-build.py javadoc STAMP FOLDER JAVADOC FLAG... -- SOURCE...
+build.py javadoc FOLDER JAVADOC FLAG... -- SOURCE...          pages into FOLDER
 """
 import hashlib
 import os
@@ -23,6 +23,13 @@ SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|li
 OPENED_LATER = "libbatchllm_cuda.so"
 
 
+def run(*command):
+    """What a tool has to say it has said by itself."""
+    code = subprocess.run(command).returncode
+    if code:
+        sys.exit(code)
+
+
 def fresh(folder):
     shutil.rmtree(folder, ignore_errors=True)
     pathlib.Path(folder).mkdir(parents=True)
@@ -31,7 +38,7 @@ def fresh(folder):
 
 def swig(folder, wrap, *command):
     folder = fresh(folder)
-    subprocess.run([*command[:-1], "-outdir", folder, "-o", wrap, command[-1]], check=True)
+    run(*command[:-1], "-outdir", folder, "-o", wrap, command[-1])
     # SWIG has no setting for this one's visibility.
     constants = folder / "NativeConstants.java"
     constants.write_text(constants.read_text().replace("public interface", "interface"))
@@ -57,7 +64,7 @@ def classes(out, javac, folder, *arguments):
     if folder != "-":
         sources = [*sources, *sorted(str(path) for path in pathlib.Path(folder).glob("*.java"))]
     with tempfile.TemporaryDirectory() as made:
-        subprocess.run([javac, "-d", made, *flags, *sources], check=True)
+        run(javac, "-d", made, *flags, *sources)
         root = pathlib.Path(made)
         write_jar(out, {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.class")})
 
@@ -79,7 +86,7 @@ def jar(out, class_jar, version, platform, *libraries):
             return
         # Paths of the build folder, and what is only for a debugger, stay out.
         with tempfile.NamedTemporaryFile() as stripped:
-            subprocess.run(["strip", "--strip-unneeded", "-o", stripped.name, path], check=True)
+            run("strip", "--strip-unneeded", "-o", stripped.name, path)
             files[folder + name] = pathlib.Path(stripped.name).read_bytes()
         index.append(f"{hashlib.sha256(files[folder + name]).hexdigest()} {how} {name}\n")
 
@@ -105,11 +112,9 @@ def jar(out, class_jar, version, platform, *libraries):
     write_jar(out, files)
 
 
-def javadoc(stamp, folder, tool, *arguments):
+def javadoc(folder, tool, *arguments):
     flags, sources = split(arguments)
-    fresh(folder)
-    subprocess.run([tool, "-quiet", "-d", folder, *flags, *sources], check=True)
-    pathlib.Path(stamp).touch()
+    run(tool, "-quiet", "-d", fresh(folder), *flags, *sources)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ USE = """
 import sys, pickle
 import batchllm
 assert batchllm.__file__.startswith(sys.prefix), batchllm.__file__
-with batchllm.Engine(sys.argv[1]) as engine:
+with batchllm.Engine(sys.argv[1], backend="cpu") as engine:
     results = engine.generate(["The capital of France is"], batchllm.SamplingParams(max_tokens=4))
     print(results[0].tokens.tolist())
 with open("/proc/self/maps") as maps:
@@ -30,6 +30,12 @@ for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd"):
     (path,) = [path for path in libraries if name in path]
     assert path.startswith(sys.prefix), path
 assert not any("cuda" in path or "cublas" in path for path in libraries), libraries
+try:
+    batchllm.Engine(sys.argv[1], backend="cuda").close()
+    why = "loaded"
+except batchllm.BackendUnavailableError as error:
+    why = str(error)
+print(why)
 """
 
 
@@ -60,7 +66,11 @@ class Wheel(unittest.TestCase):
                            env=environment)
             used = subprocess.run([python, "-c", USE, MODEL], cwd=folder, env=environment, capture_output=True, text=True)
             self.assertEqual(used.returncode, 0, used.stderr)
-            self.assertRegex(used.stdout, r"^\[\d+, \d+, \d+, \d+\]$")
+            tokens, cuda = used.stdout.splitlines()
+            self.assertRegex(tokens, r"^\[\d+, \d+, \d+, \d+\]$")
+            # Where the wheel has the CUDA library, what may be missing is a device or what the library needs.
+            missing = "libbatchllm_cuda.so: cannot open" in cuda
+            self.assertEqual(missing, CUDA != "enabled", cuda)
 
     def check_needs(self, contents):
         """What the files of the wheel need beyond it is the C and C++ runtime, and no CUDA."""

@@ -10,6 +10,7 @@ package org.batchllm;
 public class BatchLlmException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
+    /** BATCHLLM_ERROR_ in the C header. */
     private final int status;
 
     BatchLlmException(int status, String message) {

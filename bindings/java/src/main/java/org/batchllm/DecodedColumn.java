@@ -1,9 +1,11 @@
 package org.batchllm;
 
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 
-/** Texts that {@link Tokenizer#decode(TokenColumn, boolean)} has made. */
+/**
+ * Texts that {@link Tokenizer#decode(TokenColumn, boolean)} or {@link
+ * Tokenizer#applyChatTemplate(TextColumn, boolean)} has made.
+ */
 public final class DecodedColumn extends MadeColumn {
     private final ByteBuffer text;
 
@@ -31,11 +33,7 @@ public final class DecodedColumn extends MadeColumn {
      */
     public String text(int i) {
         try (Handle.Use use = handle.share()) {
-            byte[] copy = new byte[to(i) - from(i)];
-            ByteBuffer range = text.duplicate();
-            range.position(from(i));
-            range.get(copy);
-            return new String(copy, StandardCharsets.UTF_8);
+            return Results.Columns.string(text, from(i), to(i));
         }
     }
 }

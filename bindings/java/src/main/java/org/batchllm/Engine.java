@@ -315,7 +315,8 @@ public final class Engine implements AutoCloseable {
 
     /**
      * The next planning uses this plan, which is copied, for the rows added since the last one. Rows
-     * that are not the plan's are planned afresh.
+     * that are not the plan's are planned afresh, and so are all when the plan was made with another
+     * {@link Sharing} or another least prefix than the engine's.
      *
      * @param plan of the same tokenizer
      */

@@ -17,6 +17,8 @@ public abstract class MadeColumn implements AutoCloseable {
     private final int size;
     private final LongBuffer offsets;
     private final IntBuffer statuses;
+    private final LongBuffer errorOffsets;
+    private final ByteBuffer errors;
 
     MadeColumn(batchllm_column column) {
         this.column = column;
@@ -25,6 +27,8 @@ public abstract class MadeColumn implements AutoCloseable {
         size = Math.toIntExact(column.getCount());
         offsets = readable(Native.batchllm_column_column_offsets(column)).asLongBuffer();
         statuses = readable(Native.batchllm_column_column_statuses(column)).asIntBuffer();
+        errorOffsets = readable(Native.batchllm_column_column_error_offsets(column)).asLongBuffer();
+        errors = readable(Native.batchllm_column_column_errors(column));
     }
 
     /** A buffer that is not let out, for use while the column is open. */
@@ -49,7 +53,9 @@ public abstract class MadeColumn implements AutoCloseable {
 
     final void requireOk(int i) {
         int status = status(i);
-        if (status != Status.OK) throw new BatchLlmException(status, "item " + i + ": " + Status.name(status));
+        if (status != Status.OK) {
+            throw new BatchLlmException(status, "item " + i + ": " + Status.name(status) + ": " + error(i));
+        }
     }
 
     /**
@@ -70,6 +76,19 @@ public abstract class MadeColumn implements AutoCloseable {
     public int status(int i) {
         try (Handle.Use use = handle.share()) {
             return statuses.get(i);
+        }
+    }
+
+    /**
+     * Why an item failed.
+     *
+     * @param i from 0
+     * @return a text; null when it did not
+     */
+    public String error(int i) {
+        try (Handle.Use use = handle.share()) {
+            if (statuses.get(i) == Status.OK) return null;
+            return Results.Columns.string(errors, (int) errorOffsets.get(i), (int) errorOffsets.get(i + 1));
         }
     }
 

@@ -111,11 +111,11 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         }
 
         String text(int i) {
-            return string(text, textOffsets, i);
+            return string(text, (int) textOffsets.get(i), (int) textOffsets.get(i + 1));
         }
 
         String error(int i) {
-            return string(errors, errorOffsets, i);
+            return string(errors, (int) errorOffsets.get(i), (int) errorOffsets.get(i + 1));
         }
 
         // duplicate(): other threads read through the same buffer, whose position is one.
@@ -136,9 +136,8 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             return copy;
         }
 
-        static String string(ByteBuffer column, LongBuffer offsets, int i) {
-            int from = (int) offsets.get(i);
-            byte[] copy = new byte[(int) offsets.get(i + 1) - from];
+        static String string(ByteBuffer column, int from, int to) {
+            byte[] copy = new byte[to - from];
             ByteBuffer range = column.duplicate();
             range.position(from);
             range.get(copy);

@@ -11,6 +11,7 @@ import java.util.Objects;
  */
 public final class Rows {
     private final TextColumn text;
+    private final boolean chat; // the text is conversations
     private final TokenColumn tokens;
     private final TextColumn textContinuations;
     private final TokenColumn tokenContinuations;
@@ -20,6 +21,7 @@ public final class Rows {
 
     private Rows(
             TextColumn text,
+            boolean chat,
             TokenColumn tokens,
             TextColumn textContinuations,
             TokenColumn tokenContinuations,
@@ -27,6 +29,7 @@ public final class Rows {
             Object tags,
             List<SamplingParams> params) {
         this.text = text;
+        this.chat = chat;
         this.tokens = tokens;
         this.textContinuations = textContinuations;
         this.tokenContinuations = tokenContinuations;
@@ -42,7 +45,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofText(TextColumn prompts) {
-        return new Rows(Objects.requireNonNull(prompts), null, null, null, null, null, null);
+        return new Rows(Objects.requireNonNull(prompts), false, null, null, null, null, null, null);
     }
 
     /**
@@ -66,13 +69,35 @@ public final class Rows {
     }
 
     /**
+     * Conversations to be answered, through the model's own chat template. One that is wrong, or that the
+     * template refuses, is that row's {@link Status#ROW_TEMPLATE}.
+     *
+     * @param conversations a row each: JSON, a list of messages, [{"role": "user", "content": "Hello"}], or
+     *     an object that has it as "messages", and what else the template takes (docs/chat.md)
+     * @return rows with default parameters
+     */
+    public static Rows ofChat(TextColumn conversations) {
+        return new Rows(Objects.requireNonNull(conversations), true, null, null, null, null, null, null);
+    }
+
+    /**
+     * The same from strings.
+     *
+     * @param conversations a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofChat(Collection<? extends CharSequence> conversations) {
+        return ofChat(TextColumn.of(conversations));
+    }
+
+    /**
      * Prompts to be continued, as token ids.
      *
      * @param prompts a row each
      * @return rows with default parameters
      */
     public static Rows ofTokens(TokenColumn prompts) {
-        return new Rows(null, Objects.requireNonNull(prompts), null, null, null, null, null);
+        return new Rows(null, false, Objects.requireNonNull(prompts), null, null, null, null, null);
     }
 
     /**
@@ -87,6 +112,7 @@ public final class Rows {
     public static Rows ofScores(TextColumn prompts, TextColumn continuations, LongBuffer rows) {
         return new Rows(
                 Objects.requireNonNull(prompts),
+                false,
                 null,
                 Objects.requireNonNull(continuations),
                 null,
@@ -106,6 +132,7 @@ public final class Rows {
     public static Rows ofScores(TokenColumn prompts, TokenColumn continuations, LongBuffer rows) {
         return new Rows(
                 null,
+                false,
                 Objects.requireNonNull(prompts),
                 null,
                 Objects.requireNonNull(continuations),
@@ -177,7 +204,7 @@ public final class Rows {
     }
 
     private Rows copy(Object newTags, List<SamplingParams> newParams) {
-        return new Rows(text, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
+        return new Rows(text, chat, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
     }
 
     /**
@@ -215,6 +242,8 @@ public final class Rows {
                         tokenContinuations.offsets,
                         continuationRows,
                         tags);
+            } else if (chat) {
+                Native.batchllm_add_chat_column(engine, text.bytes, text.offsets, tags, column);
             } else if (text != null) {
                 Native.batchllm_add_text_column(engine, text.bytes, text.offsets, tags, column);
             } else {

@@ -99,6 +99,23 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
+     * The text that a model sees of conversations, in one native call. Encode it with special tokens
+     * parsed and none added.
+     *
+     * @param conversations as for {@link Rows#ofChat(TextColumn)}
+     * @param generationPrompt whether the text ends where the assistant begins, where a conversation does
+     *     not say
+     * @return a text each, to be closed
+     */
+    public DecodedColumn applyChatTemplate(TextColumn conversations, boolean generationPrompt) {
+        int flags = generationPrompt ? 0 : Native.BATCHLLM_CHAT_NO_GENERATION_PROMPT;
+        try (Handle.Use use = handle.share()) {
+            return new DecodedColumn(
+                    Native.batchllm_chat_column(tokenizer, conversations.bytes, conversations.offsets, flags, 0));
+        }
+    }
+
+    /**
      * A hash of everything that changes how text becomes tokens.
      *
      * @return never 0
