@@ -173,18 +173,18 @@ public final class LocalTest {
     }
 
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
-        // Both engine's feeds have the same keys: the second's rows wait for the first's.
+        // Both have the same keys: rows of the one wait for those of the other.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
-        BatchLlmOptions broken = sim().stopStrings(List.of("")).partitions(1);
+        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b")).partitions(1);
         CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
             try {
                 return answers(rows, broken).isEmpty();
-            } catch (RuntimeException e) {
+            } catch (Exception e) {
                 return true;
             }
         });
         check(answers(rows, sim()).size() == 400, "rows of the job that can be added");
-        failing.get();
+        check(failing.get(), "a stop string with a zero byte was taken");
         check(answers(rows, sim()).size() == 400, "rows after the job that could not");
     }
 
