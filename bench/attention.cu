@@ -1,7 +1,9 @@
 // Checks the fused attention against a float64 reference on random shapes, and times it.
-//   attention --check [seed]   random shapes, page tables, windows, node forests
-//   attention                  the brief's table: microseconds a launch (CUDA graph of launches over
-//                              enough pools to leave L2), TB/s of the bytes that must move, TFLOP/s
+//   attention --check [seed]  random shapes, page tables, windows, node forests
+//   attention [group...]      [--only TEXT in a case's name]: microseconds a launch (CUDA graph of launches over enough pools to leave
+//                             L2); groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
+// Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
+// same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -124,46 +126,34 @@ int sm_count() {
     return sms;
 }
 
+enum class Sharing { chosen, together, apart };
+
+// A case's pools, queries and outputs on the device, and a worklist for them.
 struct Setup {
     Device device;
     AttentionArguments a{};
     Worklist worklist;
+    Case c;
     int tokens;
     int64_t pool_elements;
-    int copies;
+    int copies; // of the pool
 
-    Setup(const Case &c, bool share, int pool_copies, uint64_t seed) : copies(pool_copies) {
+    Setup(const Case &source, int pool_copies, uint64_t seed) : c(source), copies(pool_copies) {
         const Shape &s = c.shape;
         tokens = static_cast<int>(c.positions.size());
-        WorklistOptions options;
-        options.heads = s.heads;
-        options.kv_heads = s.kv_heads;
-        options.head_dim = s.head_dim;
-        options.window = s.window;
-        options.sms = sm_count();
-        options.share = share;
-        auto setting = [](const char *name, double &value) {
-            if (const char *text = std::getenv(name)) value = std::atof(text);
-        };
-        setting("MATRIX_US", options.matrix_us);
-        setting("STREAM_US", options.stream_us);
-        setting("ITEM_US", options.item_us);
-        setting("MERGE_US", options.merge_us);
-        setting("MATRIX_SPLIT", options.matrix_split);
-        setting("STREAM_SPLIT", options.stream_split);
-        build_worklist(c.nodes, tokens, options, &worklist);
         pool_elements = int64_t(c.page_total) * s.kv_heads * 2 * kPageKeys * s.head_dim;
+        const int64_t q_elements = int64_t(tokens) * s.heads * s.head_dim;
         auto *kv = device.make<uint16_t>(pool_elements * copies);
-        auto *q = device.make<uint16_t>(int64_t(tokens) * s.heads * s.head_dim);
+        auto *q = device.make<uint16_t>(q_elements);
+        auto fill_both = [&](auto type) {
+            using T = decltype(type);
+            fill<<<1024, 256>>>(reinterpret_cast<T *>(kv), pool_elements * copies, seed, 1.f);
+            fill<<<1024, 256>>>(reinterpret_cast<T *>(q), q_elements, seed + (1ull << 40), 1.f);
+        };
         if (s.f16) {
-            fill<<<1024, 256>>>(reinterpret_cast<__half *>(kv), pool_elements * copies, seed, 1.f);
-            fill<<<1024, 256>>>(reinterpret_cast<__half *>(q),
-                                int64_t(tokens) * s.heads * s.head_dim, seed + (1ull << 40), 1.f);
+            fill_both(__half());
         } else {
-            fill<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16 *>(kv), pool_elements * copies, seed,
-                                1.f);
-            fill<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16 *>(q),
-                                int64_t(tokens) * s.heads * s.head_dim, seed + (1ull << 40), 1.f);
+            fill_both(__nv_bfloat16());
         }
         CHECK(cudaGetLastError());
         a.type = s.f16 ? AttentionType::f16 : AttentionType::bf16;
@@ -174,21 +164,47 @@ struct Setup {
         a.window = s.window;
         a.q = q;
         a.q_stride = a.out_stride = int64_t(s.heads) * s.head_dim;
-        a.out = device.make<uint16_t>(tokens * a.out_stride);
+        a.out = device.make<uint16_t>(q_elements);
         a.kv = kv;
         a.pages = device.upload(c.pages);
+        a.arrivals = device.make<int32_t>(int64_t(tokens) * s.kv_heads);
+        a.queues = device.make<int32_t>(4);
+        CHECK(cudaMemset(a.arrivals, 0, int64_t(tokens) * s.kv_heads * 4));
+        CHECK(cudaMemset(a.queues, 0, 16));
+        CHECK(cudaMemset(a.out, 0xff, q_elements * 2));
+    }
+
+    void use(Sharing sharing) {
+        const Shape &s = c.shape;
+        WorklistOptions options;
+        options.heads = s.heads;
+        options.kv_heads = s.kv_heads;
+        options.head_dim = s.head_dim;
+        options.window = s.window;
+        options.sms = sm_count();
+        options.share = sharing != Sharing::apart;
+        options.always_share = sharing == Sharing::together;
+        auto setting = [](const char *name, double &value) {
+            if (const char *text = std::getenv(name)) value = std::atof(text);
+        };
+        setting("WIDE_US", options.wide_us);
+        setting("NARROW_US", options.narrow_us);
+        setting("SHARE_US", options.share_us);
+        setting("STREAM_US", options.stream_us);
+        setting("ITEM_US", options.item_us);
+        setting("MERGE_US", options.merge_us);
+        setting("MATRIX_SPLIT", options.matrix_split);
+        setting("STREAM_SPLIT", options.stream_split);
+        build_worklist(c.nodes, tokens, options, &worklist);
         a.items = device.upload(worklist.items);
         a.matrix_items = worklist.matrix_items;
         a.stream_items = worklist.stream_items;
         a.rows = device.upload(worklist.rows);
         a.partials = device.upload(worklist.partials);
+        a.merged = device.upload(worklist.merged);
+        a.merged_count = static_cast<int32_t>(worklist.merged.size());
         a.partial_out = device.make<float>(int64_t(worklist.slots) * s.heads * s.head_dim);
         a.partial_lse = device.make<float>(int64_t(worklist.slots) * s.heads);
-        a.arrivals = device.make<int32_t>(int64_t(tokens) * s.kv_heads);
-        a.queues = device.make<int32_t>(4);
-        CHECK(cudaMemset(a.arrivals, 0, int64_t(tokens) * s.kv_heads * 4));
-        CHECK(cudaMemset(a.queues, 0, 16));
-        CHECK(cudaMemset(a.out, 0xff, tokens * a.out_stride * 2));
         CHECK(cudaDeviceSynchronize());
     }
 };
@@ -204,8 +220,9 @@ float to_float(uint16_t bits, bool f16) {
 }
 
 // Largest relative error ||out - ref|| / ||ref|| over `rows` random (token, head) rows.
-double check(const Case &c, bool share, uint64_t seed, int rows, bool poison) {
-    Setup setup(c, share, 1, seed);
+double check(const Case &c, Sharing sharing, uint64_t seed, int rows, bool poison) {
+    Setup setup(c, 1, seed);
+    setup.use(sharing);
     const Shape &s = c.shape;
     std::vector<uint16_t> kv(setup.pool_elements), q(int64_t(setup.tokens) * s.heads * s.head_dim),
         out(q.size());
@@ -306,49 +323,65 @@ int run_checks(unsigned seed) {
             }
         }
         c.shuffle(random());
-        for (const bool share : {true, false}) {
-            const double error = check(c, share, random(), 200, true);
+        for (const Sharing sharing : {Sharing::chosen, Sharing::together, Sharing::apart}) {
+            const double error = check(c, sharing, random(), 200, true);
             const double limit = c.shape.f16 ? 2e-3 : 1e-2;
             const bool ok = error < limit;
             failed += !ok;
             if (!ok || round < 9)
                 std::printf(
                     "%s round %d %s %d/%d d%d window %d, %zu nodes, %zu tokens: error %.2e\n",
-                    ok ? "ok  " : "FAIL", round, share ? "shared" : "apart", shape[0], shape[1],
-                    shape[2], c.shape.window, c.nodes.size(), c.positions.size(), error);
+                    ok ? "ok  " : "FAIL", round,
+                    sharing == Sharing::chosen     ? "chosen"
+                    : sharing == Sharing::together ? "together"
+                                                   : "apart",
+                    shape[0], shape[1], shape[2], c.shape.window, c.nodes.size(),
+                    c.positions.size(), error);
         }
     }
-    std::printf("%d passed, %d failed\n", 120 - failed, failed);
+    std::printf("%d passed, %d failed\n", 180 - failed, failed);
     return failed != 0;
 }
 
 // ---- Timing -----------------------------------------------------------------------------------------
 
-double time_us(const Case &c, bool share, double *moved, double *flops, Worklist *worklist) {
+// Bytes that must move: every node's keys and values once, the queries and the outputs.
+double bytes_moved(const Case &c) {
     const Shape &s = c.shape;
-    const int64_t pool_bytes = int64_t(c.page_total) * s.kv_heads * 2 * kPageKeys * s.head_dim * 2;
-    const int copies =
-        static_cast<int>(std::clamp<int64_t>((int64_t(600) << 20) / pool_bytes + 1, 2, 64));
-    Setup setup(c, share, copies, 7);
-    *worklist = setup.worklist;
-    *moved = 0;
-    *flops = 0;
+    double bytes = 2.0 * static_cast<double>(c.positions.size()) * s.heads * s.head_dim * 2;
     for (const AttentionNode &n : c.nodes)
-        *moved += double(n.keys) * s.kv_heads * 2 * s.head_dim * 2;
-    *moved += 2.0 * setup.tokens * s.heads * s.head_dim * 2;
-    for (const AttentionNode &n : c.nodes)
-        for (int t = 0; t < n.token_count; ++t)
-            *flops += 4.0 * s.heads * s.head_dim * (n.start + n.keys - n.token_count + t + 1);
+        bytes += double(n.keys) * s.kv_heads * 2 * s.head_dim * 2;
+    return bytes;
+}
+double flops(const Case &c) {
+    double keys = 0;
+    for (const int32_t position : c.positions) keys += position + 1;
+    return 4.0 * c.shape.heads * c.shape.head_dim * keys;
+}
+
+// Median microseconds of a launch, or of two: the matrix queue's items and then the stream queue's.
+double time_us(const Setup &setup, bool fused) {
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     cudaGraph_t graph;
     cudaGraphExec_t executable;
-    const int launches = std::max(8, copies);
+    const int launches = std::max(8, setup.copies);
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < launches; ++i) {
         AttentionArguments a = setup.a;
-        a.kv = static_cast<const uint16_t *>(setup.a.kv) + setup.pool_elements * (i % copies);
-        CHECK(launch_attention(a, sm_count(), stream));
+        a.kv = static_cast<const uint16_t *>(a.kv) + setup.pool_elements * (i % setup.copies);
+        if (fused) {
+            CHECK(launch_attention(a, sm_count(), stream));
+        } else {
+            AttentionArguments part = a;
+            part.stream_items = 0;
+            if (a.stream_items > 0) part.merged_count = 0;
+            CHECK(launch_attention(part, sm_count(), stream));
+            part = a;
+            part.items += a.matrix_items;
+            part.matrix_items = 0;
+            CHECK(launch_attention(part, sm_count(), stream));
+        }
     }
     CHECK(cudaStreamEndCapture(stream, &graph));
     CHECK(cudaGraphInstantiate(&executable, graph, 0));
@@ -366,53 +399,196 @@ double time_us(const Case &c, bool share, double *moved, double *flops, Worklist
         if (run > 1) times.push_back(ms * 1000 / launches);
     }
     std::sort(times.begin(), times.end());
+    CHECK(cudaEventDestroy(begin));
+    CHECK(cudaEventDestroy(end));
     CHECK(cudaGraphExecDestroy(executable));
     CHECK(cudaGraphDestroy(graph));
     CHECK(cudaStreamDestroy(stream));
     return times[times.size() / 2];
 }
 
-void print_case(Case c, double peer, double cascade) {
+struct Summary {
+    int cases = 0, slower = 0;
+    double worst = 0;
+    std::string worst_name;
+    int beaten = 0, peers = 0;
+    std::string only;
+};
+
+// peer, cascade: microseconds of FlashAttention-3 unshared and of FlashInfer's cascade, 0: not known.
+void time_case(const std::string &group, Case c, Summary *summary, double peer = 0,
+               double cascade = 0) {
     c.shuffle(1);
-    double moved, flops;
-    Worklist w;
-    const double shared = time_us(c, true, &moved, &flops, &w);
-    const int matrix = w.matrix_items, stream = w.stream_items;
-    const double apart = time_us(c, false, &moved, &flops, &w);
-    std::printf("%-44s %8.1f us %6.2f TB/s %6.1f TFLOP/s | apart %8.1f | FA3 %6.0f cascade %5.0f | "
-                "items %d + %d\n",
-                c.name.c_str(), shared, moved / shared * 1e-6, flops / shared * 1e-6, apart, peer,
-                cascade, matrix, stream);
+    if (c.name.find(summary->only) == std::string::npos) return;
+    const int64_t pool_bytes =
+        int64_t(c.page_total) * c.shape.kv_heads * 2 * kPageKeys * c.shape.head_dim * 2;
+    const int64_t enough = int64_t(600) << 20;
+    const int copies = pool_bytes > 2 * enough
+                           ? 1
+                           : static_cast<int>(std::clamp<int64_t>(enough / pool_bytes + 1, 2, 64));
+    Setup setup(c, copies, 7);
+    setup.use(Sharing::chosen);
+    const int matrix = setup.worklist.matrix_items, stream = setup.worklist.stream_items;
+    const double chosen = time_us(setup, true);
+    const bool mixed = matrix > 0 && stream > 0;
+    const double unfused = mixed ? time_us(setup, false) : chosen;
+    bool prefixes = false;
+    for (const AttentionNode &node : c.nodes) prefixes |= node.parent >= 0;
+    double together = chosen, apart = chosen;
+    if (prefixes) {
+        setup.use(Sharing::together);
+        together = time_us(setup, true);
+        setup.use(Sharing::apart);
+        apart = time_us(setup, true);
+    }
+    const double ratio = chosen / std::min(together, apart);
+    std::printf("%-5s%-42s %8.1f %6.2f %6.1f |", group.c_str(), c.name.c_str(), chosen,
+                bytes_moved(c) / chosen * 1e-6, flops(c) / chosen * 1e-6);
+    auto column = [](bool there, double value, const char *format) {
+        if (there) {
+            std::printf(format, value);
+        } else {
+            std::printf("%8s", "");
+        }
+    };
+    column(prefixes, together, "%8.1f");
+    column(prefixes, apart, "%8.1f");
+    column(prefixes, ratio, "%8.2f");
+    column(mixed, unfused, "%8.1f");
+    column(peer > 0, peer, "%8.1f");
+    column(cascade > 0, cascade, "%8.1f");
+    std::printf(" | %d + %d\n", matrix, stream);
     std::fflush(stdout);
+    ++summary->cases;
+    if (ratio > 1.03) ++summary->slower;
+    if (ratio > summary->worst) {
+        summary->worst = ratio;
+        summary->worst_name = group + " " + c.name;
+    }
+    const double best = peer > 0 && cascade > 0 ? std::min(peer, cascade) : std::max(peer, cascade);
+    if (best > 0) {
+        ++summary->peers;
+        summary->beaten += chosen < best;
+    }
 }
 
-Case decode(const char *name, int requests, int keys, Shape shape = {32, 8, 128}) {
+std::string text(const char *format, auto... values) {
+    char line[128];
+    std::snprintf(line, sizeof line, format, values...);
+    return line;
+}
+Case decode(int requests, int keys, Shape shape = {32, 8, 128}) {
     Case c;
-    c.name = name;
+    c.name = text("decode %d x %d", requests, keys);
     c.shape = shape;
     for (int r = 0; r < requests; ++r) c.add(-1, keys, 1);
     return c;
 }
-Case grouped(const char *name, int requests, int prefix, int own, int each,
-             Shape shape = {32, 8, 128}) {
+// chunks: prefill chunks of 512 beside the decodes, the first of each group's.
+Case grouped(int requests, int prefix, int own, int each, Shape shape = {32, 8, 128},
+             int chunks = 0) {
     Case c;
-    c.name = name;
+    c.name = text("%d: prefix %d own %d by %d", requests, prefix, own, each);
     c.shape = shape;
     int parent = -1;
     for (int r = 0; r < requests; ++r) {
-        if (r % each == 0) parent = c.add(-1, prefix, 0);
+        if (r % each == 0) {
+            parent = c.add(-1, prefix, 0);
+            if (chunks-- > 0) c.add(parent, 512, 512);
+        }
         c.add(parent, own, 1);
     }
+    for (; chunks > 0; --chunks) c.add(parent, 512, 512);
     return c;
 }
-Case chunk(const char *name, int tokens, int keys, int decodes, int decode_keys,
-           Shape shape = {32, 8, 128}) {
+Case chunk(int tokens, int keys, int decodes, int decode_keys, Shape shape = {32, 8, 128}) {
     Case c;
-    c.name = name;
+    c.name = tokens == keys ? text("prefill %d", tokens) : text("chunk %d to %d", tokens, keys);
+    if (decodes > 0) c.name += text(" + %d x %d", decodes, decode_keys);
     c.shape = shape;
     c.add(-1, keys, tokens);
     for (int r = 0; r < decodes; ++r) c.add(-1, decode_keys, 1);
     return c;
+}
+
+void time_table(Summary *s) {
+    time_case("", chunk(2048, 2048, 0, 0), s);
+    time_case("", chunk(8192, 8192, 0, 0), s, 791);
+    time_case("", chunk(512, 4608, 0, 0), s);
+    time_case("", decode(32, 4096), s, 131, 129);
+    time_case("", decode(128, 2048), s, 259, 258);
+    time_case("", decode(256, 1024), s, 276, 265);
+    time_case("", grouped(256, 1024, 256, 8), s, 238, 140);
+    time_case("", grouped(256, 1024, 256, 256), s, 235, 112);
+    time_case("", grouped(256, 2048, 256, 8), s, 383, 176);
+    time_case("", grouped(256, 2048, 1024, 8), s, 560, 361);
+    time_case("", grouped(512, 2000, 256, 16), s, 759, 256);
+    time_case("", grouped(256, 256, 256, 8), s, 120, 111);
+    time_case("R", grouped(32, 2048, 128, 32, {52, 52, 128}), s, 311, 89);
+    time_case("R", grouped(32, 4096, 128, 32, {52, 52, 128}), s, 586, 109);
+    time_case("L", grouped(8, 4000, 128, 8, {8, 1, 128}), s, 14.8, 19.4);
+    time_case("C0", chunk(1024, 12288, 80, 12288), s, 1288);
+    time_case("C0", chunk(1024, 12288, 0, 0), s, 394);
+    time_case("C0", decode(80, 12288), s, 917);
+    time_case("T7'", chunk(512, 16384, 48, 16384), s, 1015);
+    time_case("", chunk(2048, 2048, 384, 2048), s, 916);
+}
+
+void time_group(const std::string &group, Summary *s) {
+    const bool all = group == "all";
+    const Shape usual{32, 8, 128};
+    auto is = [&](const char *name) { return all || group == name; };
+    auto grid = [&](const char *id, int requests, int chunks) {
+        for (const int prefix : {256, 1024, 2048}) {
+            for (const int own : {256, 1024, 2048}) {
+                for (const int each : {8, 32, 256}) {
+                    if (each > requests) continue;
+                    time_case(id, grouped(requests, prefix, own, each, usual, chunks), s);
+                }
+            }
+        }
+    };
+    if (is("table")) time_table(s);
+    if (is("B8a")) grid("B8a", 32, 0);
+    if (is("B8b")) grid("B8b", 256, 0);
+    if (is("B8c")) grid("B8c", 256, 7);
+    if (is("C")) {
+        for (const Shape shape : {Shape{16, 4, 128}, usual}) {
+            time_case("C0", chunk(1024, 12288, 80, 12288, shape), s);
+            time_case("C1", chunk(12288, 12288, 220, 12288, shape), s);
+            time_case("C2", chunk(16384, 16384, 250, 12288, shape), s);
+        }
+    }
+    if (is("T7")) time_case("T7", chunk(512, 16384, 64, 16384), s);
+    if (is("R")) {
+        for (const int prefix : {512, 1024, 2048, 4096}) {
+            time_case("R", grouped(32, prefix, 128, 32, {52, 52, 128}), s);
+        }
+    }
+    if (is("CH")) {
+        for (const int prefix : {256, 512, 1024, 2048, 4096, 8192}) {
+            time_case("CH", grouped(32, prefix, 64, 32, {32, 32, 128}), s);
+        }
+    }
+    if (is("P")) { // causal alone: the engine has no other
+        for (int keys = 512; keys <= 32768; keys *= 2) {
+            time_case("P", chunk(keys, keys, 0, 0, {64, 8, 128}), s);
+        }
+    }
+    if (is("D")) {
+        for (const int requests : {1, 8, 32, 128, 256}) {
+            for (int keys = 1024; keys <= 32768; keys *= 2)
+                time_case("D", decode(requests, keys), s);
+        }
+    }
+    if (is("L")) {
+        time_case("L", grouped(8, 4000, 128, 8, {8, 1, 128}), s, 14.8, 19.4);
+        for (const int prefix : {128, 256, 512}) {
+            for (const int requests : {2, 4, 8}) {
+                time_case("L", grouped(requests, prefix, 128, requests), s);
+            }
+        }
+    }
 }
 
 } // namespace
@@ -427,27 +603,21 @@ int main(int argc, char **argv) {
         return run_checks(argc > 2 ? static_cast<unsigned>(std::atoi(argv[2]))
                                    : std::random_device()());
     }
-    print_case(chunk("prefill 2048 causal", 2048, 2048, 0, 0), 0, 0);
-    print_case(chunk("prefill 8192 causal", 8192, 8192, 0, 0), 0, 0);
-    print_case(chunk("chunk 512 on 4096", 512, 4608, 0, 0), 0, 0);
-    print_case(decode("decode 32 x 4096", 32, 4096), 131, 129);
-    print_case(decode("decode 128 x 2048", 128, 2048), 259, 258);
-    print_case(decode("decode 256 x 1024", 256, 1024), 276, 265);
-    print_case(grouped("256: prefix 1024 own 256 by 8", 256, 1024, 256, 8), 238, 140);
-    print_case(grouped("256: prefix 1024 own 256, one group", 256, 1024, 256, 256), 235, 112);
-    print_case(grouped("256: prefix 2048 own 256 by 8", 256, 2048, 256, 8), 383, 176);
-    print_case(grouped("256: prefix 2048 own 1024 by 8", 256, 2048, 1024, 8), 560, 361);
-    print_case(grouped("512: prefix 2000 own 256 by 16", 512, 2000, 256, 16), 759, 256);
-    print_case(grouped("256: prefix 256 own 256 by 8", 256, 256, 256, 8), 120, 111);
-    print_case(grouped("R 52/52: 32, prefix 2048 own 128", 32, 2048, 128, 32, {52, 52, 128}), 311,
-               89);
-    print_case(grouped("R 52/52: 32, prefix 4096 own 128", 32, 4096, 128, 32, {52, 52, 128}), 586,
-               109);
-    print_case(grouped("L 8/1: 8, prefix 4000 own 128", 8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);
-    print_case(chunk("C0: 1024 to 12288 + 80 x 12288", 1024, 12288, 80, 12288), 1288, 0);
-    print_case(chunk("C0 prefill alone", 1024, 12288, 0, 0), 394, 0);
-    print_case(decode("C0 decode alone", 80, 12288), 917, 0);
-    print_case(chunk("T7': 512 to 16384 + 48 x 16384", 512, 16384, 48, 16384), 1015, 0);
-    print_case(chunk("2048 to 2048 + 384 x 2048", 2048, 2048, 384, 2048), 916, 0);
+    std::printf("%-47s %8s %6s %6s |%8s%8s%8s%8s%8s%8s | %s\n",
+                "case, 32/8 heads of 128 unless R CH L P", "us", "TB/s", "TFLOP", "together",
+                "apart", "to best", "unfused", "FA3", "cascade", "items");
+    Summary summary;
+    int first = 1;
+    if (argc > 2 && std::string(argv[1]) == "--only") {
+        summary.only = argv[2];
+        first = 3;
+    }
+    if (argc == first) time_group("table", &summary);
+    for (int i = first; i < argc; ++i) time_group(argv[i], &summary);
+    std::printf(
+        "%d cases; chosen over the better of together and apart: worst %.2f (%s), above 1.03: "
+        "%d; faster than the best peer: %d of %d\n",
+        summary.cases, summary.worst, summary.worst_name.c_str(), summary.slower, summary.beaten,
+        summary.peers);
     return 0;
 }

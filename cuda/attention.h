@@ -20,6 +20,7 @@ namespace batchllm::cuda {
 
 inline constexpr int kPageKeys = 64;
 inline constexpr int kMatrixRows = 128; // query rows of a matrix item
+inline constexpr int kNarrowRows = 64;  // up to so many, one reads its keys once at half the work
 inline constexpr int kStreamRows = 16;  // of a stream item
 
 // A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
@@ -35,8 +36,8 @@ struct AttentionItem {
     int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
     int32_t min_position; // of the query tokens
     int32_t max_position;
-    int32_t partial; // nonzero: some of its rows have slots
-    int32_t reserved;
+    int32_t partial;       // nonzero: some of its rows have slots
+    int32_t once;          // bit s: no other item reads the keys of stretch s
     KeyStretch stretch[2]; // keys 0: none
 };
 
@@ -71,13 +72,16 @@ struct AttentionArguments {
     int32_t matrix_items, stream_items;
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
-    float *partial_out;           // [slots, heads, head_dim] f32, each normalised
-    float *partial_lse;           // [slots, heads] base 2
-    int32_t *arrivals;            // [tokens, kv_heads] zero; left zero
-    int32_t *queues;              // [4] zero; left zero
+    const int32_t *merged;        // [merged_count] tokens whose partials are to be merged
+    int32_t merged_count;
+    float *partial_out; // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse; // [slots, heads] base 2
+    int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
+    int32_t *queues;    // [4] zero; left zero
 };
 
-// Enqueues the launch. Pointers are to device memory. Takes sms CTAs.
+// Enqueues the launch. Pointers are to device memory. Takes sms CTAs, which wait for one another: at
+// most as many as the device has SMs.
 cudaError_t launch_attention(const AttentionArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

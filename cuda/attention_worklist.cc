@@ -11,7 +11,11 @@ int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 // An item before it is split: query tokens and the stretches that they see.
 struct Draft {
     std::vector<int32_t> tokens;
-    std::vector<KeyStretch> stretches;
+    struct Read {
+        KeyStretch stretch;
+        int32_t node;
+    };
+    std::vector<Read> stretches;
     int32_t min_position;
     int32_t max_position;
     bool matrix;
@@ -22,7 +26,8 @@ class Builder {
     Builder(std::span<const AttentionNode> nodes, int32_t tokens, const WorklistOptions &options)
         : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
           matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
-          counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)) {
+          counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)),
+          readers_(nodes.size()), reads_(nodes.size()) {
         for (const AttentionNode &node : nodes) {
             for (int32_t t = 0; t < node.token_count; ++t) {
                 positions_[static_cast<size_t>(node.token_begin + t)] =
@@ -47,67 +52,86 @@ class Builder {
         return {node.page_begin, node.keys, node.start};
     }
 
-    double stream_time(int64_t keys) const {
-        return static_cast<double>(keys) / kPageKeys * options_.stream_us * options_.head_dim / 128;
+    void read(Draft *draft, int32_t node, int32_t keys) {
+        KeyStretch stretch = stretch_of(node);
+        stretch.keys = keys;
+        draft->stretches.push_back({stretch, node});
+        ++reads_[static_cast<size_t>(node)];
     }
-    double matrix_time(int64_t keys) const {
-        return static_cast<double>(keys) / 128 * options_.matrix_us * options_.head_dim / 128;
+
+    // SM time of an item of `tokens` query tokens.
+    double time_of(bool matrix, size_t tokens, int64_t keys) const {
+        const double pages = static_cast<double>(keys) / kPageKeys * options_.head_dim / 128;
+        if (!matrix) return pages * options_.stream_us;
+        return static_cast<int32_t>(tokens) * ratio_ > kNarrowRows ? pages * options_.wide_us / 2
+                                                                   : pages * options_.narrow_us;
     }
 
     // For each node with several decoding descendants: do they read it together?
     void share_prefixes() {
         shared_.assign(nodes_.size(), false);
-        std::vector<std::vector<int32_t>> below(nodes_.size()); // decoding nodes under each node
-        for (size_t i = 0; i < nodes_.size(); ++i) {
-            const AttentionNode &node = nodes_[i];
+        if (!options_.share) return;
+        std::vector<std::vector<int32_t>> below(nodes_.size()); // decoding tokens under each node
+        for (const AttentionNode &node : nodes_) {
             if (node.token_count == 0 || !decodes(node)) continue;
             for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
-                below[static_cast<size_t>(up)].push_back(static_cast<int32_t>(i));
+                for (int32_t t = 0; t < node.token_count; ++t) {
+                    below[static_cast<size_t>(up)].push_back(node.token_begin + t);
+                }
+                ++readers_[static_cast<size_t>(up)];
             }
         }
+        double saved = 0; // SM time
         for (size_t i = 0; i < nodes_.size(); ++i) {
-            if (below[i].size() < 2 || !options_.share) continue;
-            const AttentionNode &prefix = nodes_[i];
-            int32_t tokens = 0;
-            for (const int32_t n : below[i]) tokens += nodes_[static_cast<size_t>(n)].token_count;
-            const double apart = stream_time(prefix.keys) * static_cast<double>(below[i].size());
-            const double pieces = tokens <= stream_tokens_ ? 1 : ceil_div(tokens, matrix_tokens_);
-            const double read =
-                tokens <= stream_tokens_ ? stream_time(prefix.keys) : matrix_time(prefix.keys);
-            const double together =
-                pieces * (read + options_.item_us) + 2 * tokens * ratio_ * options_.merge_us;
-            if (together >= apart) continue;
+            if (readers_[i] < 2) continue;
+            const size_t tokens = below[i].size();
+            const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
+            const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
+            const int32_t keys = nodes_[i].keys;
+            double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
+            for (size_t first = 0; first < tokens; first += each) {
+                together +=
+                    time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;
+            }
+            const double gain = readers_[i] * time_of(false, 1, keys) - together;
+            if (gain <= 0 && !options_.always_share) continue;
             shared_[i] = true;
-            std::vector<int32_t> stacked;
-            for (const int32_t n : below[i]) {
-                const AttentionNode &node = nodes_[static_cast<size_t>(n)];
-                for (int32_t t = 0; t < node.token_count; ++t)
-                    stacked.push_back(node.token_begin + t);
-            }
-            const int32_t each = tokens <= stream_tokens_ ? stream_tokens_ : matrix_tokens_;
-            for (int32_t first = 0; first < tokens; first += each) {
-                const int32_t last = std::min(tokens, first + each);
-                Draft draft{{stacked.begin() + first, stacked.begin() + last},
-                            {stretch_of(static_cast<int32_t>(i))},
-                            0,
-                            0,
-                            tokens > stream_tokens_};
-                // Every query stands after the whole prefix: nothing of it is masked.
-                draft.min_position = prefix.start + prefix.keys;
-                draft.max_position = options_.window > 0 ? INT32_MAX : draft.min_position;
-                drafts_.push_back(std::move(draft));
-            }
+            saved += gain;
+        }
+        if (saved * options_.kv_heads / options_.sms < options_.share_us &&
+            !options_.always_share) {
+            shared_.assign(nodes_.size(), false);
+        }
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            if (shared_[i]) stack(static_cast<int32_t>(i), below[i]);
+        }
+    }
+
+    // The items of a prefix that `tokens` read together.
+    void stack(int32_t index, const std::vector<int32_t> &tokens) {
+        const AttentionNode &prefix = nodes_[static_cast<size_t>(index)];
+        const bool matrix = static_cast<int32_t>(tokens.size()) > stream_tokens_;
+        const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
+        for (size_t first = 0; first < tokens.size(); first += each) {
+            const size_t count = std::min(each, tokens.size() - first);
+            Draft draft;
+            draft.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(first),
+                                tokens.begin() + static_cast<ptrdiff_t>(first + count));
+            draft.matrix = matrix;
+            // Every query stands after the whole prefix: nothing of it is masked.
+            draft.min_position = prefix.start + prefix.keys;
+            draft.max_position = options_.window > 0 ? INT32_MAX : draft.min_position;
+            read(&draft, index, prefix.keys);
+            drafts_.push_back(std::move(draft));
         }
     }
 
     void own_items(int32_t index) {
         const AttentionNode &node = nodes_[static_cast<size_t>(index)];
         const bool decode = decodes(node);
-        std::vector<KeyStretch> context; // oldest first
+        std::vector<int32_t> context; // nodes, oldest first
         for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
-            if (!decode || !shared_[static_cast<size_t>(up)]) {
-                context.insert(context.begin(), stretch_of(up));
-            }
+            if (!decode || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
         }
         const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
         const int32_t before = node.keys - node.token_count;
@@ -118,8 +142,8 @@ class Builder {
             for (int32_t t = first; t < last; ++t) draft.tokens.push_back(node.token_begin + t);
             draft.min_position = node.start + before + first;
             draft.max_position = node.start + before + last - 1;
-            draft.stretches = context;
-            draft.stretches.push_back({node.page_begin, before + last, node.start});
+            for (const int32_t n : context) read(&draft, n, nodes_[static_cast<size_t>(n)].keys);
+            read(&draft, index, before + last);
             drafts_.push_back(std::move(draft));
         }
     }
@@ -128,13 +152,14 @@ class Builder {
     void clip(Draft *draft) const {
         if (options_.window <= 0) return;
         const int32_t low = draft->min_position - options_.window + 1;
-        std::vector<KeyStretch> kept;
-        for (KeyStretch s : draft->stretches) {
+        std::vector<Draft::Read> kept;
+        for (Draft::Read read : draft->stretches) {
+            KeyStretch &s = read.stretch;
             const int32_t pages = std::clamp((low - s.start) / kPageKeys, 0, s.keys / kPageKeys);
             s.page_begin += pages;
             s.start += pages * kPageKeys;
             s.keys -= pages * kPageKeys;
-            if (s.keys > 0) kept.push_back(s);
+            if (s.keys > 0) kept.push_back(read);
         }
         draft->stretches = std::move(kept);
     }
@@ -142,12 +167,12 @@ class Builder {
     void emit(Worklist *out) {
         double total = 0;
         std::vector<double> times(drafts_.size());
+        std::vector<int64_t> lengths(drafts_.size());
         for (size_t i = 0; i < drafts_.size(); ++i) {
-            clip(&drafts_[i]);
-            int64_t keys = 0;
-            for (const KeyStretch &s : drafts_[i].stretches) keys += s.keys;
-            times[i] =
-                (drafts_[i].matrix ? matrix_time(keys) : stream_time(keys)) + options_.item_us;
+            Draft &draft = drafts_[i];
+            clip(&draft);
+            for (const Draft::Read &read : draft.stretches) lengths[i] += read.stretch.keys;
+            times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) + options_.item_us;
             total += times[i];
         }
         const double share = total * options_.kv_heads / options_.sms;
@@ -156,15 +181,19 @@ class Builder {
             double time;
         };
         std::vector<Timed> queues[2];
-        std::vector<std::pair<int32_t, int32_t>> covers; // (row index, token)
         out->rows.clear();
         for (size_t i = 0; i < drafts_.size(); ++i) {
             const Draft &draft = drafts_[i];
-            int64_t keys = 0;
-            for (const KeyStretch &s : draft.stretches) keys += s.keys;
-            const double limit = draft.matrix
-                                     ? std::max(share / options_.matrix_split, matrix_time(512))
-                                     : std::max(share / options_.stream_split, stream_time(256));
+            auto time = [&](int64_t keys) {
+                return time_of(draft.matrix, draft.tokens.size(), keys);
+            };
+            const double limit =
+                std::max(share / (draft.matrix ? options_.matrix_split : options_.stream_split),
+                         time(draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ >
+                                                  kNarrowRows
+                                  ? 512
+                                  : 256));
+            const int64_t keys = lengths[i];
             const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
             const int64_t per_part = (keys + parts - 1) / parts;
             const int32_t part_keys =
@@ -172,20 +201,21 @@ class Builder {
             // Cut the stretches into items of at most two stretches and about part_keys keys.
             size_t at = 0;
             int32_t used = 0; // keys of stretch `at` already given out
-            bool first = true;
-            while (at < draft.stretches.size() || first) {
+            while (at < draft.stretches.size()) {
                 AttentionItem item{};
                 item.min_position = draft.min_position;
                 item.max_position = draft.max_position;
                 int32_t room = part_keys;
                 int32_t filled = 0;
                 for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
-                    const KeyStretch &s = draft.stretches[at];
+                    const KeyStretch &s = draft.stretches[at].stretch;
                     int32_t take = std::min(room, s.keys - used);
                     // Never cut inside a tile, nor leave a rest of less than one.
                     if (take < s.keys - used) take = ceil_div(take, 128) * 128;
                     if (s.keys - used - take < 128) take = s.keys - used;
                     take = std::min(take, s.keys - used);
+                    const bool once = reads_[static_cast<size_t>(draft.stretches[at].node)] == 1;
+                    item.once |= static_cast<int32_t>(once) << k;
                     item.stretch[k] = {s.page_begin + used / kPageKeys, take, s.start + used};
                     used += take;
                     room -= take;
@@ -201,17 +231,17 @@ class Builder {
                     ++counts_[static_cast<size_t>(token)];
                     out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
                 }
-                queues[draft.matrix ? 0 : 1].push_back(
-                    {item, draft.matrix ? matrix_time(filled) : stream_time(filled)});
-                first = false;
+                queues[draft.matrix ? 0 : 1].push_back({item, time(filled)});
             }
         }
         // Tokens that several items cover: each gets its slots, in the order of the items.
         out->partials.assign(counts_.size(), {0, 0});
+        out->merged.clear();
         out->slots = 0;
         for (size_t t = 0; t < counts_.size(); ++t) {
             if (counts_[t] < 2) continue;
             out->partials[t] = {out->slots, counts_[t]};
+            out->merged.push_back(static_cast<int32_t>(t));
             out->slots += counts_[t];
         }
         std::vector<int32_t> given(counts_.size(), 0);
@@ -243,6 +273,8 @@ class Builder {
     int32_t stream_tokens_;
     std::vector<int32_t> counts_; // [tokens] items that cover each
     std::vector<int32_t> positions_;
+    std::vector<int32_t> readers_; // [nodes] decoding nodes below each
+    std::vector<int32_t> reads_;   // [nodes] drafts that read its keys
     std::vector<bool> shared_;
     std::vector<Draft> drafts_;
 };

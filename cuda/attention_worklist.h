@@ -28,14 +28,20 @@ struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;
     int32_t sms = 132;
-    // Modelled costs on one of the sms SMs, measured by bench/attention.
-    double matrix_us = 1.7;  // 128 query rows x 128 keys
-    double stream_us = 0.9;  // 64 keys
+    // Modelled costs on one of the sms SMs, measured by bench/attention; a key read by several items
+    // comes from L2.
+    double wide_us = 2.0;    // 128 keys of a matrix item of more than kNarrowRows query rows
+    double narrow_us = 0.6;  // 64 keys of one of fewer
+    double stream_us = 0.55; // 64 keys
     double item_us = 1.5;    // start and end of a job
-    double merge_us = 0.02;  // writing and merging one partial row of one head
+    double merge_us = 0.04;  // writing and merging one partial row of one head
+    double share_us = 2.5;   // the launch ends so much later if it has partials to merge
     double matrix_split = 2; // no job longer than its queue's share of an SM's time over this
     double stream_split = 4;
-    bool share = true; // false: never stack queries on a shared prefix (ablation)
+    // Whether queries are stacked on a shared prefix: where it is faster, or for comparison never
+    // (share false) or wherever several queries read one.
+    bool share = true;
+    bool always_share = false;
 };
 
 struct Worklist {
@@ -44,6 +50,7 @@ struct Worklist {
     int32_t stream_items = 0;
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
+    std::vector<int32_t> merged;        // tokens with partials
     int32_t slots = 0;                  // partial rows the workspace must hold
 };
 

@@ -52,9 +52,13 @@ __global__ void random_normal(T *to, int64_t count, float mean, float deviation,
 
 // ---- Embedding: reads and writes tokens x hidden ----
 
-template <typename T, typename R>
-__global__ void embed(const T *table, const int32_t *tokens, int32_t hidden, R *residual) {
-    const T *from = table + int64_t{tokens[blockIdx.x]} * hidden;
+template <typename T, typename R> __global__ void embed(const T *table, const int32_t *tokens,
+                                                        const SampleResult *samples, int32_t hidden,
+                                                        R *residual) {
+    int32_t token = tokens[blockIdx.x];
+    // A row whose logits were not finite has no token, and what follows of it does not count.
+    if (token < 0) token = max(samples[-1 - token].token, 0);
+    const T *from = table + int64_t{token} * hidden;
     R *to = residual + int64_t{blockIdx.x} * hidden;
     for (int i = threadIdx.x * kVector; i < hidden; i += blockDim.x * kVector) {
         float x[8];
@@ -65,18 +69,26 @@ __global__ void embed(const T *table, const int32_t *tokens, int32_t hidden, R *
 
 // ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
 
-constexpr int kNormVectors = 4; // a thread's registers hold so many
+constexpr int kNormVectors = 4; // a thread's registers hold at most so many
 
-template <typename R, typename T> __global__ void rms_norm(NormArguments a) {
+// The weights are on their way while the row's sum is made, where registers hold both.
+template <typename R, typename T, int Vectors>
+__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
+    constexpr bool early = Vectors < kNormVectors;
     const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
     const R *x = static_cast<const R *>(a.x) + row * a.hidden;
-    float kept[kNormVectors][8];
+    float kept[Vectors][8], weight[Vectors][8];
     float sum = 0;
 #pragma unroll
-    for (int v = 0; v < kNormVectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
         load8(x + i, kept[v]);
+        if constexpr (early) load8(a.weight + i, weight[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
     }
@@ -90,14 +102,13 @@ template <typename R, typename T> __global__ void rms_norm(NormArguments a) {
     const float scale = rsqrtf(sum / static_cast<float>(a.hidden) + a.epsilon);
     T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
 #pragma unroll
-    for (int v = 0; v < kNormVectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
-        float weight[8];
-        load8(a.weight + i, weight);
+        if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) weight[k] *= kept[v][k] * scale;
-        store8(out + i, weight);
+        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
+        store8(out + i, weight[v]);
     }
 }
 
@@ -132,6 +143,7 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
     const int tasks = (heads * lanes + 31) / 32 * 32;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
     const int slot = a.slots[token];
+    if (slot < 0) return;
     const int key = slot % kPageKeys;
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
     for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
@@ -239,6 +251,16 @@ __global__ void gather(const uint4 *x, const int32_t *rows, uint4 *out, int64_t 
     for (int64_t i = threadIdx.x; i < row_vectors; i += blockDim.x) to[i] = from[i];
 }
 
+__global__ void copies(const __grid_constant__ CopyArguments a) {
+    const auto *from = static_cast<const uint4 *>(a.from[blockIdx.y]);
+    auto *to = static_cast<uint4 *>(a.to[blockIdx.y]);
+    const int64_t vectors = (a.bytes[blockIdx.y] + 15) / 16;
+    const int64_t step = int64_t{gridDim.x} * blockDim.x;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < vectors; i += step) {
+        to[i] = from[i];
+    }
+}
+
 } // namespace
 
 cudaError_t launch_convert(const ConvertArguments &a, cudaStream_t stream) {
@@ -263,14 +285,25 @@ cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float
 }
 
 cudaError_t launch_embed(DType element, DType residual_type, const void *table,
-                         const int32_t *tokens, int32_t count, int32_t hidden, void *residual,
-                         cudaStream_t stream) {
+                         const int32_t *tokens, const SampleResult *samples, int32_t count,
+                         int32_t hidden, void *residual, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         return with_type(residual_type, [&](auto r) {
             embed<<<static_cast<unsigned>(count), 256, 0, stream>>>(
-                static_cast<const decltype(t) *>(table), tokens, hidden,
+                static_cast<const decltype(t) *>(table), tokens, samples, hidden,
                 static_cast<decltype(r) *>(residual));
+            return cudaGetLastError();
+        });
+    });
+}
+
+template <int Vectors>
+cudaError_t launch_norm(const NormArguments &a, int threads, cudaStream_t stream) {
+    return with_type(a.stream_type, [&](auto r) {
+        return with_type(a.element, [&](auto t) {
+            rms_norm<decltype(r), decltype(t), Vectors>
+                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
             return cudaGetLastError();
         });
     });
@@ -278,16 +311,12 @@ cudaError_t launch_embed(DType element, DType residual_type, const void *table,
 
 cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
     if (a.count == 0) return cudaSuccess;
-    const int needed = (a.hidden + kVector * kNormVectors - 1) / (kVector * kNormVectors);
-    const int threads = needed <= 128 ? 128 : needed <= 256 ? 256 : needed <= 512 ? 512 : 1024;
-    if (needed > threads) return cudaErrorInvalidValue;
-    return with_type(a.stream_type, [&](auto r) {
-        return with_type(a.element, [&](auto t) {
-            rms_norm<decltype(r), decltype(t)>
-                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
-            return cudaGetLastError();
-        });
-    });
+    const int vectors = (a.hidden + kVector - 1) / kVector;
+    const auto threads = [&](int each) { return (vectors + each * 32 - 1) / (each * 32) * 32; };
+    if (threads(1) <= 256) return launch_norm<1>(a, threads(1), stream);
+    if (threads(2) <= 512) return launch_norm<2>(a, threads(2), stream);
+    if (threads(kNormVectors) > 1024) return cudaErrorInvalidValue;
+    return launch_norm<kNormVectors>(a, threads(kNormVectors), stream);
 }
 
 cudaError_t launch_rope_table(const int32_t *positions, const float *inverse_frequencies,
@@ -337,6 +366,15 @@ cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t
     if (count == 0) return cudaSuccess;
     gather<<<static_cast<unsigned>(count), 128, 0, stream>>>(
         static_cast<const uint4 *>(x), rows, static_cast<uint4 *>(out), row_bytes / 16);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_copies(const CopyArguments &a, cudaStream_t stream) {
+    if (a.count == 0) return cudaSuccess;
+    int64_t most = 1;
+    for (int32_t i = 0; i < a.count; ++i) most = std::max(most, a.bytes[i] / 16);
+    const dim3 grid(std::min(grid_for(most, 256), 64u), static_cast<unsigned>(a.count));
+    copies<<<grid, 256, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

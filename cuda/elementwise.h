@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
+#include "sampling.h"
 
 namespace batchllm::cuda {
 
@@ -30,11 +31,12 @@ cudaError_t launch_convert(const ConvertArguments &arguments, cudaStream_t strea
 cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float deviation,
                           uint64_t seed, cudaStream_t stream);
 
-// residual[t] = table[tokens[t]]
+// residual[t] = table[tokens[t]]; a token -1 - r stands for the one in samples[r].
 cudaError_t launch_embed(DType element, DType residual_type,
-                         const void *table, // [vocabulary, hidden]
-                         const int32_t *tokens, int32_t count, int32_t hidden, void *residual,
-                         cudaStream_t stream);
+                         const void *table,           // [vocabulary, hidden]
+                         const int32_t *tokens,       // [count]
+                         const SampleResult *samples, // of the batch before; null: no such token
+                         int32_t count, int32_t hidden, void *residual, cudaStream_t stream);
 
 // out[i] = x[rows[i]] / rms(x[rows[i]]) * weight; rows null: i itself.
 struct NormArguments {
@@ -62,7 +64,7 @@ struct RopeArguments {
     const float *q_norm, *k_norm; // [head_dim] or null
     float epsilon;
     const float2 *table;  // [tokens, head_dim / 2] cos, sin
-    const int32_t *slots; // [tokens] page * 64 + key
+    const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
     void *kv;             // the layer's pages
     int32_t tokens, heads, kv_heads, head_dim, padded_dim;
 };
@@ -80,5 +82,15 @@ cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows
 // out[i] = x[rows[i]]; bytes of a row: a multiple of 16
 cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t count,
                           int64_t row_bytes, cudaStream_t stream);
+
+// Up to kMost copies within the device. Addresses are multiples of 16; bytes are rounded up to 16.
+struct CopyArguments {
+    static constexpr int32_t kMost = 16;
+    const void *from[kMost];
+    void *to[kMost];
+    int64_t bytes[kMost];
+    int32_t count;
+};
+cudaError_t launch_copies(const CopyArguments &arguments, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -27,6 +27,9 @@ Forward::Forward(const Model &model, const ForwardOptions &options)
         windows_.back().size = size;
     }
     profile_.on = options.profile;
+    // Plain attention reads the nodes by launch, not by worklist; events are not captured.
+    graphs_.on = options.graphs && options.fused_attention && !options.profile &&
+                 options.element != DType::f32;
 }
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
@@ -77,12 +80,29 @@ Status Forward::allocate() {
         RETURN_IF_ERROR(make(&partial_lse_, slots_ * c.heads * 4, "attention's partials"));
         RETURN_IF_ERROR(make(&arrivals_, (rows_ * c.kv_heads + 4) * 4, "attention's counters"));
     }
+    // What most steps need. Attention's lists are as long as contexts make them.
+    for (const Section section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+        RETURN_IF_ERROR(input_.make(section, 16 * rows_));
+    }
+    for (size_t i = 0; i < windows_.size() && options_.element != DType::f32; ++i) {
+        for (size_t part = 0; part < 4; ++part) {
+            RETURN_IF_ERROR(input_.make(kLists + 4 * i + part, 128 * rows_));
+        }
+    }
+    RETURN_IF_ERROR(make(&samples_, rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
     RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
                               frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
     ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? logits_.data() : nullptr,
-                                    logits_.bytes()));
+                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
+                                    scratch.bytes(), std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
 }
@@ -101,69 +121,129 @@ Status Forward::take_pages(int64_t pages) {
 
 // ---- Host ----
 
-Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, Staging *staging) {
-    tokens_ = static_cast<int64_t>(batch.tokens.size());
-    wanted_count_ = static_cast<int64_t>(wanted.size());
-    ASSIGN_OR_RETURN(token_ids_, staging->add(std::span<const int32_t>(batch.tokens)));
-    ASSIGN_OR_RETURN(positions_, staging->add(std::span<const int32_t>(batch.positions)));
-    ASSIGN_OR_RETURN(page_numbers_, staging->add(std::span<const int32_t>(batch.pages)));
-    ASSIGN_OR_RETURN(wanted_, staging->add(wanted));
-    ASSIGN_OR_RETURN(kv_slots_, staging->add<int32_t>(tokens_));
-    int32_t *slots = staging->at<int32_t>(kv_slots_);
+// values, then the rest up to count.
+template <typename T> Status Forward::stage_section(size_t index, std::span<const T> values,
+                                                    int64_t count, T rest, Staging *staging) {
+    ASSIGN_OR_RETURN(const int64_t place, staging->add<T>(count));
+    T *to = staging->at<T>(place);
+    std::fill(std::copy(values.begin(), values.end(), to), to + count, rest);
+    input_.set(index, place, count * static_cast<int64_t>(sizeof(T)));
+    return {};
+}
+
+Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
+                      Staging *staging) {
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    const auto wanted_tokens = static_cast<int64_t>(wanted.size());
+    tokens_ = padded_rows(tokens);
+    wanted_ = padded_rows(wanted_tokens);
+    plain_tokens_ = tokens;
+    gather_ = wanted_tokens < tokens;
+    sample_rows_ = rows;
+    kv_slots_.resize(batch.tokens.size());
     for (const ContextNode &node : batch.nodes) {
         for (int32_t i = 0; i < node.token_count; ++i) {
             const int32_t key = node.length - node.token_count + i;
-            slots[node.token_begin + i] =
+            kv_slots_[static_cast<size_t>(node.token_begin + i)] =
                 batch.pages[static_cast<size_t>(node.page_begin + key / kPageKeys)] * kPageKeys +
                 key % kPageKeys;
         }
     }
+    const auto section = [&](size_t index, std::span<const int32_t> values, int64_t count,
+                             int32_t rest) {
+        return stage_section(index, values, count, rest, staging);
+    };
+    RETURN_IF_ERROR(section(kTokens, batch.tokens, tokens_, 0));
+    RETURN_IF_ERROR(section(kPositions, batch.positions, tokens_, 0));
+    RETURN_IF_ERROR(section(kPages, batch.pages, static_cast<int64_t>(batch.pages.size()), 0));
+    RETURN_IF_ERROR(section(kWanted, wanted, wanted_, 0));
+    RETURN_IF_ERROR(section(kSlots, kv_slots_, tokens_, -1));
     if (options_.element == DType::f32) {
-        ASSIGN_OR_RETURN(nodes_, staging->add<PlainNode>(static_cast<int64_t>(batch.nodes.size())));
-        ASSIGN_OR_RETURN(node_of_, staging->add<int32_t>(tokens_));
+        plain_nodes_.clear();
+        node_of_.resize(batch.tokens.size());
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
             const ContextNode &node = batch.nodes[n];
-            staging->at<PlainNode>(nodes_)[n] = {node.parent, node.start, node.length,
-                                                 node.page_begin};
-            std::fill_n(staging->at<int32_t>(node_of_) + node.token_begin, node.token_count,
+            plain_nodes_.push_back({node.parent, node.start, node.length, node.page_begin});
+            std::fill_n(node_of_.begin() + node.token_begin, node.token_count,
                         static_cast<int32_t>(n));
         }
-        return {};
+        RETURN_IF_ERROR(stage_section<PlainNode>(
+            kNodes, plain_nodes_, static_cast<int64_t>(plain_nodes_.size()), {}, staging));
+        return section(kNodeOf, node_of_, tokens, 0);
     }
     attention_nodes_.clear();
     for (const ContextNode &node : batch.nodes) {
         attention_nodes_.push_back({node.parent, node.start, node.length, node.token_begin,
                                     node.token_count, node.page_begin});
     }
-    for (Window &window : windows_) {
-        WorklistOptions options;
-        options.heads = config_.heads;
-        options.kv_heads = config_.kv_heads;
-        options.head_dim = padded_dim_;
-        options.window = window.size;
-        options.sms = options_.sms;
-        options.share = options_.share_attention;
-        build_worklist(attention_nodes_, static_cast<int32_t>(tokens_), options, &window.list);
-        if (window.list.slots > slots_) { // more partials than there is room for: split nothing
-            options.matrix_split = options.stream_split = 1e-9;
-            build_worklist(attention_nodes_, static_cast<int32_t>(tokens_), options, &window.list);
-        }
-        if (window.list.slots > slots_) {
-            options.share = false;
-            build_worklist(attention_nodes_, static_cast<int32_t>(tokens_), options, &window.list);
-        }
-        if (window.list.slots > slots_) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
-                         window.list.slots, static_cast<long long>(slots_));
-        }
-        ASSIGN_OR_RETURN(window.items,
-                         staging->add(std::span<const AttentionItem>(window.list.items)));
-        ASSIGN_OR_RETURN(window.rows,
-                         staging->add(std::span<const AttentionRow>(window.list.rows)));
-        ASSIGN_OR_RETURN(window.partials,
-                         staging->add(std::span<const PartialRange>(window.list.partials)));
-    }
+    for (size_t i = 0; i < windows_.size(); ++i) RETURN_IF_ERROR(stage_worklist(i, staging));
     return {};
+}
+
+Status Forward::stage_worklist(size_t index, Staging *staging) {
+    Window &window = windows_[index];
+    const auto tokens = static_cast<int32_t>(kv_slots_.size());
+    WorklistOptions options;
+    options.heads = config_.heads;
+    options.kv_heads = config_.kv_heads;
+    options.head_dim = padded_dim_;
+    options.window = window.size;
+    options.sms = options_.sms;
+    options.share = options_.share_attention;
+    build_worklist(attention_nodes_, tokens, options, &window.list);
+    if (window.list.slots > slots_) { // more partials than there is room for: split nothing
+        options.matrix_split = options.stream_split = 1e-9;
+        build_worklist(attention_nodes_, tokens, options, &window.list);
+    }
+    if (window.list.slots > slots_) {
+        options.share = false;
+        build_worklist(attention_nodes_, tokens, options, &window.list);
+    }
+    if (window.list.slots > slots_) {
+        return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
+                     window.list.slots, static_cast<long long>(slots_));
+    }
+    if (!options_.fused_attention) split_by_kind(&window);
+    const auto add = [&]<typename T>(size_t part, const std::vector<T> &values) {
+        return stage_section<T>(kLists + 4 * index + part, values,
+                                static_cast<int64_t>(values.size()), {}, staging);
+    };
+    RETURN_IF_ERROR(add(0, window.list.items));
+    RETURN_IF_ERROR(add(1, window.list.rows));
+    RETURN_IF_ERROR(add(2, window.list.partials));
+    return add(3, window.list.merged);
+}
+
+// Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
+// the order that it had.
+void Forward::split_by_kind(Window *window) {
+    node_of_.resize(kv_slots_.size());
+    for (size_t n = 0; n < attention_nodes_.size(); ++n) {
+        std::fill_n(node_of_.begin() + attention_nodes_[n].token_begin,
+                    attention_nodes_[n].token_count, static_cast<int32_t>(n));
+    }
+    Worklist &list = window->list;
+    std::vector<AttentionItem> items;
+    window->launches.clear();
+    for (const int kind : {0, 1, 2}) {
+        Window::Launch launch{static_cast<int32_t>(items.size()), 0, 0};
+        for (size_t i = 0; i < list.items.size(); ++i) {
+            const AttentionItem &item = list.items[i];
+            const auto first = list.rows.begin() + item.row_begin;
+            const auto node = [&](const AttentionRow &row) {
+                return node_of_[static_cast<size_t>(row.token)];
+            };
+            const bool matrix = i < static_cast<size_t>(list.matrix_items);
+            const bool together =
+                std::any_of(first, first + item.row_count,
+                            [&](const AttentionRow &row) { return node(row) != node(*first); });
+            if (kind != (together ? 0 : matrix ? 2 : 1)) continue;
+            ++(matrix ? launch.matrix_items : launch.stream_items);
+            items.push_back(item);
+        }
+        if (launch.matrix_items + launch.stream_items > 0) window->launches.push_back(launch);
+    }
+    list.items = std::move(items);
 }
 
 // ---- Device ----
@@ -179,29 +259,78 @@ Status Forward::norm(const void *residual, const int32_t *rows, const float *wei
     return profile_.mark(Part::norm, stream);
 }
 
-Status Forward::run(const Staging &staging, cudaStream_t stream) {
-    RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
-    RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
-                                staging.on_device<int32_t>(token_ids_),
-                                static_cast<int32_t>(tokens_), config_.hidden, residual_.data(),
-                                stream));
-    RETURN_IF_CUDA(launch_rope_table(staging.on_device<int32_t>(positions_),
-                                     frequencies_.as<float>(), static_cast<int32_t>(tokens_),
-                                     config_.head_dim / 2, rope_table_.as<float2>(), stream));
-    RETURN_IF_ERROR(profile_.mark(Part::input, stream));
-    for (size_t i = 0; i < weights_.layers.size(); ++i) {
-        RETURN_IF_ERROR(layer(i, staging, stream));
+// Memory for the step, where it needs more than any before it. Graphs know the old addresses.
+Status Forward::reserve(cudaStream_t stream) {
+    ASSIGN_OR_RETURN(bool moved, input_.reserve(stream));
+    const auto bytes = sample_rows_ * static_cast<int64_t>(sizeof(SampleResult));
+    if (samples_.bytes() < bytes) {
+        ASSIGN_OR_RETURN(DeviceMemory samples, DeviceMemory::create(2 * bytes, "samples"));
+        if (samples_.bytes() > 0) { // the batch before may be fed from it
+            RETURN_IF_CUDA(cudaMemcpyAsync(samples.data(), samples_.data(),
+                                           static_cast<size_t>(samples_.bytes()),
+                                           cudaMemcpyDeviceToDevice, stream));
+        }
+        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+        samples_ = std::move(samples);
+        moved = true;
     }
+    if (moved) graphs_.clear();
     return {};
 }
 
-Status Forward::layer(size_t index, const Staging &staging, cudaStream_t stream) {
+Status Forward::run(const Staging &staging, cudaStream_t stream) {
+    RETURN_IF_ERROR(reserve(stream));
+    RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
+    RETURN_IF_ERROR(input_.fill(staging, stream));
+    bool due = false;
+    Graph *graph = graphs_.find({tokens_, wanted_, gather_}, &due);
+    if (graph == nullptr && due) {
+        // What cannot be captured can still be launched.
+        Status captured = graphs_.begin(stream);
+        if (captured.ok()) captured = launch(stream);
+        if (captured.ok()) {
+            Result<Graph *> made = graphs_.end(stream);
+            if (made.ok()) {
+                graph = *made;
+            } else {
+                captured = made.status();
+            }
+        }
+        if (!captured.ok()) graphs_.give_up(stream);
+    }
+    return graph != nullptr ? replay(graph, stream) : launch(stream);
+}
+
+Status Forward::replay(Graph *graph, cudaStream_t stream) {
+    for (size_t i = 0; i < graph->marked(); ++i) {
+        const AttentionArguments arguments = attention_arguments(i);
+        RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
+    }
+    return graph->replay(stream);
+}
+
+Status Forward::launch(cudaStream_t stream) {
+    RETURN_IF_CUDA(launch_embed(
+        options_.element, options_.residual, weights_.embedding, input_.at<int32_t>(kTokens),
+        samples(), static_cast<int32_t>(tokens_), config_.hidden, residual_.data(), stream));
+    RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions), frequencies_.as<float>(),
+                                     static_cast<int32_t>(tokens_), config_.head_dim / 2,
+                                     rope_table_.as<float2>(), stream));
+    RETURN_IF_ERROR(profile_.mark(Part::input, stream));
+    for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
+    return {};
+}
+
+std::byte *Forward::kv_of(size_t layer) const {
+    return kv_.data() + static_cast<int64_t>(layer) * pages_ * (page_bytes() / config_.layers);
+}
+
+Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     RETURN_IF_ERROR(norm(residual_.data(), nullptr, w.input_norm, tokens_, stream));
     RETURN_IF_ERROR(
         linear_->run(w.qkv, normed_.data(), tokens_, qkv_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
-    const int64_t layer_bytes = pages_ * (page_bytes() / config_.layers);
     const RopeArguments rope{options_.element,
                              qkv_.data(),
                              w.qkv_bias,
@@ -209,8 +338,8 @@ Status Forward::layer(size_t index, const Staging &staging, cudaStream_t stream)
                              w.k_norm,
                              static_cast<float>(config_.norm_epsilon),
                              rope_table_.as<float2>(),
-                             staging.on_device<int32_t>(kv_slots_),
-                             kv_.data() + static_cast<int64_t>(index) * layer_bytes,
+                             input_.at<int32_t>(kSlots),
+                             kv_of(index),
                              static_cast<int32_t>(tokens_),
                              config_.heads,
                              config_.kv_heads,
@@ -220,16 +349,16 @@ Status Forward::layer(size_t index, const Staging &staging, cudaStream_t stream)
     RETURN_IF_ERROR(profile_.mark(Part::rope, stream));
 
     const bool last = index + 1 == weights_.layers.size();
-    if (last && wanted_count_ == 0) return {};
-    RETURN_IF_ERROR(attention(index, staging, stream));
+    if (last && wanted_ == 0) return {};
+    RETURN_IF_ERROR(attention(index, stream));
     RETURN_IF_ERROR(profile_.mark(Part::attention, stream));
 
     void *residual = residual_.data();
     const void *attended = attended_.data();
     int64_t rows = tokens_;
-    if (last && wanted_count_ < tokens_) {
-        const int32_t *wanted = staging.on_device<int32_t>(wanted_);
-        const auto count = static_cast<int32_t>(wanted_count_);
+    if (last && gather_) {
+        const int32_t *wanted = input_.at<int32_t>(kWanted);
+        const auto count = static_cast<int32_t>(wanted_);
         RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(), count,
                                      config_.hidden * dtype_bytes(options_.residual), stream));
         RETURN_IF_CUDA(launch_gather(
@@ -237,7 +366,7 @@ Status Forward::layer(size_t index, const Staging &staging, cudaStream_t stream)
             int64_t{config_.heads} * padded_dim_ * dtype_bytes(options_.element), stream));
         residual = last_.data();
         attended = qkv_.data();
-        rows = wanted_count_;
+        rows = wanted_;
     }
     RETURN_IF_ERROR(linear_->run(w.o, attended, rows, residual, options_.residual, true, stream));
     RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.o_bias,
@@ -249,53 +378,76 @@ Status Forward::layer(size_t index, const Staging &staging, cudaStream_t stream)
     return norm(residual, nullptr, weights_.final_norm, rows, stream);
 }
 
-Status Forward::attention(size_t index, const Staging &staging, cudaStream_t stream) {
-    const int64_t layer_bytes = pages_ * (page_bytes() / config_.layers);
-    const std::byte *kv = kv_.data() + static_cast<int64_t>(index) * layer_bytes;
-    const int32_t window = config_.window(static_cast<int32_t>(index));
-    const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-    if (options_.element == DType::f32) {
-        const PlainAttentionArguments arguments{static_cast<int32_t>(tokens_),
-                                                config_.heads,
-                                                config_.kv_heads,
-                                                padded_dim_,
-                                                scale,
-                                                window,
-                                                qkv_.as<float>(),
-                                                qkv_rows_,
-                                                attended_.as<float>(),
-                                                reinterpret_cast<const float *>(kv),
-                                                staging.on_device<int32_t>(page_numbers_),
-                                                staging.on_device<PlainNode>(nodes_),
-                                                staging.on_device<int32_t>(node_of_),
-                                                staging.on_device<int32_t>(positions_)};
-        return check_cuda(launch_plain_attention(arguments, stream), "attention");
-    }
+AttentionArguments Forward::attention_arguments(size_t layer) const {
+    const int32_t size = config_.window(static_cast<int32_t>(layer));
     const auto found = std::find_if(windows_.begin(), windows_.end(),
-                                    [&](const Window &w) { return w.size == window; });
+                                    [&](const Window &window) { return window.size == size; });
+    const size_t lists = kLists + 4 * static_cast<size_t>(found - windows_.begin());
     AttentionArguments a{};
     a.type = options_.element == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
     a.heads = config_.heads;
     a.kv_heads = config_.kv_heads;
     a.head_dim = padded_dim_;
-    a.scale = scale;
-    a.window = window;
+    a.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+    a.window = size;
     a.q = qkv_.data();
     a.q_stride = qkv_rows_;
     a.out = attended_.data();
     a.out_stride = int64_t{config_.heads} * padded_dim_;
-    a.kv = kv;
-    a.pages = staging.on_device<int32_t>(page_numbers_);
-    a.items = staging.on_device<AttentionItem>(found->items);
+    a.kv = kv_of(layer);
+    a.pages = input_.at<int32_t>(kPages);
+    a.items = input_.at<AttentionItem>(lists);
     a.matrix_items = found->list.matrix_items;
     a.stream_items = found->list.stream_items;
-    a.rows = staging.on_device<AttentionRow>(found->rows);
-    a.partials = staging.on_device<PartialRange>(found->partials);
+    a.rows = input_.at<AttentionRow>(lists + 1);
+    a.partials = input_.at<PartialRange>(lists + 2);
+    a.merged = input_.at<int32_t>(lists + 3);
+    a.merged_count = static_cast<int32_t>(found->list.merged.size());
     a.partial_out = partial_out_.as<float>();
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
     a.queues = a.arrivals + rows_ * config_.kv_heads;
-    return check_cuda(launch_attention(a, options_.sms, stream), "attention");
+    return a;
+}
+
+Status Forward::attention(size_t index, cudaStream_t stream) {
+    if (options_.element == DType::f32) return plain_attention(index, stream);
+    AttentionArguments a = attention_arguments(index);
+    if (options_.fused_attention) {
+        RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
+        return graphs_.mark(stream);
+    }
+    const AttentionItem *items = a.items;
+    const int32_t merged_count = a.merged_count;
+    for (const Window &window : windows_) {
+        if (window.size != a.window) continue;
+        for (const Window::Launch &some : window.launches) {
+            a.items = items + some.begin;
+            a.matrix_items = some.matrix_items;
+            a.stream_items = some.stream_items;
+            a.merged_count = &some == &window.launches.back() ? merged_count : 0;
+            RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
+        }
+    }
+    return {};
+}
+
+Status Forward::plain_attention(size_t index, cudaStream_t stream) {
+    const PlainAttentionArguments arguments{static_cast<int32_t>(plain_tokens_),
+                                            config_.heads,
+                                            config_.kv_heads,
+                                            padded_dim_,
+                                            1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                                            config_.window(static_cast<int32_t>(index)),
+                                            qkv_.as<float>(),
+                                            qkv_rows_,
+                                            attended_.as<float>(),
+                                            reinterpret_cast<const float *>(kv_of(index)),
+                                            input_.at<int32_t>(kPages),
+                                            input_.at<PlainNode>(kNodes),
+                                            input_.at<int32_t>(kNodeOf),
+                                            input_.at<int32_t>(kPositions)};
+    return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 
 Status Forward::feed_forward(const DeviceLayer &w, void *residual, int64_t rows,
@@ -319,6 +471,23 @@ Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream
     RETURN_IF_ERROR(
         linear_->run(weights_.lm_head, x, count, logits_.data(), DType::f32, false, stream));
     return profile_.mark(Part::logits, stream);
+}
+
+Status Forward::prepare(cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[0];
+    const DType element = options_.element;
+    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
+        RETURN_IF_ERROR(linear_->prepare(w.qkv, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.o, attended_.data(), rows, options_.residual, true, stream));
+        RETURN_IF_ERROR(linear_->prepare(w.gate_up, normed_.data(), rows, element, false, stream));
+        RETURN_IF_ERROR(
+            linear_->prepare(w.down, activated_.data(), rows, options_.residual, true, stream));
+        if (rows > logits_rows_) continue;
+        RETURN_IF_ERROR(
+            linear_->prepare(weights_.lm_head, normed_.data(), rows, DType::f32, false, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
 }
 
 Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {

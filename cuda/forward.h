@@ -3,19 +3,27 @@
 // The residual stream is added to by the products themselves (y += x W^T), so that a layer is: norm,
 // QKV, rope and KV write, attention, O, norm, gate and up, SwiGLU, down. After the last layer's
 // attention only the wanted tokens go on.
+//
+// Numbers of tokens and wanted tokens are rounded up (padded_rows): the rows beyond the batch are
+// computed from token 0 or from what is left of another step, write no keys, and are never read. Steps
+// of one rounded shape are the same launches, which graphs replay.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention_plain.h"
 #include "attention_worklist.h"
 #include "backend/backend.h"
+#include "graphs.h"
 #include "linear.h"
 #include "profile.h"
+#include "sampling.h"
 #include "staging.h"
+#include "step_input.h"
 #include "weights.h"
 
 namespace batchllm::cuda {
@@ -24,8 +32,12 @@ struct ForwardOptions {
     DType element = DType::bf16;
     DType residual = DType::bf16; // element's type or f32
     int64_t step_tokens = 0;
-    bool tune = false;
+    bool tune = true;
+    std::string tuning_cache; // a path; none; "": the default
+    std::string device;       // its name
     bool share_attention = true;
+    bool fused_attention = true; // false: one launch a kind of item
+    bool graphs = true;
     bool random_weights = false;
     bool profile = false;
     uint64_t seed = 0;
@@ -42,7 +54,9 @@ class Forward {
     Status take_pages(int64_t pages);
 
     // Host: adds the batch to the staging buffer. wanted: tokens whose logits are wanted, ascending.
-    Status stage(const TokenBatch &batch, std::span<const int32_t> wanted, Staging *staging);
+    // rows: of logits.
+    Status stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
+                 Staging *staging);
     // Device: enqueues everything up to the last layer's result. The staged batch has been sent.
     Status run(const Staging &staging, cudaStream_t stream);
     // Logits of wanted tokens [first, first + count), first a multiple of logits_rows(), count at most
@@ -51,35 +65,61 @@ class Forward {
     int64_t logits_rows() const { return logits_rows_; }
     int64_t logits_stride() const { return weights_.lm_head.rows; }
     float *logits() const { return logits_.as<float>(); }
+    // [rows] what the batch sampled, by logits row, for the next one's fed tokens.
+    SampleResult *samples() const { return samples_.as<SampleResult>(); }
 
+    // Chooses the algorithms of all numbers of rows, which is otherwise done as they come.
+    Status prepare(cudaStream_t stream);
     // The linear layers alone, on whatever the buffers hold: for measuring their rate.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
 
+    // Something that people should know, or "".
+    const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
+    const Graphs &graphs() const { return graphs_; }
     const Worklist &worklist() const { return windows_[0].list; }
 
   private:
     Forward(const Model &model, const ForwardOptions &options);
     Status allocate();
-    Status layer(size_t index, const Staging &staging, cudaStream_t stream);
-    Status attention(size_t index, const Staging &staging, cudaStream_t stream);
+    template <typename T> Status stage_section(size_t index, std::span<const T> values,
+                                               int64_t count, T rest, Staging *staging);
+    Status stage_worklist(size_t window, Staging *staging);
+    Status reserve(cudaStream_t stream);
+    Status launch(cudaStream_t stream);
+    Status replay(Graph *graph, cudaStream_t stream);
+    Status layer(size_t index, cudaStream_t stream);
+    Status attention(size_t index, cudaStream_t stream);
+    Status plain_attention(size_t index, cudaStream_t stream);
+    AttentionArguments attention_arguments(size_t layer) const;
+    std::byte *kv_of(size_t layer) const;
     Status feed_forward(const DeviceLayer &weights, void *residual, int64_t rows,
                         cudaStream_t stream);
     Status norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
                 cudaStream_t stream);
 
-    // The attention work of the layers with one window, and where it is staged.
+    // A step's input. Behind these, each window's items, rows, partials and
+    // merged tokens.
+    enum Section : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
+
+    // The attention work of the layers with one window.
     struct Window {
         int32_t size = 0; // positions; 0: all
         Worklist list;
-        int64_t items = 0, rows = 0, partials = 0;
+        // Not fused: launches, each with some of the items.
+        struct Launch {
+            int32_t begin, matrix_items, stream_items;
+        };
+        std::vector<Launch> launches;
     };
+    void split_by_kind(Window *window);
 
     const ModelConfig &config_;
     ForwardOptions options_;
     int32_t padded_dim_;
     int64_t qkv_rows_;
     DeviceWeights weights_;
+    std::string warning_;
     std::unique_ptr<Linear> linear_;
     Profile profile_;
 
@@ -102,12 +142,19 @@ class Forward {
     DeviceMemory arrivals_;    // [rows, kv_heads], then queues [4]: zero between launches
     DeviceMemory kv_;          // [layers][pages]...
 
-    // Of the staged step.
-    int64_t tokens_ = 0, wanted_count_ = 0;
-    int64_t token_ids_ = 0, positions_ = 0, kv_slots_ = 0, page_numbers_ = 0, wanted_ = 0;
-    int64_t nodes_ = 0, node_of_ = 0; // f32 alone
+    DeviceMemory samples_; // [logits rows] SampleResult
+
+    // Of the staged step. Rounded up, but for those of plain attention.
+    int64_t tokens_ = 0, wanted_ = 0, plain_tokens_ = 0;
+    bool gather_ = false; // not all tokens are wanted
+    int64_t sample_rows_ = 0;
+    StepInput input_;
+    Graphs graphs_;
     std::vector<Window> windows_;
     std::vector<AttentionNode> attention_nodes_;
+    std::vector<int32_t> kv_slots_;
+    std::vector<PlainNode> plain_nodes_;
+    std::vector<int32_t> node_of_; // [tokens]
 };
 
 } // namespace batchllm::cuda

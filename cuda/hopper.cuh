@@ -60,6 +60,20 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
         "l"(source), "r"(bytes), "r"(barrier)
         : "memory");
 }
+// The same, of bytes that nobody else will read soon: L2 is to drop them first.
+__device__ __forceinline__ void bulk_copy_once(uint32_t destination, const void *source,
+                                               uint32_t bytes, uint32_t barrier,
+                                               uint64_t evict_first) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+                 "l"(source), "r"(bytes), "r"(barrier), "l"(evict_first)
+                 : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 // Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -70,12 +84,12 @@ __device__ __forceinline__ void async_proxy_fence() {
 // Operand in shared memory in rows of 128 bytes (64 elements), 128-byte swizzle, 8 rows (1024 bytes)
 // after 8 rows: 16-byte chunk c of row r lies at chunk c ^ (r % 8). The base is aligned to 1024 bytes
 // up to the advance along the row. The same descriptor serves a K-major operand (row = M or N index,
-// 64 elements of K) and an MN-major one of 64 columns (row = K index).
-__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address) {
+// 64 elements of K) and an MN-major one (row = K index), whose next 64 columns lie `columns` bytes on.
+__device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address, uint32_t columns = 16) {
     uint64_t descriptor = (address & 0x3ffff) >> 4;
-    descriptor |= uint64_t(1) << 16;         // leading offset: unused here
-    descriptor |= uint64_t(1024 >> 4) << 32; // stride from 8 rows to the next 8
-    descriptor |= uint64_t(1) << 62;         // 128-byte swizzle
+    descriptor |= uint64_t(columns >> 4) << 16; // leading offset: unused by a K-major operand
+    descriptor |= uint64_t(1024 >> 4) << 32;    // stride from 8 rows to the next 8
+    descriptor |= uint64_t(1) << 62;            // 128-byte swizzle
     return descriptor;
 }
 
@@ -93,6 +107,7 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define R32(d, i) R8(d, i), R8(d, i + 8), R8(d, i + 16), R8(d, i + 24)
+#define LIST16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define LIST32                                                                                     \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
     "%25,%26,%27,%28,%29,%30,%31"
@@ -101,8 +116,16 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
            "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
 // wgmma_ss: d[64 x N] (+)= A[64 x 16] B[16 x N], both from shared memory, K-major; accumulate 0
-// overwrites. wgmma_rs: d[64 x 64] += A[64 x 16] B[16 x 64], A in registers, B N-major.
+// overwrites. wgmma_rs: d[64 x N] += A[64 x 16] B[16 x N], A in registers, B N-major.
 #define WGMMA(TYPE, CPP)                                                                           \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[16], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" LIST16       \
+                     "}, %16, %17, p, 1, 1, 0, 0;\n}"                                              \
+                     : R8(d, 0), R8(d, 8)                                                          \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
     __device__ __forceinline__ void wgmma_ss(float(&d)[32], uint64_t a, uint64_t b,                \
                                              int accumulate, CPP) {                                \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                  \
@@ -123,6 +146,12 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
                      "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
                      : R32(d, 0)                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[64], const uint32_t *a, uint64_t b, CPP) {  \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
+                     "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
+                     : R32(d, 0), R32(d, 32)                                                       \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
 WGMMA("bf16", __nv_bfloat16)

@@ -1,9 +1,12 @@
 // y = x W^T (+ y) by cuBLASLt, accumulated in f32. Algorithms are chosen once for a shape and kept:
-// the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as
-// timed on the device (a result's last bits may then depend on the choice).
+// the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
+// on the device at the least number of rows of a range, whichever of the range comes first. A result's
+// last bits may depend on the choice; choices that are known (tuning_cache.h) are not made again.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device.h"
+#include "tuning_cache.h"
 
 namespace batchllm::cuda {
 
@@ -29,7 +33,8 @@ int64_t padded_rows(int64_t rows);
 class Linear {
   public:
     // element: of x and W. scratch, of scratch_bytes: where tuning writes results; null: no tuning.
-    static Result<Linear> create(DType element, void *scratch, int64_t scratch_bytes);
+    static Result<Linear> create(DType element, void *scratch, int64_t scratch_bytes,
+                                 TuningCache cache);
     Linear(Linear &&other) noexcept;
     Linear &operator=(Linear &&) = delete;
     ~Linear();
@@ -38,7 +43,13 @@ class Linear {
     Status run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type, bool accumulate,
                cudaStream_t stream);
 
+    // Chooses the algorithm that run() would.
+    Status prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+                   cudaStream_t stream);
+
     int64_t algorithms() const { return static_cast<int64_t>(plans_.size()); }
+    // What the choices depend on, besides the shape.
+    static std::string stamp(const std::string &device);
 
   private:
     Linear() = default;
@@ -63,11 +74,19 @@ class Linear {
         cublasLtMatmulAlgo_t algorithm{};
     };
 
+    Result<const Plan *> plan_of(const Matrix &w, const void *x, int64_t rows, DType y_type,
+                                 bool accumulate, cudaStream_t stream);
+    Status describe(const Key &key, Plan *plan) const;
+    static void destroy(Plan *plan);
     Status make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
                      Plan *plan);
-    Status tune(const Plan &plan, const Key &key, const Matrix &w, const void *x,
-                const cublasLtMatmulHeuristicResult_t *found, int count, cudaStream_t stream,
-                cublasLtMatmulAlgo_t *best);
+    Status find_candidates(const Key &key, const Plan &plan,
+                           std::vector<cublasLtMatmulHeuristicResult_t> *found) const;
+    Status choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                  cublasLtMatmulAlgo_t *chosen);
+    Result<int32_t> fastest(const Key &key, const Plan &plan,
+                            const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                            const Matrix &w, const void *x, cudaStream_t stream);
     cublasStatus_t multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
                             const Matrix &w, const void *x, void *y, bool accumulate,
                             cudaStream_t stream);
@@ -79,6 +98,8 @@ class Linear {
     int64_t scratch_bytes_ = 0;
     std::unordered_map<Key, Plan, Hash> plans_;
     std::unordered_map<Key, cublasLtMatmulAlgo_t, Hash> tuned_; // by coarser numbers of rows
+    TuningCache cache_;
+    std::chrono::steady_clock::time_point saved_;
 };
 
 } // namespace batchllm::cuda

@@ -261,6 +261,11 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
     return s.chosen >= 0 ? s.chosen : likeliest;
 }
 
+__device__ void give(const SampleArguments &a, const SampleTask &task, const SampleResult &result) {
+    a.results[task.output] = result;
+    if (a.answers != nullptr) a.answers[task.output] = result;
+}
+
 __global__ void __launch_bounds__(kThreads) sample_rows(SampleArguments a) {
     __shared__ Shared s;
     const SampleTask task = a.tasks[blockIdx.x];
@@ -269,7 +274,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArguments a) {
     Extent extent = find_extent(logits, n, s);
     SampleResult result{-1, extent.finite, 0};
     if (!extent.finite) {
-        if (threadIdx.x == 0) a.results[task.output] = result;
+        if (threadIdx.x == 0) give(a, task, result);
         return;
     }
     double log_total = 0;
@@ -281,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArguments a) {
             a.target_logprobs[task.target_begin + i] = static_cast<float>(
                 static_cast<double>(logits[a.targets[task.target_begin + i]]) - log_total);
         }
-        if (threadIdx.x == 0) a.results[task.output] = result;
+        if (threadIdx.x == 0) give(a, task, result);
         return;
     }
     if (task.edit_count > 0) {
@@ -289,7 +294,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArguments a) {
         extent = find_extent(logits, n, s);
         if (!extent.finite) {
             result.finite = 0;
-            if (threadIdx.x == 0) a.results[task.output] = result;
+            if (threadIdx.x == 0) give(a, task, result);
             return;
         }
     }
@@ -299,7 +304,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SampleArguments a) {
     if (task.logprob) {
         result.logprob = static_cast<float>(static_cast<double>(logits[result.token]) - log_total);
     }
-    if (threadIdx.x == 0) a.results[task.output] = result;
+    if (threadIdx.x == 0) give(a, task, result);
 }
 
 } // namespace

@@ -44,7 +44,8 @@ struct SampleArguments {
     const LogitEdit *edits;
     const int32_t *targets;
     SampleResult *results;  // at each task's output
-    float *target_logprobs; // as targets
+    SampleResult *answers;  // the same, for the host: memory that it shares; or null
+    float *target_logprobs; // as targets; may be the host's too
 };
 
 cudaError_t launch_sample(const SampleArguments &arguments, cudaStream_t stream);

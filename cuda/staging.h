@@ -1,5 +1,6 @@
 // What a step sends to the device: sections of one pinned buffer, copied together. Grows when a step
-// needs more than any before it; a step's copy must have ended before the next one fills it.
+// needs more than any before it; a step's copy must have ended before the next one fills it. Sections
+// begin at multiples of 16 bytes.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +15,18 @@ class Staging {
   public:
     void clear() { used_ = 0; }
 
+    // Memory for a first step. Growing later waits for the device.
+    Status reserve(int64_t bytes) {
+        ASSIGN_OR_RETURN(host_, PinnedMemory::create(bytes, "a step's input"));
+        ASSIGN_OR_RETURN(device_, DeviceMemory::create(bytes, "a step's input"));
+        return {};
+    }
+
     // A section's place; its bytes are written through at<T>(), which later calls of add may move.
     template <typename T> Result<int64_t> add(int64_t count) {
-        const int64_t place = (used_ + 15) / 16 * 16;
-        const int64_t end = place + count * static_cast<int64_t>(sizeof(T));
+        const int64_t place = used_;
+        // The device copies whole 16 bytes.
+        const int64_t end = place + (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 16;
         if (end > host_.bytes()) {
             const int64_t bytes = std::max(2 * host_.bytes(), end + (int64_t{1} << 20));
             ASSIGN_OR_RETURN(PinnedMemory host, PinnedMemory::create(bytes, "a step's input"));

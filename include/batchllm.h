@@ -131,10 +131,11 @@ typedef struct batchllm_engine_options {
     int32_t threads;             /* CPU threads; 0: every core this process may use */
     const char *model_dir;       /* Hugging Face directory. NULL is allowed with backend "sim" */
     const char *backend;         /* "auto" (NULL), "cpu", "cuda", "sim" */
-    const char *devices;         /* CUDA device numbers, "0" or "0,1"; NULL: "0" */
+    const char *devices;         /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
+                                    model, and a KV pool and steps of its own */
     const char *compute_type;    /* "auto" (NULL), "bf16", "f16", "f32" */
     const char *backend_options; /* "key=value,key=value" of the backend (docs/backends.md); NULL */
-    int64_t kv_memory_bytes;     /* bytes of KV pages; 0: by kv_memory_fraction */
+    int64_t kv_memory_bytes;     /* bytes of KV pages on each device; 0: by kv_memory_fraction */
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* most tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
@@ -146,7 +147,7 @@ typedef struct batchllm_engine_options {
     batchllm_log_function log; /* NULL: nothing is logged */
     void *log_user;
     uint64_t seed;             /* mixed into each row's own seed */
-    const char *timeline_path; /* CSV with one line a step; NULL: none */
+    const char *timeline_path; /* CSV with one line a batch; NULL: none */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
     int32_t reserved;
 } batchllm_engine_options;
@@ -277,16 +278,16 @@ typedef struct batchllm_progress {
     int64_t decode_tokens; /* of this step */
     int64_t own_tokens;    /* prompt tokens of this step that are one row's own */
     int64_t prefix_tokens; /* prompt tokens of this step that rows share */
-    int64_t pages_used;
+    int64_t pages_used;    /* of all devices */
     int64_t pages_total;
     int64_t tokens_left; /* prompt tokens to compute plus most tokens to generate */
     int64_t tokens_done; /* prompt tokens computed plus tokens generated, of all steps */
     double seconds;      /* since the engine's first step */
 } batchllm_progress;
 
-/* Runs one iteration. *progress may be NULL. Returns OK with rows_waiting + rows_running = 0 when
- * there is nothing (left) to do. Fails only for the engine as a whole; results so far can still be
- * polled then. */
+/* Runs one iteration: takes one batch's outputs from a device, all devices being at work. *progress
+ * may be NULL. Returns OK with rows_waiting + rows_running = 0 when there is nothing (left) to do.
+ * Fails only for the engine as a whole; results so far can still be polled then. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. May call whatever takes the engine but batchllm_step and
@@ -368,18 +369,19 @@ typedef struct batchllm_stats {
     int64_t shared_prompt_tokens;    /* logical - processed */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;
-    int64_t steps;
+    int64_t steps; /* batches */
     int64_t preemptions;
     int64_t groups;
-    int64_t kv_pages_total;
-    int64_t kv_pages_peak;
+    int64_t kv_pages_total; /* of all devices */
+    int64_t kv_pages_peak;  /* each device's own, added up */
     int64_t kv_page_bytes;
     double saving_ratio; /* 1 - processed / logical, BatchLLM Eq. 2 */
     double load_seconds; /* create */
     double tokenize_seconds;
     double plan_seconds;
     double schedule_seconds;
-    double backend_seconds; /* in the model; with backend "sim" its modelled time */
+    double backend_seconds; /* in the model, of the device that took longest; with backend "sim" its
+                               modelled time */
     double run_seconds;     /* in step */
 } batchllm_stats;
 
@@ -497,6 +499,8 @@ typedef struct batchllm_column {
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
 #define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
     1 /* end behind the last message, where a conversation does not say */
+#define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
+    2 /* a conversation whose own text spells a special token is an error */
 
 /* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,

@@ -1,14 +1,17 @@
 // Random jobs, and the loop that runs one through a scheduler and the checked model and compares
-// every row's outcome with its reference.
+// every row's outcome with its reference. With overlap a batch is built before the one ahead of it is
+// run, from a copy of it.
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "checked_model.h"
+#include "held_batch.h"
 #include "schedule/scheduler.h"
 
 namespace batchllm {
@@ -151,6 +154,8 @@ struct JobOptions {
     int32_t mean_length = 8;
     int32_t cancel_one_in = 0; // 0: nobody is cancelled
     bool all_at_once = true;   // every window before the first step
+    bool overlap = false;
+    int32_t feeds_but_one_in = 0; // rows whose samples are not fed; 0: every row's are
     int64_t most_steps = 200000;
 };
 
@@ -161,24 +166,43 @@ struct JobResult {
     int64_t prefix_tokens = 0;
     int64_t own_tokens = 0;
     int64_t peak_running = 0;
+    int64_t fed_tokens = 0;
+    int64_t wasted_rows = 0; // samples of requests that had ended
 };
 
 // Runs the windows' rows to their ends. "" or what went wrong.
 class Job {
   public:
     Job(std::vector<Window> *windows, const JobOptions &options, Random *random)
-        : windows_(*windows), options_(options), random_(*random), scheduler_(options.scheduler),
+        : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
                  options.scheduler.step_tokens, options.mean_length) {}
 
     std::string run(JobResult *result);
 
   private:
+    struct Decoding { // a request that can have its next token, before a batch is built
+        const Request *request;
+        int32_t computed;
+        int32_t preemptions;
+    };
+
+    static SchedulerOptions with_feeds(const JobOptions &options) {
+        SchedulerOptions with = options.scheduler;
+        if (options.overlap)
+            with.feeds = [every = options.feeds_but_one_in](const SampleInput &input) {
+                return every == 0 || input.prompt.size() % static_cast<size_t>(every) != 0;
+            };
+        return with;
+    }
+
     std::string add(Window *window);
     std::string step(JobResult *result);
+    std::string plan(JobResult *result);
+    std::string run_oldest(JobResult *result);
     std::string check_counts(const TokenBatch &batch) const;
-    std::string check_decode_first() const;
-    void take_outputs(const TokenBatch &batch, const BatchOutput &output);
+    std::string check_decode_first(const std::vector<Decoding> &decoding) const;
+    void take_outputs(const BatchOutput &output, JobResult *result);
     void finish(Row *row);
     void cancel_some();
 
@@ -188,6 +212,8 @@ class Job {
     Scheduler scheduler_;
     CheckedModel model_;
     std::vector<Row *> live_;
+    std::deque<HeldBatch> held_; // in flight
+    BatchOutput output_;         // of the batch that was run last
 };
 
 inline std::string Job::add(Window *window) {
@@ -246,25 +272,26 @@ inline std::string Job::check_counts(const TokenBatch &batch) const {
     if (prefix_tokens != counts.prefix_tokens) return fault("prefix tokens miscounted");
     if (own_nodes != counts.requests) return fault("requests miscounted");
     if (counts.pages_used > options_.scheduler.pages) return fault("more pages than the pool");
-    if (scheduler_.sampled().size() != batch.logits.size()) return fault("sampled is not logits");
     const int64_t cap = options_.scheduler.max_requests;
-    if (cap > 0 && scheduler_.running() > cap) return fault("more requests than the cap");
+    if (cap > 0 && counts.requests > cap) return fault("more requests than the cap");
     return "";
 }
 
-// Every decoding request gets its token before any prompt does. One may be left out, the youngest,
-// and only when no page is free.
-inline std::string Job::check_decode_first() const {
-    int64_t decoding = 0, left_out = 0;
-    for (const Row *row : live_) {
-        if (row->finished || row->request->state != RequestState::decoding) continue;
-        if (row->request->output.empty()) return fault("decoding without a token to decode");
-        decoding += row->request->chunk;
-        left_out += row->request->chunk == 0;
+// Every request that could decode gets its token before any prompt does. One may be left out, the
+// youngest, and only when no page is free.
+inline std::string Job::check_decode_first(const std::vector<Decoding> &decoding) const {
+    int64_t decoded = 0, left_out = 0;
+    for (const Decoding &before : decoding) {
+        const Request &request = *before.request;
+        if (request.preemptions != before.preemptions) continue;
+        const bool moved =
+            request.state == RequestState::ending || request.computed == before.computed + 1;
+        decoded += moved;
+        left_out += !moved;
     }
     const StepCounts &counts = scheduler_.counts();
-    if (counts.decode_tokens != decoding) return fault("decode tokens of nobody");
-    if (left_out > 1) return fault("decoding requests left out", left_out, decoding);
+    if (counts.decode_tokens != decoded) return fault("decode tokens of nobody");
+    if (left_out > 1) return fault("decoding requests left out", left_out, decoded);
     if (left_out == 1 && counts.pages_used != options_.scheduler.pages)
         return fault("a decoding request left out while pages are free");
     if (left_out == 1 && counts.own_tokens + counts.prefix_tokens > 0)
@@ -272,14 +299,23 @@ inline std::string Job::check_decode_first() const {
     return "";
 }
 
-inline void Job::take_outputs(const TokenBatch &batch, const BatchOutput &output) {
+inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
+    const BatchRecord &record = scheduler_.oldest();
     size_t target = 0;
-    for (size_t i = 0; i < batch.logits.size(); ++i) {
-        Request *request = scheduler_.sampled()[i];
+    for (size_t i = 0; i < record.sampled.size(); ++i) {
+        Request *request = record.sampled[i];
+        const auto targets = static_cast<size_t>(record.targets[i]);
+        target += targets;
+        if (request == nullptr) {
+            result->wasted_rows += 1;
+            continue;
+        }
         Row *row = live_[static_cast<size_t>(request->row)];
-        if (!batch.logits[i].targets.empty()) {
-            for (size_t j = 0; j < batch.logits[i].targets.size(); ++j)
-                row->scores.push_back(output.target_logprobs[target++]);
+        if (targets > 0) {
+            row->scores.insert(
+                row->scores.end(),
+                output.target_logprobs.begin() + static_cast<std::ptrdiff_t>(target - targets),
+                output.target_logprobs.begin() + static_cast<std::ptrdiff_t>(target));
             request->done = row->scores.size() == row->targets.size();
             continue;
         }
@@ -289,29 +325,66 @@ inline void Job::take_outputs(const TokenBatch &batch, const BatchOutput &output
     }
 }
 
-inline std::string Job::step(JobResult *result) {
+// Builds a batch and puts it in flight.
+inline std::string Job::plan(JobResult *result) {
     int64_t unfinished = 0;
-    for (const Row *row : live_) unfinished += !row->finished;
+    std::vector<Decoding> decoding;
+    for (const Row *row : live_) {
+        if (row->finished) continue;
+        ++unfinished;
+        const Request &request = *row->request;
+        if (request.state != RequestState::decoding) continue;
+        if (request.output.empty() && request.unknown == 0)
+            return fault("decoding without a token to decode");
+        if (request.unknown > 0 && !request.feeds) continue;
+        decoding.push_back({&request, request.computed, request.preemptions});
+    }
     if (scheduler_.waiting() + scheduler_.running() != unfinished)
         return fault("waiting and running are not all", scheduler_.waiting(), scheduler_.running());
+    const int32_t before = scheduler_.in_flight();
     const TokenBatch &batch = scheduler_.next_step();
-    if (batch.tokens.empty() != (unfinished == 0)) return fault("an empty step", unfinished);
+    if (batch.tokens.empty() && unfinished > 0 && before == 0)
+        return fault("an empty step", unfinished);
+    if (!batch.tokens.empty() && unfinished == 0) return fault("a batch of nobody");
     std::string wrong = check_counts(batch);
-    if (wrong.empty()) wrong = check_decode_first();
-    BatchOutput output;
-    if (wrong.empty()) wrong = model_.run(batch, &output);
-    if (!wrong.empty()) return wrong;
-    take_outputs(batch, output);
+    if (wrong.empty()) wrong = check_decode_first(decoding);
+    if (!wrong.empty() || batch.tokens.empty()) return wrong;
+    held_.emplace_back(batch);
     result->steps += 1;
     result->preemptions += scheduler_.counts().preemptions;
     result->recomputed += scheduler_.counts().recomputed_tokens;
     result->prefix_tokens += scheduler_.counts().prefix_tokens;
     result->own_tokens += scheduler_.counts().own_tokens;
     result->peak_running = std::max(result->peak_running, scheduler_.running());
+    return "";
+}
+
+// Runs the batch that has been in flight for longest, and moves its rows on.
+inline std::string Job::run_oldest(JobResult *result) {
+    HeldBatch &held = held_.front();
+    const int64_t fed = held.feed(output_.samples);
+    if (fed < 0) return fault("a token of a row that sampled none");
+    if (scheduler_.sampled().size() != held.batch().logits.size())
+        return fault("sampled is not logits");
+    result->fed_tokens += fed;
+    const std::string wrong = model_.run(held.batch(), &output_);
+    if (!wrong.empty()) return wrong;
+    take_outputs(output_, result);
     scheduler_.finish_step();
+    held_.pop_front();
+    if (scheduler_.in_flight() != static_cast<int32_t>(held_.size()))
+        return fault("batches in flight", scheduler_.in_flight());
     for (Row *row : live_)
         if (!row->finished && row->request->done) finish(row);
     return "";
+}
+
+inline std::string Job::step(JobResult *result) {
+    std::string wrong = plan(result);
+    // Now and then a batch is waited for before the next one is built, as where few rows are fed.
+    if (wrong.empty() && options_.overlap && held_.size() < 2 && draw(random_, 0, 7) > 0)
+        wrong = plan(result);
+    return wrong.empty() && !held_.empty() ? run_oldest(result) : wrong;
 }
 
 inline std::string Job::run(JobResult *result) {
@@ -330,6 +403,10 @@ inline std::string Job::run(JobResult *result) {
         const std::string wrong = step(result);
         if (!wrong.empty()) return wrong;
         if (result->steps > options_.most_steps) return fault("no end");
+    }
+    while (!held_.empty()) { // of rows that have ended
+        const std::string wrong = run_oldest(result);
+        if (!wrong.empty()) return wrong;
     }
     if (!scheduler_.next_step().tokens.empty()) return fault("a batch of nothing");
     scheduler_.finish_step();

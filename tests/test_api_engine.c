@@ -550,21 +550,28 @@ static void a_timeline_has_a_line_for_each_step(void **state) {
     const int64_t steps = stats_of(engine).steps;
     batchllm_engine_destroy(engine);
 
+    /* An engine that cannot be made leaves an earlier one's timeline alone. */
+    options.backend = "nonesuch";
+    engine = NULL;
+    assert_true(batchllm_engine_create(&options, &engine) != BATCHLLM_OK);
+
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     char line[256];
     assert_non_null(fgets(line, sizeof line, file));
     assert_string_equal(
-        line, "step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used\n");
+        line,
+        "step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used,device\n");
     int64_t lines = 0;
     long long prompts = 0;
     while (fgets(line, sizeof line, file) != NULL) {
-        long long step, decode, own, prefix, requests, pages;
+        long long step, decode, own, prefix, requests, pages, device;
         double milliseconds;
-        assert_int_equal(sscanf(line, "%lld,%lf,%lld,%lld,%lld,%lld,%lld", &step, &milliseconds,
-                                &decode, &own, &prefix, &requests, &pages),
-                         7);
+        assert_int_equal(sscanf(line, "%lld,%lf,%lld,%lld,%lld,%lld,%lld,%lld", &step,
+                                &milliseconds, &decode, &own, &prefix, &requests, &pages, &device),
+                         8);
         assert_int_equal(step, ++lines);
+        assert_int_equal(device, 0);
         assert_true(milliseconds > 0 && requests > 0 && pages > 0);
         prompts += own + prefix;
     }

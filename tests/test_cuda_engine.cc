@@ -20,7 +20,8 @@ using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 struct Way {
     const char *name;
     const char *compute_type = "f32";
-    const char *backend_options = nullptr;
+    const char *backend_options = "tuning=0";
+    const char *devices = "0";
     int64_t step_tokens = 0;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 1;
@@ -35,6 +36,7 @@ batchllm_engine_options options_of(const Way &way) {
     options.backend = "cuda";
     options.compute_type = way.compute_type;
     options.backend_options = way.backend_options;
+    options.devices = way.devices;
     options.step_tokens = way.step_tokens;
     options.enlarge = way.enlarge;
     options.levels = way.levels;
@@ -200,14 +202,17 @@ void bf16_tokens_are_the_references_but_for_close_calls(void **) {
     Way way = half("bf16", "bf16");
     compare_all(way);
     way.name = "bf16, residual stream in f32, levels 2";
-    way.backend_options = "residual=f32";
+    way.backend_options = "tuning=0,residual=f32";
     way.levels = 2;
     compare_all(way);
     way.name = "bf16, prefixes read apart";
-    way.backend_options = "share_attention=0";
+    way.backend_options = "tuning=0,share_attention=0";
     compare_all(way);
     way.name = "bf16, tuned";
-    way.backend_options = "tuning=1";
+    way.backend_options = "tuning=1,tuning_cache=none";
+    compare_all(way);
+    way.name = "bf16, no overlap, no graphs";
+    way.backend_options = "tuning=0,overlap=0,graphs=0";
     compare_all(way);
 }
 
@@ -323,6 +328,52 @@ void the_same_job_twice_gives_the_same_tokens(void **) {
     }
 }
 
+// Two devices, if there are two: each row's tokens are the references', whichever had it.
+void two_devices_give_the_references_tokens(void **) {
+    Way way{"f32, two devices"};
+    way.devices = "0,1";
+    batchllm_engine_options options = options_of(way);
+    const Golden golden = all_golden()[0];
+    options.model_dir = golden.directory.c_str();
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    batchllm_engine_destroy(engine);
+    if (status == BATCHLLM_ERROR_BACKEND_UNAVAILABLE) {
+        print_message("one device: not run\n");
+        return;
+    }
+    compare_all(way);
+    way = half("bf16, two devices", "bf16");
+    way.devices = "0,1";
+    compare_all(way);
+}
+
+// The first run finds and keeps the products' algorithms, the second reads them.
+void kept_algorithms_give_the_same_tokens(void **) {
+    const TemporaryDirectory directory;
+    const std::string extra = "tuning=1,tuning_cache=" + directory.file("choices");
+    Way way = half("kept", "bf16");
+    way.backend_options = extra.c_str();
+    const Golden golden = all_golden()[0];
+    std::vector<std::vector<int32_t>> first;
+    std::string kept;
+    for (int round = 0; round < 2; ++round) {
+        const auto tokens = [&] {
+            const EngineHandle engine = make_engine(golden, way);
+            return outputs(*run_prompts(engine.get(), golden, plain_params()));
+        }();
+        std::ifstream file(directory.file("choices"));
+        const std::string now((std::istreambuf_iterator<char>(file)), {});
+        if (round == 0) {
+            first = tokens;
+            kept = now;
+            assert_true(now.size() > 100);
+        }
+        assert_true(tokens == first);
+        assert_string_equal(now.c_str(), kept.c_str());
+    }
+}
+
 // Drawn tokens depend on no rounding that differs between the two in f32, but for draws that fall
 // beside a boundary: one row in many.
 void sampled_tokens_in_f32_are_the_cpus(void **) {
@@ -344,6 +395,7 @@ void sampled_tokens_in_f32_are_the_cpus(void **) {
             batchllm_engine_options options = options_of(Way{"f32"});
             const EngineHandle gpu = create(golden, options);
             options.backend = "cpu";
+            options.backend_options = nullptr;
             const EngineHandle cpu = create(golden, options);
             const auto a = outputs(*run_prompts(gpu.get(), golden, params));
             const auto b = outputs(*run_prompts(cpu.get(), golden, params));
@@ -364,9 +416,10 @@ void wrong_options_are_refused_by_name(void **) {
         const char *text;
     };
     for (const Case &c : {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
-                          Case{"0,1", nullptr, BATCHLLM_ERROR_UNSUPPORTED, "one device"},
+                          Case{"0,99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
                           Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
                           Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
+                          Case{"0", "overlap=2", BATCHLLM_ERROR_INVALID_ARGUMENT, "overlap=2"},
                           Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
         batchllm_engine_options options = options_of(Way{"wrong"});
         options.model_dir = golden.directory.c_str();
@@ -410,6 +463,8 @@ int main() {
         cmocka_unit_test(a_pool_that_hardly_holds_a_request_gives_the_same_tokens),
         cmocka_unit_test(scores_are_the_references),
         cmocka_unit_test(the_same_job_twice_gives_the_same_tokens),
+        cmocka_unit_test(two_devices_give_the_references_tokens),
+        cmocka_unit_test(kept_algorithms_give_the_same_tokens),
         cmocka_unit_test(sampled_tokens_in_f32_are_the_cpus),
         cmocka_unit_test(wrong_options_are_refused_by_name),
     };

@@ -213,8 +213,8 @@ void gates_biases_and_rows_are_the_references(void **) {
             const std::vector<int32_t> tokens = {rows - 1, 0, rows / 2};
             const DeviceMemory ids = upload(tokens);
             const Array table(x, type), residual(3 * 2 * int64_t{width}, DType::f32);
-            check(launch_embed(type, DType::f32, table.data(), ids.as<int32_t>(), 3, 2 * width,
-                               residual.data(), nullptr));
+            check(launch_embed(type, DType::f32, table.data(), ids.as<int32_t>(), nullptr, 3,
+                               2 * width, residual.data(), nullptr));
             const Array gathered(3 * 2 * int64_t{width}, DType::f32);
             const DeviceMemory places = upload(std::vector<int32_t>{2, 1, 0});
             check(launch_gather(residual.data(), places.as<int32_t>(), gathered.data(), 3,
@@ -363,7 +363,8 @@ void products_are_the_references(void **) {
     for (const DType type : kTypes) {
         for (const bool tune : {false, true}) {
             const Array scratch(1 << 22, DType::f32);
-            auto linear = Linear::create(type, tune ? scratch.data() : nullptr, int64_t{4} << 22);
+            auto linear =
+                Linear::create(type, tune ? scratch.data() : nullptr, int64_t{4} << 22, {});
             check(linear.status());
             for (int round = 0; round < 6; ++round) {
                 const int64_t m = draw(random, 1, 200), n = 8 * draw(random, 1, 60),
@@ -532,7 +533,7 @@ void sample_both(Random &random, int32_t vocabulary, float spread, bool ties, Sa
     const DeviceMemory t = upload(tasks), e = upload(edits);
     const DeviceMemory results = upload(std::vector<SampleResult>(static_cast<size_t>(rows)));
     check(launch_sample({device.floats(), stride, vocabulary, t.as<SampleTask>(), rows,
-                         e.as<LogitEdit>(), nullptr, results.as<SampleResult>(), nullptr},
+                         e.as<LogitEdit>(), nullptr, results.as<SampleResult>(), nullptr, nullptr},
                         nullptr));
     std::vector<SampleResult> got(static_cast<size_t>(rows));
     check(cudaDeviceSynchronize());
@@ -579,7 +580,7 @@ void logits_that_are_not_finite_are_told(void **) {
     const DeviceMemory t = upload(tasks);
     const DeviceMemory results = upload(std::vector<SampleResult>(5));
     check(launch_sample({device.floats(), 64, 60, t.as<SampleTask>(), 5, nullptr, nullptr,
-                         results.as<SampleResult>(), nullptr},
+                         results.as<SampleResult>(), nullptr, nullptr},
                         nullptr));
     std::vector<SampleResult> got(5);
     check(cudaDeviceSynchronize());

@@ -33,6 +33,7 @@ struct Sweep {
     int32_t cancel_one_in = 0;
     Limits limits;
     bool planned = false; // by make_plan, from the windows' rows
+    bool overlap = true;  // half of the jobs
 };
 
 // Replaces the window's plan by one that the planner makes of its rows.
@@ -73,6 +74,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
         options.all_at_once = draw(random, 0, 1) == 0;
+        options.overlap = given.overlap && draw(random, 0, 1) == 0;
+        options.feeds_but_one_in = static_cast<int32_t>(draw(random, 0, 3));
         JobResult result;
         std::string wrong;
         try {
@@ -83,12 +86,16 @@ std::string sweep(const Sweep &given, JobResult *total) {
         total->preemptions += result.preemptions;
         total->recomputed += result.recomputed;
         total->steps += result.steps;
+        total->fed_tokens += result.fed_tokens;
+        total->wasted_rows += result.wasted_rows;
         if (!wrong.empty())
             return wrong + ", job " + std::to_string(job) + " of seed " + std::to_string(seed);
     }
-    print_message("%lld steps, %lld preemptions, %lld recomputed tokens\n",
+    print_message("%lld steps, %lld preemptions, %lld recomputed tokens, %lld fed, %lld wasted\n",
                   static_cast<long long>(total->steps), static_cast<long long>(total->preemptions),
-                  static_cast<long long>(total->recomputed));
+                  static_cast<long long>(total->recomputed),
+                  static_cast<long long>(total->fed_tokens),
+                  static_cast<long long>(total->wasted_rows));
     return "";
 }
 
@@ -102,6 +109,7 @@ void every_request_finishes_with_its_own_output_on_any_pool(void **) {
     JobResult total;
     expect_good(sweep({}, &total));
     assert_true(total.preemptions > 0 && total.recomputed > 0);
+    assert_true(total.fed_tokens > 0 && total.wasted_rows > 0);
 }
 
 void tiny_pools_preempt_and_still_finish(void **) {

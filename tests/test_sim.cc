@@ -130,7 +130,8 @@ void eos_ends_a_row_unless_ignored(void **) {
     SamplingParams params, ignore;
     ignore.ignore_eos = true;
     const auto token = [&](const SamplingParams *p, size_t generated) {
-        return one_sample(made->get(), {p, {}, {output, generated}, 5, 10}).token;
+        const auto position = static_cast<int32_t>(2 + generated); // behind a prompt of 2
+        return one_sample(made->get(), {p, {output, 2}, {}, 5, position}).token;
     };
     assert_int_not_equal(token(&params, 2), 2);
     assert_int_equal(token(&params, 3), 2); // the fourth

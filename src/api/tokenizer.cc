@@ -173,15 +173,19 @@ int32_t batchllm_tokenizer_apply_chat_template(const batchllm_tokenizer *tokeniz
     return guard_out(out, [&]() -> Status {
         RETURN_IF_ERROR(need("tokenizer", tokenizer));
         RETURN_IF_ERROR(check_column("conversations", conversations, "offsets", offsets, n));
-        RETURN_IF_ERROR(check_flags(flags, BATCHLLM_CHAT_NO_GENERATION_PROMPT));
+        RETURN_IF_ERROR(
+            check_flags(flags, BATCHLLM_CHAT_NO_GENERATION_PROMPT | BATCHLLM_CHAT_REFUSE_SPECIAL));
         RETURN_IF_ERROR(check_threads(threads));
         const bool prompts = (flags & BATCHLLM_CHAT_NO_GENERATION_PROMPT) == 0;
+        const Tokenizer *refusing =
+            (flags & BATCHLLM_CHAT_REFUSE_SPECIAL) != 0 ? tokenizer->tokenizer.get() : nullptr;
         const std::tm now = local_time_now();
         const Column<char> column{n, conversations, offsets};
         auto batch =
             convert_column(n, threads, &ColumnBatch::all_text, [&](int64_t i, std::string *text) {
                 const std::span<const char> item = column[i];
-                return tokenizer->chat->render({item.data(), item.size()}, prompts, now, text);
+                return tokenizer->chat->render({item.data(), item.size()}, {prompts, refusing, now},
+                                               text);
             });
         batch->text = batch->all_text.data();
         *out = batch.release();

@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 
 // Changes with every change to what the two libraries share.
-#define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 1"
+#define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 2"
 
 // Sizes of the shared types: a library built from another tree most likely differs in one.
 struct batchllm_cuda_layout {

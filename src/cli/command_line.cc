@@ -193,7 +193,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_option("--backend", options->backend, "auto, cpu, cuda or sim (auto)");
     run->add_option("--backend-options", options->backend_options,
                     "key=value,key=value of the backend");
-    run->add_option("--devices", options->devices, "CUDA device numbers (0)");
+    run->add_option("--devices", options->devices, "device numbers, such as 0,1 (0)");
     run->add_option("--compute-type", options->compute_type, "auto, bf16, f16 or f32 (auto)");
     add_kv_memory(run, options);
     add_size(run, "--step-tokens", &options->step_tokens, 1, "most tokens computed in a step");

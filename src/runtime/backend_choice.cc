@@ -1,9 +1,14 @@
 #include "runtime/backend_choice.h"
 
+#include <new>
+#include <thread>
+
 #include "runtime/cuda_library.h"
 
 namespace batchllm {
 namespace {
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
 
 Status need_model_dir(const EngineOptions &options) {
     if (!options.model_dir.empty()) return {};
@@ -12,15 +17,49 @@ Status need_model_dir(const EngineOptions &options) {
                  options.backend.c_str());
 }
 
+BackendOptions options_of_device(const EngineOptions &options, size_t i) {
+    BackendOptions own = options.backend_options;
+    own.devices = std::to_string(options.devices[i]);
+    return own;
+}
+
 Result<LoadedModel> load_sim(const EngineOptions &options) {
     LoadedModel loaded;
     if (!options.model_dir.empty()) {
         ASSIGN_OR_RETURN(ModelConfig config, load_config(options.model_dir));
         loaded.config = std::make_unique<ModelConfig>(std::move(config));
     }
-    ASSIGN_OR_RETURN(loaded.backend,
-                     make_sim_backend(loaded.config.get(), options.backend_options));
+    for (size_t i = 0; i < options.devices.size(); ++i) {
+        ASSIGN_OR_RETURN(auto backend,
+                         make_sim_backend(loaded.config.get(), options_of_device(options, i)));
+        loaded.backends.push_back(std::move(backend));
+    }
     return loaded;
+}
+
+// The weights go to all devices at the same time. The first device's error, if there is any.
+Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
+    const size_t count = options.devices.size();
+    Backends backends(count);
+    std::vector<Status> statuses(count);
+    const auto make = [&](size_t i) {
+        try {
+            auto made = make_cuda_backend(model, options_of_device(options, i));
+            if (made.ok()) backends[i] = std::move(made).value();
+            statuses[i] = made.status();
+        } catch (const std::bad_alloc &) {
+            statuses[i] = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+        } catch (const std::exception &fault) {
+            statuses[i] = Status(BATCHLLM_ERROR_INTERNAL, fault.what());
+        }
+    };
+    {
+        std::vector<std::jthread> others;
+        for (size_t i = 1; i < count; ++i) others.emplace_back(make, i);
+        make(0);
+    }
+    for (const Status &status : statuses) RETURN_IF_ERROR(status);
+    return backends;
 }
 
 Result<LoadedModel> load_weights(const EngineOptions &options) {
@@ -28,9 +67,9 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     ASSIGN_OR_RETURN(loaded.model, load_model(options.model_dir));
     loaded.config = std::make_unique<ModelConfig>(loaded.model->config);
     if (options.backend != "cpu") {
-        auto cuda = make_cuda_backend(*loaded.model, options.backend_options);
+        auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {
-            loaded.backend = std::move(cuda).value();
+            loaded.backends = std::move(cuda).value();
             return loaded;
         }
         // auto: what the device cannot do, the processor may; a wrong option stays wrong.
@@ -39,7 +78,13 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         }
         options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, for " + cuda.status().message());
     }
-    ASSIGN_OR_RETURN(loaded.backend, make_cpu_backend(*loaded.model, options.backend_options));
+    if (options.devices != std::vector<int32_t>{0}) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "devices is \"%s\": the cpu backend has one device, 0",
+                     options.backend_options.devices.c_str());
+    }
+    ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
+    loaded.backends.push_back(std::move(cpu));
     return loaded;
 }
 

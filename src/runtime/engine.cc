@@ -21,29 +21,34 @@ constexpr int64_t default_max_request_tokens = 8192;
 } // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options) {
+    return create(options, load_model_and_backend);
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
+                                               const ModelLoader &loader) {
     std::unique_ptr<Engine> engine(new Engine);
     const Clock::time_point start = Clock::now();
-    RETURN_IF_ERROR(engine->load(options));
+    RETURN_IF_ERROR(engine->load(options, loader));
     engine->stats_.load_seconds = seconds_since(start);
     return engine;
 }
 
 Engine::~Engine() = default;
 
-Status Engine::load(const EngineOptions &options) {
+Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
     log_ = options.log;
-    if (!options.timeline_path.empty()) {
-        ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
-    }
     if (!options.model_dir.empty() && file_exists(options.model_dir + "/tokenizer.json")) {
         ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
         chat_ = ChatTemplate::load(options.model_dir);
     }
-    ASSIGN_OR_RETURN(LoadedModel loaded, load_model_and_backend(options));
+    ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
     config_ = std::move(loaded.config);
-    backend_ = std::move(loaded.backend);
+    // Not before: a model that cannot be loaded must not cost an earlier run's timeline.
+    if (!options.timeline_path.empty()) {
+        ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
+    }
 
     max_request_tokens_ = default_max_request_tokens;
     if (config_ != nullptr) {
@@ -58,21 +63,23 @@ Status Engine::load(const EngineOptions &options) {
     }
     if (options.max_request_tokens > 0) max_request_tokens_ = options.max_request_tokens;
 
-    const BackendInfo &info = backend_->info();
+    SchedulerOptions scheduling;
+    scheduling.max_requests = options.max_requests;
+    scheduling.order = options.order;
+    for (size_t i = 0; i < loaded.backends.size(); ++i) {
+        lanes_.push_back(
+            std::make_unique<Lane>(options.devices[i], std::move(loaded.backends[i]), scheduling));
+        const BackendInfo &info = lanes_.back()->info();
+        if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
+        log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
+                                    "): " + std::to_string(info.pages) + " KV pages of " +
+                                    std::to_string(info.page_tokens) + " tokens, " +
+                                    std::to_string(info.step_tokens) + " tokens a step");
+    }
+    const BackendInfo &info = lanes_.front()->info();
     params_.emplace(info.vocabulary);
     score_params_ = std::make_shared<const PreparedParams>();
     if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
-    SchedulerOptions scheduling;
-    scheduling.pages = info.pages;
-    scheduling.page_tokens = info.page_tokens;
-    scheduling.step_tokens = info.step_tokens;
-    scheduling.max_requests = options.max_requests;
-    scheduling.order = options.order;
-    scheduler_ = std::make_unique<Scheduler>(scheduling);
-    log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
-                                "): " + std::to_string(info.pages) + " KV pages of " +
-                                std::to_string(info.page_tokens) + " tokens, " +
-                                std::to_string(info.step_tokens) + " tokens a step");
     return {};
 }
 
@@ -122,10 +129,13 @@ void Engine::cancel(uint64_t tag) {
 }
 
 // A row runs when one of its requests does. Where jobs are one row and one request each, as most
-// are, the scheduler's count is the rows'.
+// are, the schedulers' count is the rows'.
 int64_t Engine::rows_running() const {
-    if (unusual_jobs_ == 0) return scheduler_->running();
     int64_t rows = 0;
+    if (unusual_jobs_ == 0) {
+        for (const auto &lane : lanes_) rows += lane->scheduler().running();
+        return rows;
+    }
     for (const auto &[job, owner] : jobs_) {
         const bool runs =
             std::any_of(job->sequences.begin(), job->sequences.end(), [](const Sequence &sequence) {
@@ -146,10 +156,13 @@ void Engine::fill_progress(batchllm_progress *progress) const {
     progress->decode_tokens = last_counts_.decode_tokens;
     progress->own_tokens = last_counts_.own_tokens;
     progress->prefix_tokens = last_counts_.prefix_tokens;
-    progress->pages_used = last_counts_.pages_used;
-    progress->pages_total = backend_->info().pages;
-    progress->tokens_left = intake_.prompt_tokens + plan_tokens_left_ +
-                            scheduler_->prompt_tokens_left() + intake_.generation;
+    progress->pages_used = progress->pages_total = 0;
+    progress->tokens_left = intake_.prompt_tokens + plan_tokens_left_ + intake_.generation;
+    for (const auto &lane : lanes_) {
+        progress->pages_used += lane->scheduler().counts().pages_used;
+        progress->pages_total += lane->info().pages;
+        progress->tokens_left += lane->scheduler().prompt_tokens_left();
+    }
     progress->tokens_done = prompt_tokens_done_ + stats_.completion_tokens;
     progress->seconds = first_step_ ? seconds_since(*first_step_) : 0;
 }
@@ -162,9 +175,12 @@ batchllm_stats Engine::stats() const {
     stats.processed_prompt_tokens = prompt_tokens_done_;
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);
-    stats.kv_pages_total = backend_->info().pages;
-    stats.kv_page_bytes = backend_->info().page_bytes;
-    stats.kv_pages_peak = scheduler_->pages_peak();
+    stats.kv_page_bytes = lanes_.front()->info().page_bytes;
+    for (const auto &lane : lanes_) {
+        stats.kv_pages_total += lane->info().pages;
+        stats.kv_pages_peak += lane->scheduler().pages_peak();
+        stats.backend_seconds = std::max(stats.backend_seconds, lane->seconds());
+    }
     if (stats.logical_prompt_tokens > 0) {
         stats.saving_ratio = 1.0 - static_cast<double>(stats.processed_prompt_tokens) /
                                        static_cast<double>(stats.logical_prompt_tokens);

@@ -2,17 +2,19 @@
 //
 //     add_*  -> rows (row_store.h), checked; a bad row's result at once
 //     build_groups -> plan of all rows that have not started
-//     step   -> schedule: groups of the plan become jobs (job.h, slice.h), the scheduler's token batch
-//               run: the backend computes it
-//               post-process: tokens and scores to their sequences, finished jobs to results
+//     step   -> deal: groups of the plan become jobs (job.h, slice.h) of a device's lane (lane.h)
+//               schedule: the next token batches of the lanes, put in flight
+//               post-process, of one batch: tokens and scores to their sequences, finished jobs to
+//               results
 //     poll   -> results as columns
 //
-// Always: a row is in exactly one place: to be planned, in the plan beyond next_group_, in a job, or
-// answered; so it gets exactly one result. Rows waiting + running + done = rows added.
+// Always: a row is in exactly one place: to be planned, in the plan from next_group_ on,
+// in a job, or answered; so it gets exactly one result. Rows waiting + running + done = rows added.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,13 +26,14 @@
 #include "base/thread_pool.h"
 #include "plan/plan.h"
 #include "runtime/addition.h"
+#include "runtime/backend_choice.h"
 #include "runtime/columns.h"
 #include "runtime/job.h"
+#include "runtime/lane.h"
 #include "runtime/options.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "runtime/timeline.h"
-#include "schedule/scheduler.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -44,7 +47,12 @@ template <typename T> struct ContinuationColumns {
 
 class Engine {
   public:
+    using ModelLoader = std::function<Result<LoadedModel>(const EngineOptions &options)>;
+
     static Result<std::unique_ptr<Engine>> create(const EngineOptions &options);
+    // With another way to come by the backends.
+    static Result<std::unique_ptr<Engine>> create(const EngineOptions &options,
+                                                  const ModelLoader &loader);
     ~Engine();
 
     // Rows in. The columns have been checked. Strong guarantee: adds all rows or none.
@@ -76,7 +84,7 @@ class Engine {
     Engine() = default;
 
     // engine.cc
-    Status load(const EngineOptions &options);
+    Status load(const EngineOptions &options, const ModelLoader &loader);
     void fill_progress(batchllm_progress *progress) const;
     int64_t rows_running() const;
     int64_t rows_done() const { return intake_.bad + stats_.rows_done; }
@@ -93,6 +101,7 @@ class Engine {
     Status check_prompt(std::span<const int32_t> prompt, int64_t generated) const;
     Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
+    Status check_pool(const char *what, int64_t tokens) const;
     Status check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const;
     Status need_tokenizer() const;
     ThreadPool &pool();
@@ -101,26 +110,33 @@ class Engine {
     std::vector<int64_t> rows_to_plan(std::vector<int64_t> *ended);
     static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
-    Status hand_over();
-    Job *start_job(int64_t id);
+    bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
+
+    // engine_deal.cc
+    struct Hand;
+    class Dealer;
+    Status deal();
+    Job *start_job(int64_t id, Lane *lane);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;
     int64_t generation_of(const SamplingParams &params, int64_t prompt_length) const;
-    bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
 
     // engine_step.cc
     Status run_step();
     Status run_started_step();
-    Status schedule(const TokenBatch **batch);
-    Status run_backend(const TokenBatch &batch);
-    void post_process(const TokenBatch &batch);
+    Status fill(Lane *lane);
+    Lane *next_lane() const;
+    Status take_from(Lane *lane);
+    void post_process(Lane *lane);
     void accept_sample(Sequence *sequence, const SampleOutput &sample);
     void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
     void finish(Sequence *sequence, int32_t reason);
     void fail(Sequence *sequence, int32_t status, const char *message);
+    void spend(const Sequence &sequence, int64_t tokens);
     bool ends_row(const SamplingParams &params, int32_t token) const;
-    void write_timeline();
     void warn_once(const Status &status);
+
+    // engine_end.cc
     void apply_cancels();
     void cancel_waiting(Row *row);
     void cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below);
@@ -133,9 +149,8 @@ class Engine {
     std::unique_ptr<ModelConfig> config_;
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
-    std::unique_ptr<Backend> backend_;
-    std::unique_ptr<Scheduler> scheduler_;
-    std::unique_ptr<ThreadPool> pool_; // of the tokenizer, once it is needed
+    std::vector<std::unique_ptr<Lane>> lanes_; // one a device
+    std::unique_ptr<ThreadPool> pool_;         // of the tokenizer, once it is needed
     std::optional<Timeline> timeline_;
     std::vector<int32_t> eos_tokens_;
     int64_t max_request_tokens_ = 0;
@@ -150,12 +165,11 @@ class Engine {
     std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
     std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
     std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_
-    int64_t next_group_ = 0;             // groups before it have been handed over
+    int64_t next_group_ = 0;             // groups before it have been dealt
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
     std::vector<Job *> finished_jobs_; // of this step
     int64_t unusual_jobs_ = 0;         // that are not one row with one request
-    BatchOutput output_;
     Status failed_;
     bool running_ = false; // guards against step and run called from run's own callback
 
@@ -166,9 +180,9 @@ class Engine {
     std::atomic<bool> cancels_waiting_{false};
 
     batchllm_stats stats_{};
-    int64_t plan_tokens_left_ = 0; // to compute for groups not handed over
+    int64_t plan_tokens_left_ = 0; // to compute for groups not dealt
     int64_t prompt_tokens_done_ = 0;
-    StepCounts last_counts_{};
+    StepCounts last_counts_{}; // of the step
     std::optional<std::chrono::steady_clock::time_point> first_step_;
 };
 

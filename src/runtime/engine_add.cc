@@ -82,7 +82,7 @@ Status Engine::need_tokenizer() const {
 // ---- Checks of one row ----
 
 Status Engine::check_tokens(const char *what, std::span<const int32_t> tokens) const {
-    const int32_t vocabulary = backend_->info().vocabulary;
+    const int32_t vocabulary = lanes_.front()->info().vocabulary;
     for (size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] >= 0 && tokens[i] < vocabulary) continue;
         return error(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN,
@@ -105,6 +105,18 @@ Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) 
     return check_tokens("prompt", prompt);
 }
 
+// Any of the devices may get the row.
+Status Engine::check_pool(const char *what, int64_t tokens) const {
+    for (const auto &lane : lanes_) {
+        if (lane->scheduler().fits(tokens)) continue;
+        return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
+                     "%" PRId64 " tokens of prompt and %s do not fit the pool of %" PRId64
+                     " KV pages of %d tokens",
+                     tokens, what, lane->info().pages, lane->info().page_tokens);
+    }
+    return {};
+}
+
 Status Engine::check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const {
     if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
@@ -113,11 +125,7 @@ Status Engine::check_sampled(std::span<const int32_t> prompt, const SamplingPara
     RETURN_IF_ERROR(check_prompt(prompt, 1));
     const int64_t length = static_cast<int64_t>(prompt.size());
     const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);
-    if (scheduler_->fits(tokens)) return {};
-    return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
-                 "%" PRId64 " tokens of prompt and output do not fit the pool of %" PRId64
-                 " KV pages of %d tokens",
-                 tokens, backend_->info().pages, backend_->info().page_tokens);
+    return check_pool("output", tokens);
 }
 
 Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const {
@@ -132,11 +140,7 @@ Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &sc
     }
     RETURN_IF_ERROR(check_prompt(prompt, score.longest()));
     const int64_t tokens = static_cast<int64_t>(prompt.size()) + score.longest();
-    if (scheduler_->fits(tokens)) return {};
-    return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
-                 "%" PRId64 " tokens of prompt and continuation do not fit the pool of %" PRId64
-                 " KV pages of %d tokens",
-                 tokens, backend_->info().pages, backend_->info().page_tokens);
+    return check_pool("continuation", tokens);
 }
 
 // ---- Sampling parameters of a column's rows ----
@@ -260,11 +264,12 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
     const std::tm now = local_time_now();
     return add_encoded(
         conversations.n, tags, params,
-        [&](int64_t i, const batchllm_params &, std::vector<int32_t> *tokens) -> Status {
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
             const std::span<const char> conversation = conversations[i];
             std::string text;
-            RETURN_IF_ERROR(
-                chat_->render({conversation.data(), conversation.size()}, true, now, &text));
+            RETURN_IF_ERROR(chat_->render(
+                {conversation.data(), conversation.size()},
+                {true, read.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
             return tokenizer_->encode(text, chat_encode_options, tokens);
         });
 }

@@ -1,14 +1,9 @@
-// Rows -> plan -> jobs at the scheduler, a few groups at a time.
-//
-// Requests are made only when the scheduler is about to want them: a row that waits costs its Row and
-// its place in the plan. A step admits at most one request a token, so that a scheduler with as many
-// waiting requests as a step has tokens never runs short.
+// Rows -> plan.
 #include <algorithm>
 #include <array>
 #include <chrono>
 
 #include "runtime/engine.h"
-#include "runtime/slice.h"
 
 namespace batchllm {
 namespace {
@@ -50,7 +45,7 @@ Result<Plan> Engine::get_plan() const {
     return plan_;
 }
 
-// What has not been handed over of the old plan, in the order in which it was added, then the new
+// What has not been dealt of the old plan, in the order in which it was added, then the new
 // rows. ended: those of the old plan that were answered while they waited.
 std::vector<int64_t> Engine::rows_to_plan(std::vector<int64_t> *ended) {
     std::vector<int64_t> ids;
@@ -181,90 +176,6 @@ void Engine::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &ca
             }
         }
     }
-}
-
-// The job of a row and the rows that equal it, unless all of them have been answered.
-Job *Engine::start_job(int64_t id) {
-    std::vector<int64_t> live;
-    std::vector<int64_t> ended;
-    for (int64_t next = id; next >= 0;) {
-        const Row &row = *intake_.rows.find(next);
-        (row.state == RowState::waiting ? live : ended).push_back(next);
-        next = row.next_equal;
-    }
-    for (const int64_t gone : ended) intake_.rows.release(gone);
-    if (live.empty()) return nullptr;
-
-    std::unique_ptr<Job> job = make_job(
-        &intake_.rows, live, {max_request_tokens_, options_.seed, tokenizer_.get(), sharing()});
-    Job *started = job.get();
-    jobs_.emplace(started, std::move(job));
-    for (size_t i = 0; i < live.size(); ++i) {
-        Row &row = *intake_.rows.find(live[i]);
-        row.state = RowState::started;
-        if (i == 0) continue;
-        ++stats_.rows_deduplicated;
-        intake_.generation -= generation_of(row);
-    }
-    if (started->answers.size() > 1 || started->sequences.size() > 1) ++unusual_jobs_;
-    return started;
-}
-
-// Prompt tokens of a group, each prefix with the first group that needs it.
-int64_t Engine::tokens_of_group(const PlanGroup &group) {
-    int64_t tokens = 0;
-    const int64_t shared =
-        group.prefix < 0 ? 0 : plan_.prefixes[static_cast<size_t>(group.prefix)].length;
-    for (int64_t i = group.row_begin; i < group.row_end; ++i) {
-        const size_t row = static_cast<size_t>(plan_.rows[static_cast<size_t>(i)]);
-        tokens += plan_.lengths[row] - shared;
-    }
-    for (int32_t prefix = group.prefix; prefix >= 0;) {
-        char &counted = prefix_counted_[static_cast<size_t>(prefix)];
-        if (counted) break;
-        counted = 1;
-        const PlanPrefix &part = plan_.prefixes[static_cast<size_t>(prefix)];
-        tokens += part.length;
-        if (part.parent >= 0) tokens -= plan_.prefixes[static_cast<size_t>(part.parent)].length;
-        prefix = part.parent;
-    }
-    return tokens;
-}
-
-Status Engine::hand_over() {
-    const int64_t enough = std::max<int64_t>(backend_->info().step_tokens, 256);
-    const int64_t groups = static_cast<int64_t>(plan_.groups.size());
-    if (next_group_ == groups || scheduler_->waiting() >= enough) return {};
-
-    Slice slice(plan_, sharing());
-    std::vector<Job *> jobs;
-    int64_t keep_together_until = -1;
-    while (next_group_ < groups) {
-        const bool full = scheduler_->waiting() + slice.size() >= enough;
-        if (full && next_group_ > keep_together_until) break;
-        const PlanGroup &group = plan_.groups[static_cast<size_t>(next_group_)];
-        if (group.prefix >= 0) {
-            ++stats_.groups;
-            // Groups with a common head stay together, so that it is computed once.
-            if (!last_group_of_.empty()) {
-                keep_together_until = std::max(keep_together_until,
-                                               last_group_of_[static_cast<size_t>(group.prefix)]);
-            }
-        }
-        jobs.clear();
-        for (int64_t i = group.row_begin; i < group.row_end; ++i) {
-            const int64_t id = plan_ids_[static_cast<size_t>(plan_.rows[static_cast<size_t>(i)])];
-            const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
-            if (row == nullptr || row->follower || row->state == RowState::started) continue;
-            if (Job *job = start_job(id)) jobs.push_back(job);
-        }
-        plan_tokens_left_ -= tokens_of_group(group);
-        slice.add_group(group, jobs);
-        for (const Job *job : jobs) stats_.logical_prompt_tokens += logical_tokens(*job);
-        ++next_group_;
-    }
-    if (slice.empty()) return {};
-    return scheduler_->add(slice.plan(), slice.requests());
 }
 
 } // namespace batchllm

@@ -1,8 +1,9 @@
-// One iteration: schedule, run the backend, post-process.
+// One iteration: put the next batches in flight, collect the one that is ready first, post-process it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <new>
+#include <thread>
 
 #include "runtime/engine.h"
 
@@ -10,6 +11,9 @@ namespace batchllm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// How often devices are asked which of them is ready: short beside a batch.
+constexpr auto poll_interval = std::chrono::microseconds(20);
 
 // Adds the time between its construction and destruction.
 class Stopwatch {
@@ -49,63 +53,97 @@ Status Engine::run_step() {
 
 Status Engine::run_started_step() {
     apply_cancels();
-    const TokenBatch *batch = nullptr;
-    RETURN_IF_ERROR(schedule(&batch));
-    if (!batch->tokens.empty()) {
-        RETURN_IF_ERROR(run_backend(*batch));
-        post_process(*batch);
+    for (const auto &lane : lanes_) RETURN_IF_ERROR(fill(lane.get()));
+    if (Lane *lane = next_lane()) RETURN_IF_ERROR(take_from(lane));
+    if (rows_done() < intake_.added) return {};
+    // What is in flight still belongs to rows that had ended.
+    for (const auto &lane : lanes_) {
+        while (lane->in_flight() > 0) RETURN_IF_ERROR(take_from(lane.get()));
     }
-    if (timeline_ && rows_done() == intake_.added) warn_once(timeline_->flush());
+    if (timeline_) warn_once(timeline_->flush());
     return {};
 }
 
-// ---- Schedule ----
+// ---- Schedule, and put in flight ----
 
-Status Engine::schedule(const TokenBatch **batch) {
-    const Stopwatch watch(&stats_.schedule_seconds);
-    RETURN_IF_ERROR(hand_over());
-    *batch = &scheduler_->next_step();
-    last_counts_ = scheduler_->counts();
+Status Engine::fill(Lane *lane) {
+    while (lane->takes_another()) {
+        const TokenBatch *batch = nullptr;
+        {
+            const Stopwatch watch(&stats_.schedule_seconds);
+            RETURN_IF_ERROR(deal());
+            batch = &lane->plan();
+        }
+        if (batch->tokens.empty()) break;
+        RETURN_IF_ERROR(lane->submit(*batch));
+    }
     return {};
 }
 
-// ---- Run ----
+// ---- Collect ----
 
-Status Engine::run_backend(const TokenBatch &batch) {
-    RETURN_IF_ERROR(backend_->run(batch, &output_));
-    stats_.backend_seconds += backend_->last_run_seconds();
+// The lane whose oldest batch is there, or will be first; null: nothing is in flight. Of several that
+// are ready, the one that has computed for the shortest time: so the modelled clocks of `sim` go
+// together.
+Lane *Engine::next_lane() const {
+    while (true) {
+        Lane *best = nullptr;
+        int32_t busy = 0;
+        Lane *last_busy = nullptr;
+        for (const auto &lane : lanes_) {
+            if (lane->in_flight() == 0) continue;
+            ++busy;
+            last_busy = lane.get();
+            if (lane->ready() && (best == nullptr || lane->seconds() < best->seconds())) {
+                best = lane.get();
+            }
+        }
+        if (best != nullptr || busy <= 1) return best != nullptr ? best : last_busy;
+        std::this_thread::sleep_for(poll_interval);
+    }
+}
+
+Status Engine::take_from(Lane *lane) {
+    RETURN_IF_ERROR(lane->collect());
+    post_process(lane);
     return {};
 }
 
 // ---- Post-process ----
 
-void Engine::post_process(const TokenBatch &batch) {
+void Engine::post_process(Lane *lane) {
+    const BatchRecord &record = lane->record();
+    const BatchOutput &output = lane->output();
     ++stats_.steps;
-    stats_.preemptions += last_counts_.preemptions;
-    stats_.recomputed_tokens += last_counts_.recomputed_tokens;
-    prompt_tokens_done_ +=
-        last_counts_.own_tokens + last_counts_.prefix_tokens - last_counts_.recomputed_tokens;
+    stats_.preemptions += record.counts.preemptions;
+    stats_.recomputed_tokens += record.counts.recomputed_tokens;
+    prompt_tokens_done_ += record.counts.prompt_tokens;
+    last_counts_.decode_tokens += record.counts.decode_tokens;
+    last_counts_.own_tokens += record.counts.own_tokens;
+    last_counts_.prefix_tokens += record.counts.prefix_tokens;
+    if (timeline_) {
+        warn_once(timeline_->write(stats_.steps, lane->batch_seconds() * 1e3, record.counts,
+                                   lane->device()));
+    }
 
     size_t target = 0;
-    const std::span<Request *const> sampled = scheduler_->sampled();
-    for (size_t i = 0; i < batch.logits.size(); ++i) {
-        Sequence *sequence = static_cast<Sequence *>(sampled[i]);
-        const size_t targets = batch.logits[i].targets.size();
-        if (targets > 0) {
-            accept_scores(sequence, {output_.target_logprobs.data() + target, targets},
-                          output_.samples[i].finite);
-            target += targets;
-        } else {
-            accept_sample(sequence, output_.samples[i]);
+    for (size_t i = 0; i < record.sampled.size(); ++i) {
+        Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
+        const auto targets = static_cast<size_t>(record.targets[i]);
+        if (sequence != nullptr && targets > 0) {
+            accept_scores(sequence, {output.target_logprobs.data() + target, targets},
+                          output.samples[i].finite);
+        } else if (sequence != nullptr) {
+            accept_sample(sequence, output.samples[i]);
         }
+        target += targets;
     }
     {
         const Stopwatch watch(&stats_.schedule_seconds);
-        scheduler_->finish_step();
+        lane->finish();
     }
     for (Job *job : finished_jobs_) end_job(job);
     finished_jobs_.clear();
-    write_timeline();
 }
 
 bool Engine::ends_row(const SamplingParams &params, int32_t token) const {
@@ -119,15 +157,10 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
         fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER, "the model's logits are not finite");
         return;
     }
-    // A request that was preempted while it generated computes its last token with its prompt: the
-    // one token of such a batch that is new is not the prompt's.
-    if (sequence->state == RequestState::prefilling && !sequence->output.empty()) {
-        --prompt_tokens_done_;
-    }
     const SamplingParams &params = *sequence->params;
     sequence->output.push_back(sample.token);
     ++stats_.completion_tokens;
-    --intake_.generation;
+    spend(*sequence, 1);
     if (params.logprobs >= 0) {
         sequence->logprobs.push_back(sample.logprob);
         sequence->top_counts.push_back(static_cast<int32_t>(sample.top.size()));
@@ -160,7 +193,7 @@ void Engine::accept_scores(Sequence *sequence, std::span<const float> logprobs, 
 void Engine::finish(Sequence *sequence, int32_t reason) {
     sequence->done = true;
     sequence->finish = reason;
-    intake_.generation -= sequence->max_tokens - static_cast<int64_t>(sequence->output.size());
+    spend(*sequence, sequence->max_tokens - static_cast<int64_t>(sequence->output.size()));
     if (--sequence->job->unfinished == 0) finished_jobs_.push_back(sequence->job);
 }
 
@@ -170,107 +203,15 @@ void Engine::fail(Sequence *sequence, int32_t status, const char *message) {
     finish(sequence, BATCHLLM_FINISH_ERROR);
 }
 
-void Engine::write_timeline() {
-    if (!timeline_) return;
-    warn_once(timeline_->write(stats_.steps, backend_->last_run_seconds() * 1e3, last_counts_));
+// So many tokens of those that the sequence might have generated are not to come any more.
+void Engine::spend(const Sequence &sequence, int64_t tokens) {
+    intake_.generation -= tokens;
+    sequence.job->lane->generation -= tokens;
 }
 
 // The timeline says once that it cannot go on.
 void Engine::warn_once(const Status &status) {
     if (!status.ok()) log_(BATCHLLM_LOG_WARNING, status.message());
-}
-
-// ---- Ends of jobs and rows ----
-
-// The results for one of a job's rows.
-void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
-    if (to->given) return;
-    const size_t before = intake_.outcomes.size();
-    answer(job, *to, cancelled, tokenizer_.get(), &intake_.outcomes);
-    to->given = true;
-    ++stats_.rows_done;
-    for (size_t i = before; i < intake_.outcomes.size(); ++i) {
-        if (intake_.outcomes[i].status == BATCHLLM_OK) continue;
-        ++stats_.rows_failed;
-        break;
-    }
-}
-
-// A job of which nothing is left to compute, and which the scheduler no longer holds.
-void Engine::end_job(Job *job) {
-    for (Job::Answer &to : job->answers) give(*job, &to, false);
-    if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
-    for (const Job::Answer &to : job->answers) intake_.rows.release(to.row);
-    jobs_.erase(job);
-}
-
-int64_t Engine::generation_of(const Row &row) const {
-    return row.score != nullptr ? 0 : generation_of(*row.params, row.length);
-}
-
-int64_t Engine::generation_of(const SamplingParams &params, int64_t prompt_length) const {
-    return int64_t{clipped_max_tokens(params, prompt_length, max_request_tokens_)} *
-           computed_samples(params, sharing());
-}
-
-void Engine::cancel_waiting(Row *row) {
-    const int32_t samples = row->score != nullptr ? 1 : row->params->samples;
-    for (int32_t sample = 0; sample < samples; ++sample) {
-        Outcome outcome;
-        outcome.tag = row->tag;
-        outcome.sample = sample;
-        outcome.finish = BATCHLLM_FINISH_CANCELLED;
-        outcome.prompt_tokens = row->length;
-        outcome.has_logprobs = row->score == nullptr && row->params->logprobs >= 0;
-        intake_.outcomes.push_back(std::move(outcome));
-    }
-    // Its memory goes when the plan comes to it.
-    row->state = RowState::answered;
-    intake_.generation -= generation_of(*row);
-    ++stats_.rows_done;
-}
-
-// Answers the job's rows with these tags. The job goes on for the others, if there are any.
-void Engine::cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below) {
-    for (Job::Answer &to : job->answers) {
-        const auto found = below.find(to.tag);
-        if (found != below.end() && to.row < found->second) give(*job, &to, true);
-    }
-    if (job->any_answer_left()) return;
-    for (Sequence &sequence : job->sequences) {
-        if (sequence.done) continue;
-        sequence.done = true;
-        intake_.generation -= sequence.max_tokens - static_cast<int64_t>(sequence.output.size());
-        scheduler_->drop(&sequence);
-    }
-    end_job(job);
-}
-
-void Engine::apply_cancels() {
-    if (!cancels_waiting_.load(std::memory_order_acquire)) return;
-    std::unordered_map<uint64_t, int64_t> below;
-    {
-        std::lock_guard lock(cancel_mutex_);
-        below.swap(cancels_);
-        cancels_waiting_.store(false, std::memory_order_relaxed);
-    }
-    std::vector<Job *> started;
-    for (const auto &[job, owner] : jobs_) {
-        const bool named =
-            std::any_of(job->answers.begin(), job->answers.end(), [&](const Job::Answer &to) {
-                return !to.given && below.count(to.tag) > 0;
-            });
-        if (named) started.push_back(job);
-    }
-    std::sort(started.begin(), started.end(), [](const Job *a, const Job *b) {
-        return a->answers.front().row < b->answers.front().row;
-    });
-    for (Job *job : started) cancel_started(job, below);
-    intake_.rows.for_each([&](int64_t id, Row &row) {
-        if (row.state != RowState::waiting) return;
-        const auto found = below.find(row.tag);
-        if (found != below.end() && id < found->second) cancel_waiting(&row);
-    });
 }
 
 } // namespace batchllm

@@ -16,6 +16,7 @@
 
 namespace batchllm {
 
+class Lane;
 struct Job;
 
 // The text of a sequence as it grows, up to the first stop string in it.
@@ -51,6 +52,7 @@ struct Job {
         bool given; // its result has been made: cancelled before the others
     };
 
+    Lane *lane = nullptr;            // the device that computes all of it
     std::vector<Answer> answers;     // the row, then its equals
     std::vector<Sequence> sequences; // never moved once they have been handed to the scheduler
     std::shared_ptr<const PreparedParams> params;

@@ -1,6 +1,7 @@
 #include "runtime/options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cinttypes>
 #include <limits>
 
@@ -29,6 +30,29 @@ Status check_range(const char *field, int32_t value, int32_t least, int32_t most
     if (value >= least && value <= most) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be %d to %d", field, value,
                  least, most);
+}
+
+// "0,1" -> numbers.
+Status read_devices(const std::string &text, std::vector<int32_t> *devices) {
+    devices->clear();
+    const char *at = text.data();
+    const char *end = at + text.size();
+    while (true) {
+        int32_t number = -1;
+        const auto [rest, failure] = std::from_chars(at, end, number);
+        if (failure != std::errc() || number < 0 || (rest != end && *rest != ',')) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "devices is \"%s\": it must be device numbers such as 0 or 0,1",
+                         text.c_str());
+        }
+        if (std::find(devices->begin(), devices->end(), number) != devices->end()) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "devices is \"%s\": %d stands there twice", text.c_str(), number);
+        }
+        devices->push_back(number);
+        if (rest == end) return {};
+        at = rest + 1;
+    }
 }
 
 // "key=value,key=value" -> pairs.
@@ -72,6 +96,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     }
     BackendOptions &backend = read.backend_options;
     backend.devices = text_or(options.devices, "0");
+    RETURN_IF_ERROR(read_devices(backend.devices, &read.devices));
     backend.compute_type = text_or(options.compute_type, "auto");
     if (backend.compute_type != "auto" && backend.compute_type != "bf16" &&
         backend.compute_type != "f16" && backend.compute_type != "f32") {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/status.h"
@@ -22,7 +23,8 @@ struct Log {
 struct EngineOptions {
     std::string model_dir; // "": none
     std::string backend = "auto";
-    BackendOptions backend_options;
+    std::vector<int32_t> devices{0};
+    BackendOptions backend_options; // each backend's own has one of the devices
     int32_t threads = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;

@@ -6,6 +6,14 @@ int32_t Slice::length_of(int32_t index) const {
     return index < 0 ? 0 : from_.prefixes[static_cast<size_t>(index)].length;
 }
 
+int32_t Slice::new_prefix_tokens(int32_t prefix) const {
+    const int32_t length = length_of(prefix);
+    while (prefix >= 0 && taken_.count(prefix) == 0) {
+        prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;
+    }
+    return length - length_of(prefix);
+}
+
 // The slice's copy of a prefix of the plan, made with its parents when it is first asked for. Its
 // tokens are read off `row`, a request of the slice that has it.
 int32_t Slice::take_prefix(int32_t index, int64_t row) {

@@ -28,6 +28,10 @@ class Slice {
     // Adds the requests of jobs, all of the plan's group `group`. Sets the jobs' shared_tokens.
     void add_group(const PlanGroup &group, const std::vector<Job *> &jobs);
 
+    // Tokens of the plan's prefix, and those of them that no group of the slice has yet.
+    int32_t length_of(int32_t prefix) const;
+    int32_t new_prefix_tokens(int32_t prefix) const;
+
     bool empty() const { return requests_.empty(); }
     int64_t size() const { return static_cast<int64_t>(requests_.size()); }
     const Plan &plan() const { return plan_; }
@@ -37,7 +41,6 @@ class Slice {
     void add_requests(Job *job);
     void close_group(int32_t prefix, int64_t row_begin);
     int32_t take_prefix(int32_t index, int64_t row);
-    int32_t length_of(int32_t index) const;
 
     const Plan &from_;
     bool sharing_;

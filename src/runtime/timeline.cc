@@ -21,18 +21,20 @@ Result<Timeline> Timeline::open(const std::string &path) {
                      std::strerror(errno));
     }
     // Stays in the buffer: a full disk is told by the first flush, like that of any line.
-    std::fputs("step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used\n",
+    std::fputs("step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used,"
+               "device\n",
                timeline.file_.get());
     return timeline;
 }
 
-Status Timeline::write(int64_t step, double milliseconds, const StepCounts &counts) {
+Status Timeline::write(int64_t step, double milliseconds, const StepCounts &counts,
+                       int32_t device) {
     if (file_ == nullptr) return {};
     if (std::fprintf(file_.get(),
                      "%" PRId64 ",%.3f,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
-                     "\n",
+                     ",%d\n",
                      step, milliseconds, counts.decode_tokens, counts.own_tokens,
-                     counts.prefix_tokens, counts.requests, counts.pages_used) < 0) {
+                     counts.prefix_tokens, counts.requests, counts.pages_used, device) < 0) {
         return failed();
     }
     if (++unflushed_ < flush_every) return {};

@@ -1,4 +1,4 @@
-// What each step was made of -> one line of CSV a step.
+// What each batch was made of -> one line of CSV a batch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Timeline {
     // Replaces the file.
     static Result<Timeline> open(const std::string &path);
 
-    Status write(int64_t step, double milliseconds, const StepCounts &counts);
+    Status write(int64_t step, double milliseconds, const StepCounts &counts, int32_t device);
     Status flush();
 
   private:

@@ -11,14 +11,23 @@ int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
     return std::clamp(highest - computed, 0, chunk);
 }
 
+// Whether the sampler must know every token before the one that it chooses.
+bool has_penalties(const SamplingParams *params) {
+    return params != nullptr && (params->repetition_penalty != 1 || params->presence_penalty != 0 ||
+                                 params->frequency_penalty != 0);
+}
+
 } // namespace
 
 void BatchBuilder::build(std::span<Request *const> running,
-                         std::span<const int32_t> planned_prefixes, PrefixForest *forest) {
+                         std::span<const int32_t> planned_prefixes, PrefixForest *forest,
+                         BatchRecord *record) {
     ++step_;
     batch_.clear();
-    sampled_.clear();
-    counts_ = {};
+    record_ = record;
+    record->sampled.clear();
+    record->targets.clear();
+    record->counts = {};
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
             own_node(request, forest);
@@ -64,8 +73,10 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
             batch_.tokens.push_back(part.source[begin + j]);
             batch_.positions.push_back(begin + j);
         }
-        counts_.prefix_tokens += part.chunk;
-        counts_.recomputed_tokens += recomputed(part.computed, part.chunk, part.highest);
+        const int64_t again = recomputed(part.computed, part.chunk, part.highest);
+        record_->counts.prefix_tokens += part.chunk;
+        record_->counts.recomputed_tokens += again;
+        record_->counts.prompt_tokens += part.chunk - again;
     }
     return node;
 }
@@ -76,21 +87,32 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     add_node(parent, request->own_begin, request->computed, request->chunk, request->pages, false);
     const int32_t prompt = request->prompt.length;
     const int32_t begin = request->own_begin + request->computed;
-    for (int32_t position = begin; position < begin + request->chunk; ++position) {
-        batch_.tokens.push_back(position < prompt
-                                    ? request->prompt.tokens[position]
-                                    : request->output[static_cast<size_t>(position - prompt)]);
+    const int32_t end = begin + request->chunk;
+    for (int32_t position = begin; position < end; ++position) {
+        const auto generated = static_cast<size_t>(position - prompt);
+        batch_.tokens.push_back(position < prompt ? request->prompt.tokens[position]
+                                : generated < request->output.size()
+                                    ? request->output[generated]
+                                    : fed_token(request->logits_row));
         batch_.positions.push_back(position);
     }
     add_logits(request, token_begin);
-    counts_.requests += 1;
+    StepCounts &counts = record_->counts;
+    counts.requests += 1;
     if (request->state == RequestState::decoding) {
-        counts_.decode_tokens += request->chunk;
+        counts.decode_tokens += request->chunk;
     } else {
-        counts_.own_tokens += request->chunk;
-        counts_.recomputed_tokens +=
-            recomputed(request->computed, request->chunk, request->highest);
+        counts.own_tokens += request->chunk;
+        counts.recomputed_tokens += recomputed(request->computed, request->chunk, request->highest);
+        const int32_t first = std::max(begin, request->own_begin + request->highest);
+        counts.prompt_tokens += std::max(0, std::min(end, prompt) - first);
     }
+}
+
+void BatchBuilder::add_row(Request *request, const LogitsRow &row) {
+    batch_.logits.push_back(row);
+    record_->sampled.push_back(request);
+    record_->targets.push_back(static_cast<int32_t>(row.targets.size()));
 }
 
 void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
@@ -102,12 +124,14 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     row.sample.prompt = {request->prompt.tokens, static_cast<size_t>(prompt)};
     row.sample.output = request->output;
     row.sample.random_key = request->random_key;
+    request->logits_row = static_cast<int32_t>(batch_.logits.size());
     if (request->max_tokens > 0) {
-        if (end < prompt + static_cast<int32_t>(request->output.size())) return;
+        const auto known = static_cast<int32_t>(request->output.size());
+        if (end < prompt + known + request->unknown) return;
         row.token = token_begin + request->chunk - 1;
         row.sample.position = end;
-        batch_.logits.push_back(row);
-        sampled_.push_back(request);
+        request->feeds = feeds_ != nullptr && !has_penalties(request->params) && feeds_(row.sample);
+        add_row(request, row);
         return;
     }
     const int32_t first_scored = prompt - request->score_positions;
@@ -118,8 +142,7 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
         row.token = token_begin + first_scored + i - begin;
         row.sample.position = first_scored + i + 1;
         row.targets = {request->targets.data() + target, target_end - target};
-        batch_.logits.push_back(row);
-        sampled_.push_back(request);
+        add_row(request, row);
     }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,29 +18,31 @@ namespace batchllm {
 
 class BatchBuilder {
   public:
-    explicit BatchBuilder(int32_t page_tokens) : page_tokens_(page_tokens) {}
+    // feeds: SchedulerOptions::feeds.
+    BatchBuilder(int32_t page_tokens, std::function<bool(const SampleInput &)> feeds)
+        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {}
 
-    // Fills the batch from the chunks of the requests and of the planned prefixes.
+    // Fills the batch from the chunks of the requests and of the planned prefixes, and its record
+    // but for what the builder does not know: the pages used and the preemptions.
     void build(std::span<Request *const> running, std::span<const int32_t> planned_prefixes,
-               PrefixForest *forest);
+               PrefixForest *forest, BatchRecord *record);
 
     const TokenBatch &batch() const { return batch_; }
-    std::span<Request *const> sampled() const { return sampled_; }
-    const StepCounts &counts() const { return counts_; }
 
   private:
     int32_t prefix_node(int32_t prefix, PrefixForest *forest);
     void own_node(Request *request, PrefixForest *forest);
     void add_logits(Request *request, int32_t token_begin);
+    void add_row(Request *request, const LogitsRow &row);
     int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
                      const PageTable &pages, bool shared);
 
     int32_t page_tokens_;
+    std::function<bool(const SampleInput &)> feeds_;
     uint64_t step_ = 0;
     TokenBatch batch_;
-    std::vector<Request *> sampled_;
-    std::vector<int32_t> chain_; // scratch
-    StepCounts counts_;
+    BatchRecord *record_ = nullptr; // of the batch that is being built
+    std::vector<int32_t> chain_;    // scratch
 };
 
 } // namespace batchllm

@@ -19,6 +19,8 @@
 //   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
 //     drops keys and values, and they are computed again, from prompt and output, as one prefill;
 //   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
+// With a batch in flight the oldest may lack a token that is being sampled: then that batch brings it,
+// and output grows. Requests that wait for their last samples hold nothing, so they are in nobody's way.
 #include <algorithm>
 #include <stdexcept>
 
@@ -30,15 +32,21 @@ namespace batchllm {
 
 const TokenBatch &Scheduler::next_step() {
     Impl &impl = *impl_;
+    if (impl.in_flight == 2) throw std::logic_error("scheduler: a third batch in flight");
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
     impl.planned_prefixes.clear();
     impl.plan_decode();
     impl.plan_prompts();
-    impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest);
-    impl.counts = impl.builder.counts();
-    impl.counts.preemptions = impl.preemptions;
-    impl.counts.pages_used = impl.pool.used();
+    BatchRecord &record = impl.record(impl.in_flight);
+    impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest, &record);
+    record.counts.preemptions = impl.preemptions;
+    record.counts.pages_used = impl.pool.used();
+    impl.counts = record.counts;
+    if (!impl.builder.batch().tokens.empty()) {
+        impl.in_flight += 1;
+        impl.move_on();
+    }
     return impl.builder.batch();
 }
 
@@ -47,7 +55,9 @@ void Scheduler::Impl::plan_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
         if (request->state != RequestState::decoding || budget == 0) continue;
-        if (grow_by_preemption(request)) {
+        if (batchllm::held_back(*request)) {
+            --budget; // keeps its place: those that are admitted must fit with it in the next batch
+        } else if (grow_by_preemption(request)) {
             request->chunk = 1;
             --budget;
         } else if (running.size() == 1) {
@@ -116,6 +126,7 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
 }
 
 void Scheduler::Impl::plan_own(Request *request) {
+    // Not held back: its tokens are known, or it decoded and starts again unshared in this batch.
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
     const int64_t got = grow(&request->pages, request->computed, wanted);
@@ -141,6 +152,46 @@ bool Scheduler::Impl::grow_by_preemption(Request *request) {
     return true;
 }
 
+// The batch is in flight: what it computes counts as stored from here on.
+void Scheduler::Impl::move_on() {
+    held_back = 0;
+    for (const int32_t prefix : planned_prefixes) forest.finish_chunk(prefix);
+    planned_prefixes.clear();
+    size_t kept = 0;
+    for (Request *request : running) {
+        if (request->chunk == 0 || !count_chunk(request)) {
+            running[kept++] = request;
+            continue;
+        }
+        leave(request);
+        forget(request);
+        request->state = RequestState::ending;
+        ++ending;
+    }
+    running.resize(kept);
+}
+
+// True when nothing is left to compute for the request.
+bool Scheduler::Impl::count_chunk(Request *request) {
+    const int64_t left = own_prompt_left(*request);
+    request->computed += request->chunk;
+    request->chunk = 0;
+    request->highest = std::max(request->highest, request->computed);
+    own_tokens_left -= left - own_prompt_left(*request);
+    if (request->max_tokens < 1) {
+        const int32_t end = request->own_begin + request->computed;
+        request->scored =
+            std::max(request->scored, end - request->prompt.length + request->score_positions);
+        return request->scored == request->score_positions;
+    }
+    if (request->computed < own_target(*request)) return false;
+    request->state = RequestState::decoding; // it samples
+    request->unknown += 1;
+    if (output_length(*request) == request->max_tokens) return true;
+    held_back += batchllm::held_back(*request);
+    return false;
+}
+
 // ---- Admission and preemption ----
 
 Request *Scheduler::Impl::next_waiting() {
@@ -164,8 +215,7 @@ void Scheduler::Impl::pop_waiting() {
 }
 
 Outlook Scheduler::Impl::outlook(const Request &request) const {
-    return lengths.outlook(request.max_tokens, static_cast<int64_t>(request.output.size()),
-                           request.preemptions > 0);
+    return lengths.outlook(request.max_tokens, output_length(request), request.preemptions > 0);
 }
 
 // Prompts count in full from now on, and half a page a request for its last one, partly filled.
@@ -224,14 +274,20 @@ bool Scheduler::fits(int64_t tokens) const {
     return tokens - 1 <= impl_->pool.total() * impl_->pool.page_tokens();
 }
 
-std::span<Request *const> Scheduler::sampled() const { return impl_->builder.sampled(); }
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
+int32_t Scheduler::in_flight() const { return impl_->in_flight; }
+const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
+int64_t Scheduler::held_back() const { return impl_->held_back; }
 int64_t Scheduler::waiting() const { return impl_->waiting; }
-int64_t Scheduler::running() const { return static_cast<int64_t>(impl_->running.size()); }
+int64_t Scheduler::running() const {
+    return static_cast<int64_t>(impl_->running.size()) + impl_->ending;
+}
 int64_t Scheduler::pages_used() const { return impl_->pool.used(); }
 int64_t Scheduler::pages_peak() const { return impl_->pool.peak(); }
 int64_t Scheduler::prompt_tokens_left() const {
-    return impl_->own_tokens_left + impl_->forest.tokens_left();
+    int64_t tokens = impl_->own_tokens_left + impl_->forest.tokens_left();
+    for (int32_t i = 0; i < impl_->in_flight; ++i) tokens += impl_->record(i).counts.prompt_tokens;
+    return tokens;
 }
 double Scheduler::expected_length_share() const { return impl_->lengths.share(); }
 

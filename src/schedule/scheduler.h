@@ -7,11 +7,18 @@
 // request that needs them. When decoding outgrows the pool, the requests admitted last are
 // preempted and recomputed.
 //
+// A batch may be built while the one before it runs. The tokens which that one samples are then not
+// known; each stands in the new batch as a fed_token(). What ends a request by count (max_tokens, the
+// last score) is known at once; an EOS or a stop string is found one batch late, and that batch's
+// sample is nobody's.
+//
 // Always: a page is in the free list or belongs to one node; progress is made by every step; any
-// request that fits the pool alone finishes.
+// request that fits the pool alone finishes. Batches run in the order in which they are built, so a
+// page given back may be used by the next batch, also when one in flight still reads or writes it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -23,7 +30,13 @@
 
 namespace batchllm {
 
-enum class RequestState : uint8_t { waiting, prefilling, decoding, finished };
+enum class RequestState : uint8_t {
+    waiting, // new or preempted: holds nothing
+    prefilling,
+    decoding, // all known tokens but the newest are stored
+    ending,   // the last that it needs is in a batch in flight: holds nothing
+    finished,
+};
 
 // One sequence to compute: a row, one of a row's samples, or one continuation to score. Owned by
 // the runtime, which keeps its address; the scheduler changes only the fields named as its own.
@@ -42,20 +55,24 @@ struct Request {
     int64_t row = 0; // the runtime's own
     int32_t sample = 0;
 
-    // Appended to by the runtime after each step in which the request sampled.
+    // Appended to by the runtime after each batch in which the request sampled.
     std::vector<int32_t> output;
-    // Set by the runtime once nothing more is to be computed: stop, length, cancelled, error.
+    // Set by the runtime once nothing more is to be computed: stop, length, cancelled, error. With
+    // max_tokens tokens, or all scores, at the latest.
     bool done = false;
 
-    // The scheduler's own. The runtime may read all of them, when no batch is being run or after it.
+    // The scheduler's own. The runtime may read all of them.
     RequestState state = RequestState::waiting;
-    int32_t prefix = -1;   // node of the shared prefix that its own tokens continue
-    int32_t own_begin = 0; // position of its first own token: so many prompt tokens are shared
-    int32_t computed = 0;  // own positions whose keys and values are stored
-    int32_t chunk = 0;     // own tokens in the current batch
-    int32_t highest = 0;   // most that `computed` ever was: what is below it is recomputed
-    int32_t scored = 0;    // score positions delivered by the batches before the current one
-    int32_t generated = 0; // output tokens that the expected lengths have been told of
+    int32_t prefix = -1;    // node of the shared prefix that its own tokens continue
+    int32_t own_begin = 0;  // position of its first own token: so many prompt tokens are shared
+    int32_t computed = 0;   // own positions whose keys and values are stored
+    int32_t chunk = 0;      // own tokens in the batch that is being built
+    int32_t highest = 0;    // most that `computed` ever was: what is below it is recomputed
+    int32_t scored = 0;     // score positions in the batches built so far
+    int32_t unknown = 0;    // tokens behind `output` that batches in flight sample
+    int32_t logits_row = 0; // the first of its rows in the newest batch, where it has one
+    bool feeds = false;     // what that row samples can be taken into the next batch unknown
+    int32_t generated = 0;  // output tokens that the expected lengths have been told of
     int32_t preemptions = 0;
     int64_t place = -1;         // in the waiting queue, or -1
     std::vector<int32_t> pages; // page table of its own tokens
@@ -72,6 +89,9 @@ struct SchedulerOptions {
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     // false: requests are admitted while any page is free, without looking ahead. For comparison.
     bool look_ahead = true;
+    // Backend::feeds. Rows with penalties are never asked about: their sampling needs all tokens
+    // before. Null: nothing is taken into a batch unknown.
+    std::function<bool(const SampleInput &)> feeds = nullptr;
 };
 
 struct StepCounts {
@@ -79,13 +99,22 @@ struct StepCounts {
     int64_t own_tokens = 0;        // prompt tokens of single requests, and all they recompute
     int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
     int64_t recomputed_tokens = 0; // of own and prefix tokens, computed before and lost
-    int64_t requests = 0;          // with tokens in the batch
+    int64_t prompt_tokens = 0; // of own and prefix tokens, prompt tokens computed the first time
+    int64_t requests = 0;      // with tokens in the batch
     int64_t pages_used = 0;
     int64_t preemptions = 0; // decided in this step
 };
 
-// Order of calls: next_step, the runtime runs the batch, finish_step, and again. add and drop come
-// between finish_step and next_step. A violated invariant throws std::logic_error.
+// What the runtime must know of a batch once its outputs are there.
+struct BatchRecord {
+    StepCounts counts;
+    std::vector<Request *> sampled; // [logits rows]; null: the request has ended in the meantime
+    std::vector<int32_t> targets;   // [logits rows] token ids scored there; 0: one is sampled
+};
+
+// Order of calls: next_step, the runtime runs the batch, finish_step, and again; or with a batch in
+// flight: next_step, next_step, finish_step for the first, next_step, finish_step for the second, and
+// so on. add and drop come before next_step. A violated invariant throws std::logic_error.
 class Scheduler {
   public:
     explicit Scheduler(const SchedulerOptions &options);
@@ -103,27 +132,35 @@ class Scheduler {
     // Errors, with nothing taken: a request that does not fit; a plan that is not of these requests.
     Status add(const Plan &plan, std::span<Request *const> requests);
 
-    // Builds the next step's batch, valid until the next call; empty when nothing is left to do.
-    // sampled()[i] is the request of batch.logits[i]. A scored request's rows come in the order of
-    // its score positions, from Request::scored on.
+    // Builds the next batch, valid until the next call, and moves the requests on as far as can be
+    // known before it has run. Unless it is empty it is in flight then, at most the second one. It is
+    // empty when nothing is left to do but to finish_step what is in flight.
     const TokenBatch &next_step();
-    std::span<Request *const> sampled() const;
-    const StepCounts &counts() const;
+    const StepCounts &counts() const; // of that batch
 
-    // After the batch has run and the runtime has appended the outputs and set `done`: moves the
-    // requests on and gives back the pages of those that are done. The scheduler keeps no pointer
-    // to a request that has finished.
+    int32_t in_flight() const;
+    // The batch in flight that was built first. sampled[i] is the request of its logits[i]. A scored
+    // request's rows come in the order of its score positions.
+    const BatchRecord &oldest() const;
+    std::span<Request *const> sampled() const { return oldest().sampled; }
+    // Of the newest batch in flight, the requests that cannot be in the next one before its samples
+    // are known.
+    int64_t held_back() const;
+
+    // After that batch has run and the runtime has appended the outputs and set `done`: lets go of
+    // the requests that are done. The scheduler keeps no pointer to a request that has finished.
     void finish_step();
 
-    // A request that the runtime has set `done` outside a step (cancelled) gives up its place.
+    // A request that the runtime has set `done` outside a step (cancelled) gives up its place. What
+    // a batch in flight computes for it is nobody's.
     void drop(Request *request);
 
     int64_t waiting() const; // preempted ones included
-    int64_t running() const;
+    int64_t running() const; // ending ones included
     int64_t pages_used() const;
     int64_t pages_peak() const;
-    int64_t prompt_tokens_left() const;   // not computed yet, shared ones once; recomputation not
-                                          // counted
+    int64_t prompt_tokens_left() const;   // not computed yet or in flight, shared ones once;
+                                          // recomputation not counted
     double expected_length_share() const; // of max_tokens, as the job has shown so far
 
   private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -15,10 +16,18 @@
 
 namespace batchllm {
 
-// Own tokens that are known: all of them are stored once the next token has been sampled.
-inline int64_t own_target(const Request &request) {
-    return request.prompt.length - request.own_begin + static_cast<int64_t>(request.output.size());
+// Output tokens, those that are being sampled included.
+inline int64_t output_length(const Request &request) {
+    return static_cast<int64_t>(request.output.size()) + request.unknown;
 }
+
+// Own tokens, known or being sampled: all of them are stored once the next token is sampled.
+inline int64_t own_target(const Request &request) {
+    return request.prompt.length - request.own_begin + output_length(request);
+}
+
+// Its newest token cannot be in a batch yet.
+inline bool held_back(const Request &request) { return request.unknown > 0 && !request.feeds; }
 
 inline int32_t own_prompt(const Request &request) {
     return request.prompt.length - request.own_begin;
@@ -32,7 +41,7 @@ inline int64_t own_prompt_left(const Request &request) {
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
         : options(given), pool(given.pages, given.page_tokens), forest(&pool),
-          builder(given.page_tokens) {
+          builder(given.page_tokens, given.feeds) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
 
@@ -48,6 +57,8 @@ struct Scheduler::Impl {
     void plan_own(Request *request);
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool grow_by_preemption(Request *request);
+    void move_on();
+    bool count_chunk(Request *request);
 
     // Admission and preemption
     Request *next_waiting();
@@ -62,6 +73,9 @@ struct Scheduler::Impl {
     // End of a request
     void leave(Request *request);
     void forget(Request *request);
+    void leave_queue(Request *request);
+    void end(Request *request);
+    void clear_rows(Request *request);
 
     SchedulerOptions options;
     PagePool pool;
@@ -78,6 +92,7 @@ struct Scheduler::Impl {
     int64_t waiting = 0;
     std::vector<Request *> preempted;
     std::vector<Request *> running; // in the order of admission: the oldest first
+    int64_t ending = 0;             // requests
     int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
 
     // Of the step that is being planned.
@@ -86,6 +101,14 @@ struct Scheduler::Impl {
     std::vector<int32_t> planned_prefixes; // parents before children
     std::vector<int32_t> chain;            // scratch
     StepCounts counts;
+
+    // Batches in flight: records[oldest], then the other one.
+    std::array<BatchRecord, 2> records;
+    size_t oldest = 0;
+    int32_t in_flight = 0;
+    int64_t held_back = 0;
+
+    BatchRecord &record(int32_t i) { return records[(oldest + static_cast<size_t>(i)) % 2]; }
 };
 
 } // namespace batchllm

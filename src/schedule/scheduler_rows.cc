@@ -58,7 +58,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
     request->computed = request->chunk = request->highest = request->scored = 0;
-    request->generated = 0;
+    request->unknown = request->generated = 0;
     request->preemptions = 0;
     request->pages.clear();
     request->place = first_place + static_cast<int64_t>(queue.size());
@@ -110,29 +110,20 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
     return {};
 }
 
-// ---- Ends of a step and of a request ----
+// ---- Ends of a batch and of a request ----
 
 void Scheduler::finish_step() {
     Impl &impl = *impl_;
-    for (const int32_t prefix : impl.planned_prefixes) impl.forest.finish_chunk(prefix);
-    impl.planned_prefixes.clear();
-    size_t kept = 0;
-    for (Request *request : impl.running) {
-        if (request->chunk > 0) {
-            const int64_t left = own_prompt_left(*request);
-            request->computed += request->chunk;
-            request->chunk = 0;
-            request->highest = std::max(request->highest, request->computed);
-            impl.own_tokens_left -= left - own_prompt_left(*request);
-            if (request->max_tokens < 1) {
-                const int32_t end = request->own_begin + request->computed;
-                request->scored = std::max(request->scored,
-                                           end - request->prompt.length + request->score_positions);
-            } else if (!request->output.empty() &&
-                       own_target(*request) == int64_t{request->computed} + 1) {
-                request->state = RequestState::decoding;
-            }
-            // One at most: a chunk that ends before the last known token samples none.
+    if (impl.in_flight == 0) return;
+    BatchRecord &record = impl.record(0);
+    impl.oldest = (impl.oldest + 1) % impl.records.size();
+    impl.in_flight -= 1;
+    bool any_ended = false;
+    for (size_t i = 0; i < record.sampled.size(); ++i) {
+        Request *request = record.sampled[i];
+        if (request == nullptr || request->state == RequestState::finished) continue;
+        if (record.targets[i] == 0) {
+            request->unknown -= 1;
             if (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
                 request->generated += 1;
@@ -142,13 +133,17 @@ void Scheduler::finish_step() {
             if (request->max_tokens > 0)
                 impl.lengths.ended(request->max_tokens,
                                    static_cast<int64_t>(request->output.size()));
-            impl.leave(request);
-            impl.forget(request);
-        } else {
-            impl.running[kept++] = request;
+            impl.end(request);
+            any_ended = true;
+        } else if (request->state == RequestState::ending && impl.in_flight == 0) {
+            throw std::logic_error("scheduler: a request that is not done has nothing left to do");
         }
     }
-    impl.running.resize(kept);
+    if (any_ended)
+        std::erase_if(impl.running, [](const Request *request) {
+            return request->state == RequestState::finished;
+        });
+    if (impl.in_flight == 0) impl.held_back = 0;
     impl.lengths.forget(impl.longest);
 }
 
@@ -159,33 +154,60 @@ void Scheduler::Impl::leave(Request *request) {
     if (request->prefix >= 0) budget += forest.release(request->prefix);
 }
 
-// A request that is not needed any more, and holds nothing.
+// A request of which nothing more is to be computed, and that holds nothing.
 void Scheduler::Impl::forget(Request *request) {
-    request->state = RequestState::finished;
     own_tokens_left -= own_prompt_left(*request);
     if (request->prefix >= 0) forest.remove_pending(request->prefix);
+}
+
+void Scheduler::Impl::leave_queue(Request *request) {
+    --waiting;
+    if (request->place >= 0) {
+        queue[static_cast<size_t>(request->place - first_place)] = nullptr;
+        request->place = -1;
+        return;
+    }
+    const auto at = std::find(preempted.begin(), preempted.end(), request);
+    if (at == preempted.end()) throw std::logic_error("scheduler: a stranger ends");
+    preempted.erase(at);
+}
+
+// Of a request that is done. Its place in `running` is the caller's to clear.
+void Scheduler::Impl::end(Request *request) {
+    if (request->state == RequestState::ending) {
+        --ending;
+    } else {
+        if (request->state == RequestState::waiting) {
+            leave_queue(request);
+        } else {
+            leave(request);
+        }
+        forget(request);
+    }
+    request->state = RequestState::finished;
+    clear_rows(request);
+}
+
+// What the newest batch in flight samples for the request is nobody's.
+void Scheduler::Impl::clear_rows(Request *request) {
+    if (in_flight == 0) return;
+    std::vector<Request *> &sampled = record(in_flight - 1).sampled;
+    // Its logits_row is of an older batch when it is not in this one, and another's row then.
+    for (size_t row = static_cast<size_t>(request->logits_row);
+         row < sampled.size() && sampled[row] == request; ++row)
+        sampled[row] = nullptr;
 }
 
 void Scheduler::drop(Request *request) {
     Impl &impl = *impl_;
     if (request->state == RequestState::finished) return;
-    if (request->state != RequestState::waiting) {
-        const auto at = std::find(impl.running.begin(), impl.running.end(), request);
-        if (at == impl.running.end()) throw std::logic_error("scheduler: drop of a stranger");
-        impl.running.erase(at);
-        impl.leave(request);
-    } else {
-        if (request->place >= 0) {
-            impl.queue[static_cast<size_t>(request->place - impl.first_place)] = nullptr;
-            request->place = -1;
-        } else {
-            const auto at = std::find(impl.preempted.begin(), impl.preempted.end(), request);
-            if (at == impl.preempted.end()) throw std::logic_error("scheduler: drop of a stranger");
-            impl.preempted.erase(at);
-        }
-        --impl.waiting;
+    impl.end(request);
+    // Of the newest batch that is done; it may be in the one before, too.
+    for (int32_t i = 0; i + 1 < impl.in_flight; ++i) {
+        std::vector<Request *> &sampled = impl.record(i).sampled;
+        std::replace(sampled.begin(), sampled.end(), request, static_cast<Request *>(nullptr));
     }
-    impl.forget(request);
+    std::erase(impl.running, request);
 }
 
 } // namespace batchllm

@@ -41,6 +41,27 @@ Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) 
     return {};
 }
 
+// Fails when a string below the value spells a special token.
+Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
+    if (value.is_string()) {
+        ASSIGN_OR_RETURN(const std::string text, value.string());
+        const int32_t token = tokenizer.find_special(text);
+        if (token < 0) return {};
+        return value.fail("it spells special token " + std::to_string(token));
+    }
+    if (value.is_array()) {
+        ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
+        for (const JsonValue &item : items) RETURN_IF_ERROR(refuse_special(item, tokenizer));
+    }
+    if (!value.is_object()) return {};
+    ASSIGN_OR_RETURN(const auto members, value.members());
+    for (const auto &[key, member] : members) {
+        if (tokenizer.find_special(key) >= 0) return member.fail("its key spells a special token");
+        RETURN_IF_ERROR(refuse_special(member, tokenizer));
+    }
+    return {};
+}
+
 } // namespace
 
 std::tm local_time_now() {
@@ -60,6 +81,14 @@ std::unique_ptr<const ChatTemplate> ChatTemplate::load(const std::string &path) 
                   "the model has no chat template: there is none in %s, %s and %s of %s",
                   template_name, config_name, legacy_name, directory.c_str());
     }
+    return made;
+}
+
+std::unique_ptr<const ChatTemplate>
+ChatTemplate::from_source(const std::string &name, std::string source, SpecialTokens tokens) {
+    auto made = std::make_unique<ChatTemplate>();
+    made->problem_ = made->add("default", name, std::move(source));
+    made->special_tokens_ = std::move(tokens);
     return made;
 }
 
@@ -165,8 +194,7 @@ Result<const ChatTemplate::Named *> ChatTemplate::choose(bool tools) const {
                  templates_.front().file.c_str());
 }
 
-Status ChatTemplate::render(std::string_view text, bool add_generation_prompt, const std::tm &now,
-                            std::string *out) const {
+Status ChatTemplate::render(std::string_view text, const Options &options, std::string *out) const {
     RETURN_IF_ERROR(problem_);
     if (!simdjson::validate_utf8(text.data(), text.size())) {
         return error(BATCHLLM_ERROR_ROW_INVALID_UTF8, "the conversation is not valid UTF-8");
@@ -174,8 +202,9 @@ Status ChatTemplate::render(std::string_view text, bool add_generation_prompt, c
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::parse(text, "conversation", BATCHLLM_ERROR_ROW_TEMPLATE));
     const JsonValue root = document.root();
+    if (options.refusing != nullptr) RETURN_IF_ERROR(refuse_special(root, *options.refusing));
     ASSIGN_OR_RETURN(const Named *const chosen, choose(has_tools(root)));
-    jinja::Evaluator evaluator(jinja::limits_for(text.size()), now);
+    jinja::Evaluator evaluator(jinja::limits_for(text.size()), options.now);
     ASSIGN_OR_RETURN(
         const Conversation conversation,
         read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
@@ -183,7 +212,7 @@ Status ChatTemplate::render(std::string_view text, bool add_generation_prompt, c
     evaluator.set("tools", conversation.tools);
     evaluator.set("documents", conversation.documents);
     const bool prompts = conversation.continued.empty() &&
-                         conversation.add_generation_prompt.value_or(add_generation_prompt);
+                         conversation.add_generation_prompt.value_or(options.add_generation_prompt);
     evaluator.set("add_generation_prompt", jinja::Value::boolean(prompts));
     for (const auto &[name, token] : special_tokens_) {
         evaluator.set(name, jinja::Value::string(token));

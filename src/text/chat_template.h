@@ -26,12 +26,21 @@ class ChatTemplate {
     // Of a model directory, or of the directory of a tokenizer.json. Never fails: what is wrong with
     // the files, or that there is no template, is every conversation's error.
     static std::unique_ptr<const ChatTemplate> load(const std::string &path);
+    // Of a template's text; name stands for the file in errors.
+    using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
+    static std::unique_ptr<const ChatTemplate>
+    from_source(const std::string &name, std::string source, SpecialTokens tokens);
+
+    struct Options {
+        bool add_generation_prompt = true; // where the conversation does not say
+        // Null, or the tokenizer whose special tokens the conversation's own text may not spell.
+        const Tokenizer *refusing = nullptr;
+        std::tm now{}; // local time
+    };
 
     // Appends the text of a conversation: a list of messages, or an object with "messages". Fails
-    // with ROW_TEMPLATE or ROW_INVALID_UTF8 and appends nothing. now: local time.
-    // add_generation_prompt: where the conversation does not say.
-    Status render(std::string_view conversation, bool add_generation_prompt, const std::tm &now,
-                  std::string *out) const;
+    // with ROW_TEMPLATE or ROW_INVALID_UTF8 and appends nothing.
+    Status render(std::string_view conversation, const Options &options, std::string *out) const;
 
     // Whether conversations can be rendered, and if not, why.
     const Status &status() const { return problem_; }
@@ -52,7 +61,7 @@ class ChatTemplate {
     Result<const Named *> choose(bool tools) const;
 
     std::vector<Named> templates_;
-    std::vector<std::pair<std::string, std::string>> special_tokens_; // "bos_token" -> its text
+    SpecialTokens special_tokens_; // "bos_token" -> its text
     Status problem_;
 };
 

@@ -192,6 +192,13 @@ int32_t Tokenizer::token_id(std::string_view token) const {
     return impl_->model.settings().vocabulary.find(token);
 }
 
+int32_t Tokenizer::find_special(std::string_view text) const {
+    for (const AddedToken &token : impl_->added_tokens) {
+        if (token.special && text.find(token.content) != std::string_view::npos) return token.id;
+    }
+    return -1;
+}
+
 uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
 
 struct StreamDecoder::Impl {

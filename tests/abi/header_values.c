@@ -43,6 +43,7 @@ SAME(BATCHLLM_ENCODE_ADD_SPECIAL, 1);
 SAME(BATCHLLM_ENCODE_PARSE_SPECIAL, 2);
 SAME(BATCHLLM_DECODE_SKIP_SPECIAL, 1);
 SAME(BATCHLLM_CHAT_NO_GENERATION_PROMPT, 1);
+SAME(BATCHLLM_CHAT_REFUSE_SPECIAL, 2);
 
 /* Where a struct ends that callers were compiled with: fields are only added behind it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace batchllm {
 
@@ -38,6 +39,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.pages = options.pages;
     info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
     info_.eos_token = options.eos_token;
+    info_.batches_in_flight = options.overlap ? 2 : 1;
 }
 
 int64_t SimBackend::output_length(uint64_t random_key) const {
@@ -66,8 +68,10 @@ int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) co
 
 void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
     const int64_t length = output_length(input.random_key);
-    const bool ends = length > 0 && !(input.params && input.params->ignore_eos) &&
-                      static_cast<int64_t>(input.output.size()) + 1 >= length;
+    // Not the output's size: its last token may be in flight.
+    const int64_t generated = input.position - static_cast<int64_t>(input.prompt.size());
+    const bool ends =
+        length > 0 && !(input.params && input.params->ignore_eos) && generated + 1 >= length;
     out->token = ends ? options_.eos_token : other_token(input.random_key, input.position, 0);
     out->finite = true;
     out->top.clear();
@@ -88,7 +92,8 @@ void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
     }
 }
 
-Status SimBackend::compute(const TokenBatch &batch, BatchOutput *output) {
+double SimBackend::device_seconds(const TokenBatch &batch) const {
+    if (batch.tokens.empty()) return 0;
     int64_t slots = 0; // read or written
     for (const ContextNode &node : batch.nodes) slots += node.length + node.token_count;
     const double linear =
@@ -96,8 +101,18 @@ Status SimBackend::compute(const TokenBatch &batch, BatchOutput *output) {
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
     const double attention = static_cast<double>(slots) *
                              static_cast<double>(options_.token_bytes) / options_.kv_bandwidth;
-    seconds_ = batch.tokens.empty() ? 0 : options_.step_overhead_us * 1e-6 + linear + attention;
+    return options_.step_overhead_us * 1e-6 + linear + attention;
+}
 
+Status SimBackend::submit(const TokenBatch &batch) {
+    if (in_flight_ == info_.batches_in_flight)
+        return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch is submitted with %d in flight",
+                     in_flight_);
+    InFlight &flight = batches_[(oldest_ + static_cast<size_t>(in_flight_)) % batches_.size()];
+    const double device = device_seconds(batch), host = options_.host_us * 1e-6;
+    flight.seconds = in_flight_ > 0 ? std::max(device, host) : device + host;
+    ++in_flight_;
+    BatchOutput *output = &flight.output;
     output->samples.resize(batch.logits.size());
     output->target_logprobs.clear();
     for (size_t i = 0; i < batch.logits.size(); ++i) {
@@ -114,6 +129,16 @@ Status SimBackend::compute(const TokenBatch &batch, BatchOutput *output) {
             output->target_logprobs.push_back(static_cast<float>(std::log(unit(hash))));
         }
     }
+    return {};
+}
+
+Status SimBackend::collect(BatchOutput *output) {
+    if (in_flight_ == 0) return error(BATCHLLM_ERROR_INTERNAL, "sim: no batch is in flight");
+    InFlight &flight = batches_[oldest_];
+    std::swap(*output, flight.output);
+    seconds_ = flight.seconds;
+    oldest_ = (oldest_ + 1) % batches_.size();
+    --in_flight_;
     return {};
 }
 

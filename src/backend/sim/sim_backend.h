@@ -4,36 +4,52 @@
 // Tokens are pseudo-random, a function of (random key, position) alone; a row's output length is one
 // of its random key alone. Nothing depends on sharing, on the pool or on the company a row keeps.
 //
-// Modelled seconds of a step:
+// Modelled seconds of a batch on the device:
 //     overhead + max(weights read, tokens / rate) + (KV bytes read + written) / bandwidth
+// and between two batches so many of the host's: behind the device's where a batch is submitted while
+// another is in flight (overlap), else added to them.
+//
 // The linear layers wait for whichever is longer, reading the weights or the arithmetic. Attention
 // reads each context node of the batch once: a shared prefix once for all the requests below it.
 // The quadratic arithmetic of prefill attention is left out.
 #pragma once
+
+#include <array>
+#include <cstdint>
 
 #include "backend/backend.h"
 #include "backend/sim/sim_options.h"
 
 namespace batchllm {
 
-class SimBackend : public SynchronousBackend {
+class SimBackend : public Backend {
   public:
     SimBackend(const SimOptions &options, const BackendOptions &backend_options);
 
     const BackendInfo &info() const override { return info_; }
+    Status submit(const TokenBatch &batch) override;
+    Status collect(BatchOutput *output) override;
+    bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
 
     // Output length of a row that does not ignore EOS, the EOS included; 0: without end.
     int64_t output_length(uint64_t random_key) const;
 
   private:
-    Status compute(const TokenBatch &batch, BatchOutput *output) override;
+    struct InFlight {
+        BatchOutput output;
+        double seconds = 0;
+    };
+    double device_seconds(const TokenBatch &batch) const;
     void sample_row(const SampleInput &input, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
 
     SimOptions options_;
     BackendInfo info_;
-    double seconds_ = 0;
+    std::array<InFlight, 2> batches_; // from batches_[oldest_] on
+    size_t oldest_ = 0;
+    int32_t in_flight_ = 0;
+    double seconds_ = 0; // of the batch collected last
 };
 
 } // namespace batchllm

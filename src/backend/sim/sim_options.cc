@@ -50,6 +50,9 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
         return read_number(key, value, 1, 1e18, "not in [1, 1e18]", &out->kv_bandwidth);
     if (key == "step_overhead_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->step_overhead_us);
+    if (key == "host_us")
+        return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
+    if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
     return bad_value(key, value, "the sim backend has no such option");
 }
 

@@ -12,7 +12,10 @@
 //   tokens_per_second   40000          rate of the linear layers when there are many tokens
 //   step_floor_us       4000           least time of the linear layers: reading the weights
 //   kv_bandwidth        4e12           bytes a second at which attention reads keys and values
-//   step_overhead_us    0              of each step, whatever is in it
+//   step_overhead_us    0              of each batch, whatever is in it
+//   host_us             0              of the host between two batches
+//   overlap             0              1: two batches in flight, the second with tokens that the first
+//                                        samples
 #pragma once
 
 #include <cstdint>
@@ -35,6 +38,8 @@ struct SimOptions {
     double step_floor_us = 4000;
     double kv_bandwidth = 4e12;
     double step_overhead_us = 0;
+    double host_us = 0;
+    int32_t overlap = 0;
     int64_t token_bytes = 0; // keys and values of one token, all layers; from the model's shape
 };
 

@@ -539,6 +539,7 @@ Result<Evaluator::Flow> Evaluator::execute_loop(const Statement &statement, Loop
     for (; flow != Flow::break_; ++loop->index) {
         ASSIGN_OR_RETURN(const bool more, fetch(loop, loop->index));
         if (!more) break;
+        RETURN_IF_ERROR(charge(1));
         // Names set in the body last until the body's end: one item's are not the next one's.
         if (scope != nullptr) give_back(scope);
         ASSIGN_OR_RETURN(scope, inner_scope(loop->outer));
@@ -557,9 +558,6 @@ Result<Evaluator::Flow> Evaluator::execute_for(const Statement &statement) {
     ASSIGN_OR_RETURN(Loop *const loop, heap_.make<Loop>());
     loop->statement = &statement;
     loop->outer = scope_;
-    if (const Value *around = scope_->find("loop"); around != nullptr && around->is(Kind::loop)) {
-        loop->depth = around->loop().depth + 1;
-    }
     Status status = start(loop, iterated);
     if (!status.ok()) return at_line(std::move(status), statement.line);
     Scope *const before = scope_;
@@ -583,8 +581,8 @@ Result<Value> Evaluator::loop_attribute(Loop *loop, std::string_view name) {
     if (name == "index") return Value::integer(index + 1);
     if (name == "index0") return Value::integer(index);
     if (name == "first") return Value::boolean(index == 0);
-    if (name == "depth") return Value::integer(loop->depth);
-    if (name == "depth0") return Value::integer(loop->depth - 1);
+    if (name == "depth") return Value::integer(1); // only recursive loops have more
+    if (name == "depth0") return Value::integer(0);
     if (name == "previtem") {
         return index == 0 ? Value::undefined("loop.previtem") : loop->item(loop->index - 1);
     }

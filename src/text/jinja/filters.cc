@@ -319,7 +319,10 @@ Result<Value> first(Evaluator *evaluator, const Value &value, const Arguments &a
     RETURN_IF_ERROR(no_arguments("first", arguments));
     if (value.is(Kind::sequence) && value.sequence().read_once()) {
         Sequence &sequence = value.sequence();
-        if (sequence.taken == sequence.items.size()) return Value::undefined("the first item");
+        if (sequence.taken == sequence.items.size()) {
+            RETURN_IF_ERROR(sequence.failure);
+            return Value::undefined("the first item");
+        }
         return sequence.items[sequence.taken++];
     }
     ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
@@ -330,9 +333,6 @@ Result<Value> last(Evaluator *evaluator, const Value &value, const Arguments &ar
     RETURN_IF_ERROR(no_arguments("last", arguments));
     if (value.is(Kind::sequence) && value.sequence().read_once()) {
         return template_error("a %s has no last item", value.type_name());
-    }
-    if (value.is(Kind::undefined)) {
-        return template_error("'%s' is undefined", std::string(value.text()).c_str());
     }
     ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
     return items.empty() ? Value::undefined("the last item") : items.back();
@@ -353,46 +353,32 @@ Result<Value> reverse(Evaluator *evaluator, const Value &value, const Arguments 
     return evaluator->heap().string(std::move(text));
 }
 
-Result<Value> items_of(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    RETURN_IF_ERROR(no_arguments("items", arguments));
-    std::vector<Value> items;
-    if (value.is(Kind::dict)) {
-        for (const auto &[key, item] : value.dict().items) {
-            ASSIGN_OR_RETURN(const Value pair,
-                             evaluator->heap().sequence(SequenceType::tuple, {key, item}));
-            items.push_back(pair);
-        }
-    } else if (!value.is(Kind::undefined)) {
-        return template_error("items needs a mapping, not a %s", value.type_name());
-    }
-    return evaluator->heap().sequence(SequenceType::generator, std::move(items));
-}
-
 // What a value is sorted by: text in lower case unless case counts.
 Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensitive) {
     if (case_sensitive || !value.is(Kind::string)) return value;
     return evaluator->heap().string(to_lower(value.text()));
 }
 
-// Sorts values by keys, in place; stable. Fails for keys without an order.
-Status sort_by(Evaluator *evaluator, std::vector<std::pair<Value, Value>> *keyed, bool reverse) {
-    // Checked beforehand, as an error cannot leave the sort: neighbours of one kind have an order.
-    for (size_t i = 1; i < keyed->size(); ++i) {
-        const Value &a = (*keyed)[i - 1].first, &b = (*keyed)[i].first;
-        RETURN_IF_ERROR(evaluator->compare(Comparison::less, a, b).status());
-        const bool scalars =
-            (a.is_number() && b.is_number()) || (a.is(Kind::string) && b.is(Kind::string));
-        if (!scalars) return template_error("sorting by a %s is not supported", a.type_name());
-    }
-    RETURN_IF_ERROR(evaluator->charge(keyed->size() * 4));
-    const auto less = [evaluator](const Value &a, const Value &b) {
+// Sorts values by keys, in place; stable. Fails for keys without an order. as_lists: keys are compared
+// as lists of one key are: equal ones need no order.
+Status sort_by(Evaluator *evaluator, std::vector<std::pair<Value, Value>> *keyed, bool reverse,
+               bool as_lists) {
+    Status failure; // the first: the sort itself cannot be left
+    const auto less = [&](const Value &a, const Value &b) {
+        if (!failure.ok()) return false;
+        failure = evaluator->charge(1);
+        if (!failure.ok()) return false;
+        const Result<bool> same = evaluator->compare(Comparison::equal, a, b);
+        if (as_lists && same.ok() && *same) return false;
         const Result<bool> below = evaluator->compare(Comparison::less, a, b);
+        if (!below.ok()) failure = below.status();
         return below.ok() && *below;
     };
+    RETURN_IF_ERROR(evaluator->charge(keyed->size()));
     std::stable_sort(keyed->begin(), keyed->end(), [&](const auto &a, const auto &b) {
         return reverse ? less(b.first, a.first) : less(a.first, b.first);
     });
-    return {};
+    return failure;
 }
 
 Result<Value> sort(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
@@ -413,7 +399,7 @@ Result<Value> sort(Evaluator *evaluator, const Value &value, const Arguments &ar
         ASSIGN_OR_RETURN(key, sort_key(evaluator, key, given.flag(1, false)));
         keyed.emplace_back(key, item);
     }
-    RETURN_IF_ERROR(sort_by(evaluator, &keyed, given.flag(0, false)));
+    RETURN_IF_ERROR(sort_by(evaluator, &keyed, given.flag(0, false), true));
     std::vector<Value> sorted;
     for (const auto &item : keyed) sorted.push_back(item.second);
     return evaluator->heap().sequence(SequenceType::list, std::move(sorted));
@@ -435,7 +421,7 @@ Result<Value> dictsort(Evaluator *evaluator, const Value &value, const Arguments
                          sort_key(evaluator, by == "key" ? key : item, given.flag(0, false)));
         keyed.emplace_back(sorted_by, pair);
     }
-    RETURN_IF_ERROR(sort_by(evaluator, &keyed, given.flag(2, false)));
+    RETURN_IF_ERROR(sort_by(evaluator, &keyed, given.flag(2, false), false));
     std::vector<Value> sorted;
     for (const auto &item : keyed) sorted.push_back(item.second);
     return evaluator->heap().sequence(SequenceType::list, std::move(sorted));
@@ -473,25 +459,53 @@ Result<Value> most(Evaluator *evaluator, const Value &value, const Arguments &ar
     return extreme(evaluator, value, arguments, "max", Comparison::greater);
 }
 
+// A generator of what fill(&items) makes. jinja2 does the work when items are asked for; here it is
+// done at once, and a failure comes when somebody reads so far.
+template <typename Fill> Result<Value> generate(Evaluator *evaluator, Fill fill) {
+    std::vector<Value> items;
+    const Status failure = fill(&items);
+    ASSIGN_OR_RETURN(const Value made,
+                     evaluator->heap().sequence(SequenceType::generator, std::move(items)));
+    made.sequence().failure = failure;
+    return made;
+}
+
+Result<Value> items_of(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("items", arguments));
+    return generate(evaluator, [&](std::vector<Value> *items) -> Status {
+        if (value.is(Kind::undefined)) return {};
+        if (!value.is(Kind::dict)) {
+            return template_error("items needs a mapping, not a %s", value.type_name());
+        }
+        for (const auto &[key, item] : value.dict().items) {
+            ASSIGN_OR_RETURN(const Value pair,
+                             evaluator->heap().sequence(SequenceType::tuple, {key, item}));
+            items->push_back(pair);
+        }
+        return {};
+    });
+}
+
 Result<Value> unique(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
     ASSIGN_OR_RETURN(const Parameters given,
                      Parameters::bind("unique", arguments, {"case_sensitive", "attribute"}));
-    ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
-    Dict seen;
-    std::vector<Value> kept;
-    for (const Value &item : items) {
-        Value key = item;
-        if (given.has(1) && !given.get(1, {}).is(Kind::none)) {
-            ASSIGN_OR_RETURN(key, attribute_path(evaluator, key, given.get(1, {})));
+    return generate(evaluator, [&](std::vector<Value> *kept) -> Status {
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        Dict seen;
+        for (const Value &item : items) {
+            Value key = item;
+            if (given.has(1) && !given.get(1, {}).is(Kind::none)) {
+                ASSIGN_OR_RETURN(key, attribute_path(evaluator, key, given.get(1, {})));
+            }
+            ASSIGN_OR_RETURN(key, sort_key(evaluator, key, given.flag(0, false)));
+            if (!hashable(key)) return template_error("unique: a %s has no hash", key.type_name());
+            RETURN_IF_ERROR(evaluator->charge(1 + seen.items.size() / 8));
+            if (seen.find(key) != nullptr) continue;
+            seen.set(key, key);
+            kept->push_back(item);
         }
-        ASSIGN_OR_RETURN(key, sort_key(evaluator, key, given.flag(0, false)));
-        if (!hashable(key)) return template_error("unique: a %s has no hash", key.type_name());
-        RETURN_IF_ERROR(evaluator->charge(1 + seen.items.size() / 8));
-        if (seen.find(key) != nullptr) continue;
-        seen.set(key, key);
-        kept.push_back(item);
-    }
-    return evaluator->heap().sequence(SequenceType::generator, std::move(kept));
+        return {};
+    });
 }
 
 Result<Value> default_value(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
@@ -513,56 +527,64 @@ Arguments rest_of(const Arguments &arguments, size_t taken) {
 }
 
 Result<Value> map(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    std::vector<Value> mapped;
     if (arguments.positional.empty()) {
-        ASSIGN_OR_RETURN(const Parameters given,
-                         Parameters::bind("map", arguments, {"attribute", "default"}));
-        ASSIGN_OR_RETURN(const Value path, given.required(0));
-        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
-        for (const Value &item : items) {
-            RETURN_IF_ERROR(evaluator->charge(1));
-            ASSIGN_OR_RETURN(Value found, attribute_path(evaluator, item, path));
-            if (found.is(Kind::undefined)) found = given.get(1, found);
-            mapped.push_back(found);
-        }
-    } else {
+        return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
+            if (!value.truth()) return {};
+            ASSIGN_OR_RETURN(const Parameters given,
+                             Parameters::bind("map", arguments, {"attribute", "default"}));
+            ASSIGN_OR_RETURN(const Value path, given.required(0));
+            ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+            for (const Value &item : items) {
+                RETURN_IF_ERROR(evaluator->charge(1));
+                ASSIGN_OR_RETURN(Value found, attribute_path(evaluator, item, path));
+                if (found.is(Kind::undefined)) found = given.get(1, found);
+                mapped->push_back(found);
+            }
+            return {};
+        });
+    }
+    return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
+        if (!value.truth()) return {};
         const int32_t filter = find_filter(arguments.positional[0].text());
         const Arguments rest = rest_of(arguments, 1);
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
         for (const Value &item : items) {
             RETURN_IF_ERROR(evaluator->charge(1));
             ASSIGN_OR_RETURN(const Value made, apply_filter(evaluator, filter, item, rest));
-            mapped.push_back(made);
+            mapped->push_back(made);
         }
-    }
-    return evaluator->heap().sequence(SequenceType::generator, std::move(mapped));
+        return {};
+    });
 }
 
 // Items whose test comes out as wanted; by an attribute: the first argument names it.
 Result<Value> choose(Evaluator *evaluator, const Value &value, const Arguments &arguments,
                      bool wanted, bool by_attribute, const char *name) {
-    const size_t place = by_attribute ? 1 : 0;
-    if (arguments.positional.size() < place) {
-        return template_error("%s needs the name of an attribute", name);
-    }
-    const bool tests = arguments.positional.size() > place;
-    const int32_t test = tests ? find_test(arguments.positional[place].text()) : -1;
-    const Arguments rest = tests ? rest_of(arguments, place + 1) : Arguments();
-    ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
-    std::vector<Value> chosen;
-    for (const Value &item : items) {
-        RETURN_IF_ERROR(evaluator->charge(1));
-        Value looked_at = item;
-        if (by_attribute) {
-            ASSIGN_OR_RETURN(looked_at, attribute_path(evaluator, item, arguments.positional[0]));
+    return generate(evaluator, [&](std::vector<Value> *chosen) -> Status {
+        if (!value.truth()) return {};
+        const size_t place = by_attribute ? 1 : 0;
+        if (arguments.positional.size() < place) {
+            return template_error("%s needs the name of an attribute", name);
         }
-        bool holds = looked_at.truth();
-        if (tests) {
-            ASSIGN_OR_RETURN(holds, apply_test(evaluator, test, looked_at, rest));
+        const bool tests = arguments.positional.size() > place;
+        const int32_t test = tests ? find_test(arguments.positional[place].text()) : -1;
+        const Arguments rest = tests ? rest_of(arguments, place + 1) : Arguments();
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        for (const Value &item : items) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            Value looked_at = item;
+            if (by_attribute) {
+                ASSIGN_OR_RETURN(looked_at,
+                                 attribute_path(evaluator, item, arguments.positional[0]));
+            }
+            bool holds = looked_at.truth();
+            if (tests) {
+                ASSIGN_OR_RETURN(holds, apply_test(evaluator, test, looked_at, rest));
+            }
+            if (holds == wanted) chosen->push_back(item);
         }
-        if (holds == wanted) chosen.push_back(item);
-    }
-    return evaluator->heap().sequence(SequenceType::generator, std::move(chosen));
+        return {};
+    });
 }
 
 Result<Value> select(Evaluator *evaluator, const Value &value, const Arguments &arguments) {

@@ -39,7 +39,8 @@ constexpr std::string_view other_number[] = {
     "as_integer_ratio", "bit_count", "bit_length",  "conjugate", "denominator",
     "from_bytes",       "fromhex",   "from_number", "hex",       "imag",
     "is_integer",       "numerator", "real",        "to_bytes"};
-constexpr std::string_view other_view[] = {"isdisjoint", "mapping", "start", "stop", "step"};
+constexpr std::string_view other_view[] = {"count", "index", "isdisjoint", "mapping",
+                                           "start", "stop",  "step"};
 
 Words methods_of(const Value &value) {
     if (value.is(Kind::string)) return string_methods;

@@ -292,6 +292,7 @@ Result<std::vector<Value>> Evaluator::iterate(const Value &value) {
             items.assign(sequence.items.begin() + static_cast<std::ptrdiff_t>(sequence.taken),
                          sequence.items.end());
             sequence.taken = sequence.items.size();
+            RETURN_IF_ERROR(sequence.failure);
             return items;
         }
         return sequence.items;
@@ -423,6 +424,9 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
 
 Result<Value> Evaluator::binary(Operation operation, const Value &left, const Value &right) {
     if (left.is(Kind::undefined)) return undefined_error(left);
+    if (operation == Operation::modulo && left.is(Kind::string)) {
+        return template_error("formatting with '%%' is not supported");
+    }
     if (right.is(Kind::undefined)) return undefined_error(right);
     if (left.is_number() && right.is_number()) {
         if (left.is_integral() && right.is_integral()) {
@@ -478,9 +482,6 @@ Result<Value> Evaluator::binary(Operation operation, const Value &left, const Va
             }
             return heap_.sequence(repeated.sequence().type, std::move(out));
         }
-    }
-    if (operation == Operation::modulo && left.is(Kind::string)) {
-        return template_error("formatting with '%%' is not supported");
     }
     return template_error("a %s and a %s cannot be combined by '%s'", left.type_name(),
                           right.type_name(), sign_of(operation));
@@ -580,6 +581,7 @@ Result<bool> Evaluator::contains(const Value &container, const Value &item) {
                 RETURN_IF_ERROR(charge_comparison(next, item));
                 if (equal(next, item)) return true;
             }
+            RETURN_IF_ERROR(sequence.failure);
             return false;
         }
         RETURN_IF_ERROR(charge(sequence.items.size() / 8));

@@ -478,7 +478,7 @@ class Parser {
         if (at_operator(",")) return fail("an index of several parts is not supported");
         RETURN_IF_ERROR(expect_operator("]"));
         if (!is_slice) {
-            if (parts[0] == nullptr) return error_at(at_line, "an index is empty");
+            if (parts[0] == nullptr) return error_at(at_line, "not supported: an empty index");
             return binary(Operation::item, at_line, std::move(node), std::move(parts[0]));
         }
         ExpressionPtr made = make(Operation::slice, at_line);

@@ -30,12 +30,14 @@ class Converter {
             if (element.get(object) != simdjson::SUCCESS) break;
             auto dict = std::make_unique<Dict>();
             for (const auto member : object) {
+                RETURN_IF_ERROR(check(member.key));
                 ASSIGN_OR_RETURN(const Value value, convert(member.value, depth + 1));
                 dict->set(Value::string(member.key), value);
             }
             return heap_->dict(std::move(dict));
         }
         case simdjson::dom::element_type::STRING:
+            RETURN_IF_ERROR(check(std::string_view(element)));
             return Value::string(std::string_view(element));
         case simdjson::dom::element_type::INT64:
             return Value::integer(int64_t(element));
@@ -53,6 +55,12 @@ class Converter {
     }
 
   private:
+    // The escape of half a character gets through the parser.
+    static Status check(std::string_view text) {
+        if (simdjson::validate_utf8(text.data(), text.size())) return {};
+        return Status(BATCHLLM_ERROR_ROW_INVALID_UTF8, "a string is not valid Unicode");
+    }
+
     Heap *heap_;
 };
 

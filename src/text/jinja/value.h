@@ -132,6 +132,7 @@ struct Sequence : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
     size_t taken = 0; // of a generator: items that have been read
+    Status failure;   // of a generator: what reading beyond its items comes to
     std::vector<Value> items;
 
     bool read_once() const {
@@ -174,7 +175,6 @@ struct Loop : Object {
     std::vector<Value> passed; // items of the source that the condition let pass, if there is one
     size_t source_at = 0;
     size_t index = 0; // of the item at hand
-    int64_t depth = 1;
     bool ended = false;
     bool asked_changed = false;
     std::vector<Value> changed; // what loop.changed() was last given

@@ -1,0 +1,278 @@
+// Fused attention, sm_90a: the warps that keep the consumers fed. They draw jobs, fetch what a job
+// needs, and stream its keys and values into the ring.
+#pragma once
+
+#include "attention_sm90.cuh"
+
+namespace batchllm::cuda {
+
+// Draws jobs from the queue that this CTA prefers, then from the other. A CTA's first ticket is its
+// own number, and the counters stand for the tickets after those. The next stream job is drawn while
+// the caller works on the last; matrix jobs are long, and one drawn early would be missed elsewhere.
+class JobSource {
+  public:
+    __device__ explicit JobSource(const AttentionArguments &a)
+        : a_(a), matrix_jobs_(a.matrix_items * a.kv_heads),
+          stream_jobs_(a.stream_items * a.kv_heads) {
+        const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+        if (matrix_jobs_ == 0 || stream_jobs_ == 0) {
+            queue_ = matrix_jobs_ == 0;
+            ticket_ = cta;
+            prefer_matrix_ = queue_ == 0 ? ctas : 0;
+        } else {
+            queue_ = cta % 2;
+            ticket_ = cta / 2;
+            prefer_matrix_ = (ctas + 1) / 2;
+        }
+    }
+
+    __device__ int take() { // -1: both are empty
+        while (true) {
+            if (ticket_ < 0) ticket_ = draw();
+            if (ticket_ < (queue_ == 0 ? matrix_jobs_ : stream_jobs_)) break;
+            exhausted_ |= 1 << queue_;
+            if (exhausted_ == 3) return -1;
+            queue_ ^= 1;
+            ticket_ = -1;
+        }
+        const int job = queue_ == 0 ? ticket_ : matrix_jobs_ + ticket_;
+        ticket_ = queue_ == 0 ? -1 : draw();
+        return job;
+    }
+
+    // The stream job drawn ahead, or -1.
+    __device__ int next() const {
+        return ticket_ >= 0 && ticket_ < stream_jobs_ ? matrix_jobs_ + ticket_ : -1;
+    }
+
+  private:
+    __device__ int draw() {
+        return (queue_ == 0 ? prefer_matrix_ : static_cast<int>(gridDim.x) - prefer_matrix_) +
+               atomicAdd(&a_.queues[queue_], 1);
+    }
+
+    const AttentionArguments &a_;
+    int matrix_jobs_, stream_jobs_;
+    int prefer_matrix_; // CTAs that prefer the matrix queue
+    int queue_;
+    int ticket_; // -1: not drawn yet
+    int exhausted_ = 0;
+};
+
+template <int HeadDim, typename T>
+__device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
+    using S = Shape<HeadDim>;
+    const int lane = threadIdx.x % 32;
+    const int ratio = a.heads / a.kv_heads;
+    constexpr int kWords = sizeof(AttentionItem) / 4;
+    auto item_word = [&](int number) {
+        return lane < kWords
+                   ? __ldg(reinterpret_cast<const int *>(&a.items[number / a.kv_heads]) + lane)
+                   : 0;
+    };
+    JobSource source(a);      // lane 0 alone draws
+    int ahead = -1, word = 0; // the next stream job, its item's words on their way
+    Ring<kJobs> ring;
+    Ring<kQueries> queries;
+    for (uint32_t fetched = 0;; ++fetched) {
+        if (fetched > 0) barrier_wait(shared_address(&rest->draw), (fetched - 1) & 1);
+        int number = 0;
+        if (lane == 0) number = source.take();
+        number = __shfl_sync(~0u, number, 0);
+        barrier_wait(shared_address(&rest->job_empty[ring.slot]), ring.phase ^ 1);
+        Job &job = rest->jobs[ring.slot];
+        const uint32_t full = shared_address(&rest->job_full[ring.slot]);
+        if (number < 0) {
+            if (lane == 0) {
+                job.number = -1;
+                barrier_arrive(full);
+            }
+            break;
+        }
+        const int kv_head = number % a.kv_heads;
+        if (number != ahead) word = item_word(number);
+        if (lane < kWords) reinterpret_cast<int *>(&job.item)[lane] = word;
+        __syncwarp();
+        const AttentionItem item = job.item;
+        for (int s = 0; s < 2; ++s) {
+            const KeyStretch stretch = item.stretch[s];
+            if (lane < tiles(stretch.keys, kPageKeys)) {
+                job.pages[s][lane] = __ldg(a.pages + stretch.page_begin + lane);
+            }
+        }
+        int token = 0; // of row `lane`
+        for (int i = lane; i < item.row_count; i += 32) {
+            const int4 row = __ldg(reinterpret_cast<const int4 *>(a.rows + item.row_begin + i));
+            job.token[i] = row.x;
+            job.slot[i] = row.y;
+            job.position[i] = row.z;
+            if (i == lane) token = row.x;
+        }
+        const bool stream = number >= a.matrix_items * a.kv_heads;
+        const int rows = item.row_count * ratio;
+        if (stream) {
+            barrier_wait(shared_address(&rest->queries_empty[queries.slot]), queries.phase ^ 1);
+        }
+        __syncwarp();
+        if (lane == 0) {
+            job.number = number;
+            job.kv_head = kv_head;
+            barrier_arrive(full);
+        }
+        if (stream) {
+            const uint32_t queries_full = shared_address(&rest->queries_full[queries.slot]);
+            if (lane == 0) {
+                barrier_expect(queries_full, static_cast<uint32_t>(rows * HeadDim * 2));
+            }
+            __syncwarp();
+            token = __shfl_sync(~0u, token, min(31, lane / ratio));
+            if (lane < rows) {
+                bulk_copy(shared_address(shared) + S::kStreamQueries +
+                              queries.slot * S::kStreamQueryBytes + lane * S::kStreamQueryStride,
+                          static_cast<const T *>(a.q) + token * a.q_stride +
+                              (kv_head * ratio + lane % ratio) * HeadDim,
+                          HeadDim * 2, queries_full);
+            }
+            queries.advance();
+        }
+        ring.advance();
+        ahead = __shfl_sync(~0u, source.next(), 0);
+        if (ahead >= 0) word = item_word(ahead);
+    }
+    // The last CTA to find the queues empty resets them for the next launch.
+    if (lane == 0 && atomicAdd(&a.queues[2], 1) == static_cast<int>(gridDim.x) - 1) {
+        a.queues[0] = 0;
+        a.queues[1] = 0;
+        a.queues[2] = 0;
+    }
+}
+
+// A job's page numbers, in the order of its stretches, 32 in the warp's lanes and the next 32 on
+// their way: a page number loaded just before its copy would cost the copy a third of its rate.
+class PageReader {
+  public:
+    __device__ PageReader(const int32_t *pages, const Job &job, int lane)
+        : pages_(pages), s0_(job.item.stretch[0]), s1_(job.item.stretch[1]), lane_(lane),
+          batches0_(tiles(s0_.keys, 32 * kPageKeys)) {
+        const bool second = batches0_ == 1; // the second batch is the second stretch's first
+        current_ = job.pages[0][lane];
+        next_ = second ? job.pages[1][lane] : load(1);
+    }
+    // Number of page `index` of stretch `which`; all lanes ask. Pages of one batch or of the one
+    // before it, the newest ever asked for included.
+    __device__ int at(int which, int index) {
+        const int batch = (which == 0 ? 0 : batches0_) + index / 32;
+        if (batch > batch_) {
+            previous_ = current_;
+            current_ = next_;
+            batch_ = batch;
+            next_ = load(batch + 1);
+        }
+        return __shfl_sync(~0u, batch == batch_ ? current_ : previous_, index % 32);
+    }
+
+  private:
+    __device__ int load(int batch) const {
+        const bool first = batch < batches0_;
+        const int index = (first ? batch : batch - batches0_) * 32 + lane_;
+        const bool there = index < tiles(first ? s0_.keys : s1_.keys, kPageKeys);
+        return there ? __ldg(pages_ + (first ? s0_.page_begin : s1_.page_begin) + index) : 0;
+    }
+
+    const int32_t *pages_;
+    KeyStretch s0_, s1_;
+    int lane_, batches0_;
+    int batch_ = 0;
+    int previous_ = 0, current_, next_;
+};
+
+template <int HeadDim>
+__device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
+    using S = Shape<HeadDim>;
+    const int lane = threadIdx.x % 32;
+    constexpr int kBlock = kPageKeys * HeadDim * 2; // bytes of one page's K or V of a head
+    constexpr int kHalfBlock = kPageKeys * 128;
+    Ring<S::kSlots> ring;
+    Ring<kJobs> job_ring;
+    const auto *kv = static_cast<const unsigned char *>(a.kv);
+    const uint64_t evict_first = evict_first_policy();
+
+    while (true) {
+        barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
+        const Job &job = rest->jobs[job_ring.slot];
+        if (job.number < 0) break;
+        const int kv_head = job.kv_head;
+        const Form form = form_of(a, job);
+        const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
+        PageReader pages(a.pages, job, lane);
+        auto block = [&](int page, int which) {
+            return kv + ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * kBlock;
+        };
+        int left = form == Form::wide ? 2 * (tiles(s0.keys, S::kKeys) + tiles(s1.keys, S::kKeys))
+                                      : tiles(s0.keys, S::kPairKeys) + tiles(s1.keys, S::kPairKeys);
+        const int lead = min(left, kLead);
+        if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
+        auto open_slot = [&](uint32_t bytes) -> uint32_t { // lane 0
+            if (left-- == lead) barrier_arrive(shared_address(&rest->draw));
+            barrier_wait(shared_address(&rest->empty[ring.slot]), ring.phase ^ 1);
+            const uint32_t full = shared_address(&rest->full[ring.slot]);
+            barrier_expect(full, bytes);
+            return full;
+        };
+        if (form == Form::wide) {
+            constexpr int kTilePages = S::kKeys / kPageKeys;
+            const int n0 = tiles(s0.keys, S::kKeys);
+            const int n = n0 + tiles(s1.keys, S::kKeys);
+            auto emit = [&](int tile, int kind) {
+                const int which = tile >= n0;
+                const int keys = which ? s1.keys : s0.keys;
+                const int index = which ? tile - n0 : tile;
+                const int count = min(kTilePages, tiles(keys - index * S::kKeys, kPageKeys));
+                uint32_t full = 0;
+                if (lane == 0) full = open_slot(count * kBlock);
+                for (int p = 0; p < count; ++p) {
+                    const int page = pages.at(which, index * kTilePages + p);
+                    if (lane != 0) continue;
+                    for (int h = 0; h < S::kHalves; ++h) {
+                        bulk_copy(slots + ring.slot * S::kSlotBytes + h * S::kKeys * 128 +
+                                      p * kHalfBlock,
+                                  block(page, kind) + h * kHalfBlock, kHalfBlock, full);
+                    }
+                }
+                ring.advance();
+            };
+            for (int tile = 0; tile <= n; ++tile) {
+                if (tile < n) emit(tile, 0);
+                if (tile > 0) emit(tile - 1, 1);
+            }
+        } else {
+            constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
+            for (int which = 0; which < 2; ++which) {
+                const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
+                for (int piece = 0; piece < count; ++piece) {
+                    const int page = pages.at(which, piece / kPieces);
+                    if (lane == 0) {
+                        const uint32_t full = open_slot(S::kSlotBytes);
+                        for (int i = 0; i < 2 * S::kHalves; ++i) { // K's halves, V's halves
+                            constexpr uint32_t kBytes = S::kPairKeys * 128;
+                            const uint32_t to = slots + ring.slot * S::kSlotBytes + i * kBytes;
+                            const auto *from =
+                                block(page, 0) + i * kHalfBlock + piece % kPieces * kBytes;
+                            if (job.item.once >> which & 1) {
+                                bulk_copy_once(to, from, kBytes, full, evict_first);
+                            } else {
+                                bulk_copy(to, from, kBytes, full);
+                            }
+                        }
+                    }
+                    ring.advance();
+                }
+            }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        job_ring.advance();
+    }
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,170 @@
+#include "backend_options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "attention.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kDefaultStepTokens = 4096;
+constexpr double kDefaultKvFraction = 0.9;
+constexpr int kLeastDriver = 13000; // the runtime that this is built with
+
+Result<bool> read_switch(const std::string &key, const std::string &value) {
+    if (value == "0" || value == "1") return value == "1";
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option %s=%s: 0 or 1", key.c_str(),
+                 value.c_str());
+}
+
+} // namespace
+
+Result<int> read_device(const std::string &devices) {
+    int number = 0;
+    const char *end = devices.data() + devices.size();
+    const auto [stop, failure] = std::from_chars(devices.data(), end, number);
+    if (devices.empty()) return 0;
+    if (failure == std::errc() && stop != end && *stop == ',') {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "devices \"%s\": a cuda backend runs on one device", devices.c_str());
+    }
+    if (failure != std::errc() || stop != end || number < 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "devices \"%s\": not a device's number",
+                     devices.c_str());
+    }
+    return number;
+}
+
+Result<cudaDeviceProp> open_device(int device) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver == 0) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+                     "backend \"cuda\": no NVIDIA driver is installed");
+    }
+    int count = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorInsufficientDriver || driver < kLeastDriver) {
+        return error(
+            BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+            "backend \"cuda\": the driver knows CUDA up to %d.%d, this library needs %d.%d",
+            driver / 1000, driver % 1000 / 10, kLeastDriver / 1000, kLeastDriver % 1000 / 10);
+    }
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0)) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": no device is visible");
+    }
+    if (code != cudaSuccess) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": %s",
+                     cudaGetErrorString(code));
+    }
+    if (device >= count) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+                     "backend \"cuda\": device %d of %d is not there", device, count);
+    }
+    cudaDeviceProp properties{};
+    const cudaError_t asked = cudaGetDeviceProperties(&properties, device);
+    if (asked != cudaSuccess) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": device %d: %s", device,
+                     cudaGetErrorString(asked));
+    }
+    if (properties.major != 9 || properties.minor != 0) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
+                     "backend \"cuda\": device %d (%s) has compute capability %d.%d; this version "
+                     "is built for 9.0 (H100, H200) alone",
+                     device, properties.name, properties.major, properties.minor);
+    }
+    const cudaError_t set = cudaSetDevice(device);
+    const cudaError_t made = set == cudaSuccess ? cudaFree(nullptr) : set; // makes the context
+    if (made != cudaSuccess) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": device %d (%s): %s",
+                     device, properties.name, cudaGetErrorString(made));
+    }
+    return properties;
+}
+
+Result<CudaOptions> read_options(const Model &model, const BackendOptions &options) {
+    CudaOptions read;
+    ForwardOptions &forward = read.forward;
+    const std::string &type = options.compute_type;
+    if (type.empty() || type == "auto") {
+        forward.element = model.config.dtype == DType::f32 ? DType::bf16 : model.config.dtype;
+    } else if (type == "bf16" || type == "f16" || type == "f32") {
+        forward.element = type == "bf16" ? DType::bf16 : type == "f16" ? DType::f16 : DType::f32;
+    } else {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "compute_type %s: the cuda backend has auto, bf16, f16 and f32", type.c_str());
+    }
+    // bf16's range is f32's; f16's is not, and residual streams outgrow it.
+    forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
+    forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : kDefaultStepTokens;
+    forward.seed = options.seed;
+    forward.threads = options.threads;
+    const std::pair<const char *, bool *> switches[] = {
+        {"tuning", &forward.tune},
+        {"share_attention", &forward.share_attention},
+        {"fused_attention", &forward.fused_attention},
+        {"profile", &forward.profile},
+        {"random_weights", &forward.random_weights},
+        {"graphs", &forward.graphs},
+        {"overlap", &read.overlap},
+    };
+    for (const auto &[key, value] : options.extra) {
+        const auto *found = std::find_if(std::begin(switches), std::end(switches),
+                                         [&](const auto &s) { return key == s.first; });
+        if (found != std::end(switches)) {
+            ASSIGN_OR_RETURN(*found->second, read_switch(key, value));
+        } else if (key == "residual") {
+            if (value != "f32" && value != "element") {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "backend option residual=%s: f32 or element", value.c_str());
+            }
+            forward.residual = value == "f32" ? DType::f32 : forward.element;
+        } else if (key == "tuning_cache") {
+            forward.tuning_cache = value;
+        } else {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
+                         "overlap, graphs, share_attention, fused_attention, profile and "
+                         "random_weights",
+                         key.c_str());
+        }
+    }
+    // Events between a step's parts are read before the next step sets them.
+    if (forward.profile) read.overlap = false;
+    return read;
+}
+
+Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes) {
+    if (options.kv_memory_bytes < 0 || options.kv_memory_fraction < 0 ||
+        options.kv_memory_fraction > 1) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "kv_memory: %lld bytes, fraction %g: negative, or a fraction above 1",
+                     static_cast<long long>(options.kv_memory_bytes), options.kv_memory_fraction);
+    }
+    size_t available = 0, total = 0;
+    RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
+    const auto left = static_cast<int64_t>(available);
+    int64_t bytes = options.kv_memory_bytes;
+    if (bytes == 0) {
+        const double fraction =
+            options.kv_memory_fraction > 0 ? options.kv_memory_fraction : kDefaultKvFraction;
+        bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
+    } else if (bytes > left) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                     "kv_memory_bytes %lld: %lld bytes of the device's memory are left beside "
+                     "weights and workspaces",
+                     static_cast<long long>(bytes), static_cast<long long>(left));
+    }
+    // A key's place in the pool is a 32-bit number.
+    const int64_t pages = std::min(bytes / page_bytes, int64_t{INT32_MAX} / kPageKeys);
+    if (pages < 1) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                     "kv_memory: %lld bytes, a KV page has %lld; %lld of the device are left",
+                     static_cast<long long>(bytes), static_cast<long long>(page_bytes),
+                     static_cast<long long>(left));
+    }
+    return pages;
+}
+
+} // namespace batchllm::cuda

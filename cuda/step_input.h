@@ -1,0 +1,73 @@
+// A step's input at addresses that stay from step to step, so that graphs can read it: sections, each
+// with its own memory, filled from what was sent by one kernel.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device.h"
+#include "elementwise.h"
+#include "staging.h"
+
+namespace batchllm::cuda {
+
+class StepInput {
+  public:
+    // Memory for a first step. Growing later waits for the device.
+    Status make(size_t index, int64_t bytes) {
+        set(index, 0, 0);
+        ASSIGN_OR_RETURN(sections_[index].memory, DeviceMemory::create(bytes, "a step's input"));
+        return {};
+    }
+
+    // Host: section `index` is what has been staged at `place`.
+    void set(size_t index, int64_t place, int64_t bytes) {
+        if (index >= sections_.size()) sections_.resize(index + 1);
+        sections_[index].place = place;
+        sections_[index].bytes = bytes;
+    }
+
+    // Makes room. True: sections have moved. Waits for the stream then, since steps may read them.
+    Result<bool> reserve(cudaStream_t stream) {
+        bool moved = false;
+        for (Section &section : sections_) {
+            if (section.memory.bytes() >= section.bytes) continue;
+            if (!moved) RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+            moved = true;
+            section.memory = DeviceMemory();
+            ASSIGN_OR_RETURN(section.memory,
+                             DeviceMemory::create(2 * section.bytes + 4096, "a step's input"));
+        }
+        return moved;
+    }
+
+    // Enqueues the copies from what staging has sent.
+    Status fill(const Staging &staging, cudaStream_t stream) {
+        for (size_t first = 0; first < sections_.size(); first += CopyArguments::kMost) {
+            CopyArguments copies{};
+            for (size_t i = first; i < sections_.size() && copies.count < CopyArguments::kMost;
+                 ++i) {
+                const Section &section = sections_[i];
+                copies.from[copies.count] = staging.on_device<std::byte>(section.place);
+                copies.to[copies.count] = section.memory.data();
+                copies.bytes[copies.count++] = section.bytes;
+            }
+            RETURN_IF_CUDA(launch_copies(copies, stream));
+        }
+        return {};
+    }
+
+    template <typename T> const T *at(size_t index) const {
+        return sections_[index].memory.as<T>();
+    }
+
+  private:
+    struct Section {
+        int64_t place = 0, bytes = 0;
+        DeviceMemory memory;
+    };
+    std::vector<Section> sections_;
+};
+
+} // namespace batchllm::cuda

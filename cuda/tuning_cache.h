@@ -1,0 +1,58 @@
+// Which of cuBLASLt's candidates is fastest for a shape of product, kept from run to run in a text file:
+//
+//     batchllm tuning 1
+//     <stamp: what the choices depend on: library's version, device, ...>
+//     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
+//     end <FNV-1a of all before it>
+//
+// A file is believed whole or not at all. The worst that a forged one can do is to name a slow
+// candidate. Without CUDA, so that it is tested anywhere.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace batchllm::cuda {
+
+struct TuningKey {
+    int64_t m, n, k;
+    int32_t element, result, accumulate;
+    auto operator<=>(const TuningKey &) const = default;
+};
+
+class TuningCache {
+  public:
+    static constexpr int32_t kCandidates = 8;
+    static constexpr size_t kMostEntries = 1 << 14;
+
+    TuningCache() = default; // in memory alone
+    // path "": in memory alone. warning: filled when there is a file that is not believed.
+    TuningCache(std::string path, std::string stamp, std::string *warning);
+
+    int32_t find(const TuningKey &key) const; // -1: not known
+    void add(const TuningKey &key, int32_t candidate);
+
+    // Writes what is new, and what others have written since, in one piece. A failure is the end of
+    // writing, and of nothing else.
+    void save();
+    bool changed() const { return changed_; }
+
+    // A file's choices; false: torn, or not such a file.
+    static bool parse(std::string_view text, std::string_view stamp,
+                      std::map<TuningKey, int32_t> *choices);
+    std::string text() const;
+
+  private:
+    std::string path_, stamp_;
+    std::map<TuningKey, int32_t> choices_;
+    bool changed_ = false;
+};
+
+// Where it is unless told: $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" without a home.
+// Anything in the name but letters, digits and dots becomes '-'.
+std::string default_tuning_path(std::string_view name);
+
+} // namespace batchllm::cuda

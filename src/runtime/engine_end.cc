@@ -1,0 +1,90 @@
+// The ends of jobs and rows: results, and cancelled rows.
+#include <algorithm>
+
+#include "runtime/engine.h"
+
+namespace batchllm {
+
+// The results for one of a job's rows.
+void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
+    if (to->given) return;
+    const size_t before = intake_.outcomes.size();
+    answer(job, *to, cancelled, tokenizer_.get(), &intake_.outcomes);
+    to->given = true;
+    ++stats_.rows_done;
+    for (size_t i = before; i < intake_.outcomes.size(); ++i) {
+        if (intake_.outcomes[i].status == BATCHLLM_OK) continue;
+        ++stats_.rows_failed;
+        break;
+    }
+}
+
+// A job of which nothing is left to compute, and which the scheduler no longer holds.
+void Engine::end_job(Job *job) {
+    for (Job::Answer &to : job->answers) give(*job, &to, false);
+    if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
+    for (const Job::Answer &to : job->answers) intake_.rows.release(to.row);
+    jobs_.erase(job);
+}
+
+void Engine::cancel_waiting(Row *row) {
+    const int32_t samples = row->score != nullptr ? 1 : row->params->samples;
+    for (int32_t sample = 0; sample < samples; ++sample) {
+        Outcome outcome;
+        outcome.tag = row->tag;
+        outcome.sample = sample;
+        outcome.finish = BATCHLLM_FINISH_CANCELLED;
+        outcome.prompt_tokens = row->length;
+        outcome.has_logprobs = row->score == nullptr && row->params->logprobs >= 0;
+        intake_.outcomes.push_back(std::move(outcome));
+    }
+    // Its memory goes when the plan comes to it.
+    row->state = RowState::answered;
+    intake_.generation -= generation_of(*row);
+    ++stats_.rows_done;
+}
+
+// Answers the job's rows with these tags. The job goes on for the others, if there are any.
+void Engine::cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below) {
+    for (Job::Answer &to : job->answers) {
+        const auto found = below.find(to.tag);
+        if (found != below.end() && to.row < found->second) give(*job, &to, true);
+    }
+    if (job->any_answer_left()) return;
+    for (Sequence &sequence : job->sequences) {
+        if (sequence.done) continue;
+        sequence.done = true;
+        spend(sequence, sequence.max_tokens - static_cast<int64_t>(sequence.output.size()));
+        job->lane->scheduler().drop(&sequence);
+    }
+    end_job(job);
+}
+
+void Engine::apply_cancels() {
+    if (!cancels_waiting_.load(std::memory_order_acquire)) return;
+    std::unordered_map<uint64_t, int64_t> below;
+    {
+        std::lock_guard lock(cancel_mutex_);
+        below.swap(cancels_);
+        cancels_waiting_.store(false, std::memory_order_relaxed);
+    }
+    std::vector<Job *> started;
+    for (const auto &[job, owner] : jobs_) {
+        const bool named =
+            std::any_of(job->answers.begin(), job->answers.end(), [&](const Job::Answer &to) {
+                return !to.given && below.count(to.tag) > 0;
+            });
+        if (named) started.push_back(job);
+    }
+    std::sort(started.begin(), started.end(), [](const Job *a, const Job *b) {
+        return a->answers.front().row < b->answers.front().row;
+    });
+    for (Job *job : started) cancel_started(job, below);
+    intake_.rows.for_each([&](int64_t id, Row &row) {
+        if (row.state != RowState::waiting) return;
+        const auto found = below.find(row.tag);
+        if (found != below.end() && id < found->second) cancel_waiting(&row);
+    });
+}
+
+} // namespace batchllm

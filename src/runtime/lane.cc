@@ -1,0 +1,39 @@
+#include "runtime/lane.h"
+
+namespace batchllm {
+namespace {
+
+// Where one running request in so many would miss the next batch, for its newest token must be known
+// first, the batch in flight is waited for: a batch of few reads the weights for few.
+constexpr int64_t held_back_one_in = 8;
+
+SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
+    const BackendInfo &info = backend->info();
+    options.pages = info.pages;
+    options.page_tokens = info.page_tokens;
+    options.step_tokens = info.step_tokens;
+    if (info.batches_in_flight > 1) {
+        options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
+    }
+    return options;
+}
+
+} // namespace
+
+Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options)
+    : device_(device), backend_(std::move(backend)),
+      scheduler_(of_backend(std::move(options), backend_.get())) {}
+
+bool Lane::takes_another() const {
+    if (in_flight() == 0) return true;
+    return in_flight() < backend_->info().batches_in_flight &&
+           scheduler_.held_back() * held_back_one_in <= scheduler_.running();
+}
+
+Status Lane::collect() {
+    RETURN_IF_ERROR(backend_->collect(&output_));
+    seconds_ += backend_->last_run_seconds();
+    return {};
+}
+
+} // namespace batchllm

@@ -1,0 +1,58 @@
+// One device of the engine: its backend, its scheduler with the requests dealt to it, and the batches
+// that it has in flight.
+//
+//     plan     the next batch of its requests
+//     submit   puts it in flight, behind the one that runs
+//     collect  waits for the oldest batch: record() and output() are its
+//     finish   moves the requests on, once the engine has handed the outputs out
+//
+// With a backend that takes one batch at a time each batch is collected before the next is planned.
+// With one that takes two, a batch is planned and submitted while the one before it runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "backend/backend.h"
+#include "schedule/scheduler.h"
+
+namespace batchllm {
+
+class Lane {
+  public:
+    // options: pages, page_tokens, step_tokens and feeds are the backend's.
+    Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options);
+
+    int32_t device() const { return device_; }
+    const BackendInfo &info() const { return backend_->info(); }
+    Scheduler &scheduler() { return scheduler_; }
+    const Scheduler &scheduler() const { return scheduler_; }
+    int32_t in_flight() const { return scheduler_.in_flight(); }
+
+    // Another batch can be put in flight, and nearly all requests can be in it.
+    bool takes_another() const;
+    const TokenBatch &plan() { return scheduler_.next_step(); }
+    Status submit(const TokenBatch &batch) { return backend_->submit(batch); }
+
+    bool ready() const { return backend_->ready(); }
+    Status collect();
+    const BatchRecord &record() const { return scheduler_.oldest(); }
+    const BatchOutput &output() const { return output_; }
+    double batch_seconds() const { return backend_->last_run_seconds(); } // of the one collected
+    void finish() { scheduler_.finish_step(); }
+
+    double seconds() const { return seconds_; } // of all its batches
+
+    // Most tokens that its requests may still generate. The engine's.
+    int64_t generation = 0;
+
+  private:
+    int32_t device_;
+    std::unique_ptr<Backend> backend_;
+    Scheduler scheduler_;
+    BatchOutput output_;
+    double seconds_ = 0;
+};
+
+} // namespace batchllm

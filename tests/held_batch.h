@@ -1,0 +1,56 @@
+// A token batch whose owner has forgotten it: everything it points to copied, as a device has it that
+// runs it later. And what a batch samples, put in the place of the next one's fed_token()s.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace batchllm {
+
+class HeldBatch {
+  public:
+    explicit HeldBatch(const TokenBatch &batch) : batch_(batch) {
+        for (LogitsRow &row : batch_.logits) {
+            copies_.push_back(std::make_unique<Copy>());
+            Copy &copy = *copies_.back();
+            if (row.sample.params != nullptr) copy.params = *row.sample.params;
+            copy.prompt.assign(row.sample.prompt.begin(), row.sample.prompt.end());
+            copy.output.assign(row.sample.output.begin(), row.sample.output.end());
+            copy.targets.assign(row.targets.begin(), row.targets.end());
+            if (row.sample.params != nullptr) row.sample.params = &copy.params;
+            row.sample.prompt = copy.prompt;
+            row.sample.output = copy.output;
+            row.targets = copy.targets;
+        }
+    }
+
+    // Fills in the samples of the batch before this one. Returns how many, or -1 when a token stands
+    // for a row that sampled none.
+    int64_t feed(const std::vector<SampleOutput> &before) {
+        int64_t fed = 0;
+        for (int32_t &token : batch_.tokens) {
+            if (token >= 0) continue;
+            const auto row = static_cast<size_t>(-1 - token);
+            if (row >= before.size() || before[row].token < 0) return -1;
+            token = before[row].token;
+            ++fed;
+        }
+        return fed;
+    }
+
+    const TokenBatch &batch() const { return batch_; }
+
+  private:
+    struct Copy {
+        SamplingParams params;
+        std::vector<int32_t> prompt, output, targets;
+    };
+    TokenBatch batch_;
+    std::vector<std::unique_ptr<Copy>> copies_;
+};
+
+} // namespace batchllm

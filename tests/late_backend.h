@@ -1,0 +1,73 @@
+// A backend with two batches in flight over one that computes at once: a batch is copied when it is
+// submitted and computed when it is collected, with the samples of the batch before it in the place of
+// its fed_token()s. So whatever the engine changes or frees in between, as it may, changes nothing.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "backend/backend.h"
+#include "held_batch.h"
+
+namespace batchllm {
+
+struct LateOptions {
+    int32_t batches_in_flight = 2;
+    int32_t feeds_but_one_in = 0;  // prompts whose samples are not fed; 0: none
+    int32_t ready_after = 0;       // ready() is false so many times for each batch
+    int64_t fails_after = -1;      // collect() fails after so many batches; -1: never
+    int64_t *fed_tokens = nullptr; // counted there
+};
+
+class LateBackend : public Backend {
+  public:
+    LateBackend(std::unique_ptr<Backend> inner, const LateOptions &options)
+        : inner_(std::move(inner)), options_(options), info_(inner_->info()) {
+        info_.batches_in_flight = options.batches_in_flight;
+    }
+
+    const BackendInfo &info() const override { return info_; }
+    double last_run_seconds() const override { return inner_->last_run_seconds(); }
+    bool feeds(const SampleInput &sample) const override {
+        return options_.feeds_but_one_in == 0 ||
+               sample.prompt.size() % static_cast<size_t>(options_.feeds_but_one_in) != 0;
+    }
+    bool ready() const override {
+        if (asked_ < options_.ready_after) return ++asked_, false;
+        return true;
+    }
+
+    Status submit(const TokenBatch &batch) override {
+        if (static_cast<int32_t>(held_.size()) == options_.batches_in_flight)
+            return error(BATCHLLM_ERROR_INTERNAL, "a batch too many in flight");
+        held_.emplace_back(batch);
+        return {};
+    }
+
+    Status collect(BatchOutput *output) override {
+        if (held_.empty()) return error(BATCHLLM_ERROR_INTERNAL, "no batch is in flight");
+        if (collected_ == options_.fails_after)
+            return error(BATCHLLM_ERROR_DEVICE, "the device is lost");
+        const int64_t fed = held_.front().feed(last_.samples);
+        if (fed < 0) return error(BATCHLLM_ERROR_INTERNAL, "a token of a row that sampled none");
+        if (options_.fed_tokens != nullptr) *options_.fed_tokens += fed;
+        RETURN_IF_ERROR(inner_->run(held_.front().batch(), &last_));
+        held_.pop_front();
+        ++collected_;
+        asked_ = 0;
+        *output = last_;
+        return {};
+    }
+
+  private:
+    std::unique_ptr<Backend> inner_;
+    LateOptions options_;
+    BackendInfo info_;
+    std::deque<HeldBatch> held_;
+    BatchOutput last_;
+    int64_t collected_ = 0;
+    mutable int32_t asked_ = 0;
+};
+
+} // namespace batchllm

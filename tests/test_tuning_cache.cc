@@ -1,0 +1,196 @@
+// cuda/tuning_cache.h: choices survive a run, and no file does harm.
+#include "tuning_cache.h"
+
+#include <map>
+#include <random>
+
+#include "base/file.h"
+#include "testing.h"
+
+using batchllm::cuda::default_tuning_path;
+using batchllm::cuda::TuningCache;
+using batchllm::cuda::TuningKey;
+
+namespace {
+
+using Choices = std::map<TuningKey, int32_t>;
+
+const char *const kStamp = "cuBLASLt 130000, 64 MiB, NVIDIA H200";
+
+Choices some() {
+    Choices choices;
+    for (int32_t i = 0; i < 20; ++i) {
+        choices[{16 * (i + 1), 4096, 14336, 1, i % 3, i % 2}] = i % TuningCache::kCandidates;
+    }
+    return choices;
+}
+
+TuningCache opened(const std::string &path, std::string *warning) {
+    warning->clear();
+    return TuningCache(path, kStamp, warning);
+}
+
+void choices_come_back(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("deep/er/choices");
+    std::string warning;
+    {
+        TuningCache cache = opened(path, &warning);
+        for (const auto &[key, candidate] : some()) cache.add(key, candidate);
+        cache.save();
+    }
+    const TuningCache cache = opened(path, &warning);
+    assert_true(warning.empty());
+    for (const auto &[key, candidate] : some()) assert_int_equal(cache.find(key), candidate);
+    assert_int_equal(cache.find({1, 1, 1, 0, 0, 0}), -1);
+}
+
+void nothing_is_written_without_news(void **) {
+    const TemporaryDirectory directory;
+    std::string warning;
+    opened(directory.file("choices"), &warning).save();
+    assert_false(batchllm::file_exists(directory.file("choices")));
+}
+
+void two_writers_lose_nothing(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("choices");
+    std::string warning;
+    TuningCache one = opened(path, &warning), other = opened(path, &warning);
+    one.add({1, 2, 3, 0, 0, 0}, 1);
+    one.save();
+    other.add({4, 5, 6, 0, 0, 0}, 2);
+    other.save();
+    const TuningCache cache = opened(path, &warning);
+    assert_int_equal(cache.find({1, 2, 3, 0, 0, 0}), 1);
+    assert_int_equal(cache.find({4, 5, 6, 0, 0, 0}), 2);
+}
+
+void another_version_or_device_is_not_believed(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("choices");
+    std::string warning;
+    TuningCache cache(path, "cuBLASLt 120000, 64 MiB, NVIDIA H200", &warning);
+    cache.add({1, 2, 3, 0, 0, 0}, 1);
+    cache.save();
+    TuningCache ours = opened(path, &warning);
+    assert_true(warning.empty());
+    assert_int_equal(ours.find({1, 2, 3, 0, 0, 0}), -1);
+    ours.add({1, 2, 3, 0, 0, 0}, 4);
+    ours.save();
+    assert_int_equal(opened(path, &warning).find({1, 2, 3, 0, 0, 0}), 4);
+}
+
+void torn_and_changed_files_are_not_believed(void **) {
+    TuningCache cache("", kStamp, nullptr);
+    for (const auto &[key, candidate] : some()) cache.add(key, candidate);
+    const std::string good = cache.text();
+    Choices read;
+    assert_true(TuningCache::parse(good, kStamp, &read));
+    assert_true(read == some());
+    for (size_t length = 0; length < good.size(); ++length) {
+        assert_false(TuningCache::parse(std::string_view(good).substr(0, length), kStamp, &read));
+        assert_true(read.empty());
+    }
+    std::mt19937_64 random(20261121);
+    for (int round = 0; round < 2000; ++round) {
+        std::string changed = good;
+        const size_t at = random() % good.size();
+        changed[at] = static_cast<char>(random());
+        if (changed == good) continue;
+        assert_false(TuningCache::parse(changed, kStamp, &read));
+    }
+
+    const TemporaryDirectory directory;
+    directory.write("torn", good.substr(0, good.size() / 2));
+    std::string warning;
+    TuningCache torn = opened(directory.file("torn"), &warning);
+    assert_non_null(std::strstr(warning.c_str(), "torn"));
+    torn.add({7, 8, 8, 0, 0, 0}, 3);
+    torn.save();
+    assert_int_equal(opened(directory.file("torn"), &warning).find({7, 8, 8, 0, 0, 0}), 3);
+    assert_true(warning.empty());
+}
+
+// A file with a right sum may still hold anything.
+std::string with_sum(const std::string &lines) {
+    std::string text = "batchllm tuning 1\n" + std::string(kStamp) + "\n" + lines;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    char end[32];
+    std::snprintf(end, sizeof end, "end %016llx\n", static_cast<unsigned long long>(hash));
+    return text + end;
+}
+
+void forged_lines_are_refused(void **) {
+    Choices read;
+    assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 7\n"), kStamp, &read));
+    assert_int_equal(read.size(), 1);
+    for (const char *line :
+         {"16 8 8 1 1 0 8\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 2 1\n",
+          "16 8 8 1 1 0\n", "16 8 8 1 1 0 1 1\n", "16 8 8 1 1 0 99999999999999999999\n",
+          "4294967296 8 8 1 1 0 1\n", "\n", "16 8 8 1 1 0 1", " 16 8 8 1 1 0 1\n", "end 0\n"}) {
+        assert_false(TuningCache::parse(with_sum(line), kStamp, &read));
+    }
+    std::string many;
+    for (size_t i = 0; i <= TuningCache::kMostEntries; ++i) {
+        many += std::to_string(i + 1) + " 8 8 1 1 0 1\n";
+    }
+    assert_false(TuningCache::parse(with_sum(many), kStamp, &read));
+}
+
+void another_persons_file_is_left_alone(void **) {
+    const TemporaryDirectory directory;
+    directory.write("thesis.tex", "\\documentclass{book}\n");
+    std::string warning;
+    TuningCache cache = opened(directory.file("thesis.tex"), &warning);
+    assert_non_null(std::strstr(warning.c_str(), "left as it is"));
+    cache.add({1, 2, 3, 0, 0, 0}, 1);
+    cache.save();
+    assert_int_equal(cache.find({1, 2, 3, 0, 0, 0}), 1);
+    assert_string_equal(batchllm::read_file(directory.file("thesis.tex"), 1000)->c_str(),
+                        "\\documentclass{book}\n");
+}
+
+void a_place_that_cannot_be_written_is_harmless(void **) {
+    const TemporaryDirectory directory;
+    directory.write("file", "");
+    std::string warning;
+    for (const std::string &path :
+         {directory.file("file") + "/choices", std::string("/dev/full"), directory.path()}) {
+        TuningCache cache = opened(path, &warning);
+        cache.add({1, 2, 3, 0, 0, 0}, 1);
+        cache.save();
+        cache.add({1, 2, 4, 0, 0, 0}, 1);
+        cache.save();
+        assert_int_equal(cache.find({1, 2, 3, 0, 0, 0}), 1);
+    }
+}
+
+void the_default_is_in_the_users_cache(void **) {
+    setenv("XDG_CACHE_HOME", "/somewhere", 1);
+    assert_string_equal(default_tuning_path("cuBLASLt 1, ../GPU.txt").c_str(),
+                        "/somewhere/batchllm/cuBLASLt-1--..-GPU.txt");
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    setenv("HOME", "/home/me", 1);
+    assert_string_equal(default_tuning_path("x").c_str(), "/home/me/.cache/batchllm/x");
+    unsetenv("HOME");
+    assert_string_equal(default_tuning_path("x").c_str(), "");
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(choices_come_back),
+        cmocka_unit_test(nothing_is_written_without_news),
+        cmocka_unit_test(two_writers_lose_nothing),
+        cmocka_unit_test(another_version_or_device_is_not_believed),
+        cmocka_unit_test(torn_and_changed_files_are_not_believed),
+        cmocka_unit_test(forged_lines_are_refused),
+        cmocka_unit_test(another_persons_file_is_left_alone),
+        cmocka_unit_test(a_place_that_cannot_be_written_is_harmless),
+        cmocka_unit_test(the_default_is_in_the_users_cache),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
