@@ -3,6 +3,7 @@
 //   attention [--only TEXT] [group...]  microseconds a launch (CUDA graph of launches over enough pools to
 //                             leave L2) of the cases whose name holds TEXT;
 //                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
+// Before these, --family sm80, sm80_small or sm90: not the device's best kernels.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
 // same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
 #include <algorithm>
@@ -15,8 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
-#include "attention_worklist.h"
+#include "attention_family.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -34,6 +34,8 @@ using namespace batchllm::cuda;
     } while (0)
 
 namespace {
+
+const AttentionFamily *family; // main chooses it
 
 struct Shape {
     int heads, kv_heads, head_dim, window = 0;
@@ -183,6 +185,7 @@ struct Setup {
         options.head_dim = s.head_dim;
         options.window = s.window;
         options.sms = sm_count();
+        family->set_costs(&options);
         options.share = sharing != Sharing::apart;
         options.always_share = sharing == Sharing::together;
         auto setting = [](const char *name, double &value) {
@@ -248,7 +251,7 @@ double check(const Case &c, Sharing sharing, uint64_t seed, int rows, bool poiso
     // Twice: the second launch finds what the first left behind, and must give the same bits.
     std::vector<uint16_t> first(out.size());
     for (int run = 0; run < 2; ++run) {
-        CHECK(launch_attention(setup.a, sm_count(), nullptr));
+        CHECK(family->launch(setup.a, sm_count(), nullptr));
         CHECK(cudaDeviceSynchronize());
         CHECK(cudaMemcpy((run == 0 ? first : out).data(), setup.a.out, out.size() * 2,
                          cudaMemcpyDeviceToHost));
@@ -375,18 +378,18 @@ double time_us(const Setup &setup, bool fused) {
         AttentionArguments a = setup.a;
         a.kv = static_cast<const uint16_t *>(a.kv) + setup.pool_elements * (i % setup.copies);
         if (fused) {
-            CHECK(launch_attention(a, sm_count(), stream));
+            CHECK(family->launch(a, sm_count(), stream));
         } else {
             AttentionArguments part = a;
             part.stream_items = 0;
             part.matrix_ctas = sm_count();
             if (a.stream_items > 0) part.merged_count = 0;
-            CHECK(launch_attention(part, sm_count(), stream));
+            CHECK(family->launch(part, sm_count(), stream));
             part = a;
             part.items += a.matrix_items;
             part.matrix_items = 0;
             part.matrix_ctas = 0;
-            CHECK(launch_attention(part, sm_count(), stream));
+            CHECK(family->launch(part, sm_count(), stream));
         }
     }
     CHECK(cudaStreamEndCapture(stream, &graph));
@@ -605,6 +608,21 @@ int main(int argc, char **argv) {
         std::printf("skipped: no CUDA device\n");
         return 77; // Meson's number for a skipped test
     }
+    cudaDeviceProp properties{};
+    CHECK(cudaGetDeviceProperties(&properties, 0));
+    std::string name = "auto";
+    if (argc > 2 && std::string(argv[1]) == "--family") {
+        name = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
+    family = find_attention(name, properties.major, properties.minor);
+    if (family == nullptr) {
+        std::printf("skipped: no attention %s for compute capability %d.%d\n", name.c_str(),
+                    properties.major, properties.minor);
+        return 77;
+    }
+    std::printf("attention %s on %s\n", family->name, properties.name);
     if (argc > 1 && std::string(argv[1]) == "--check") {
         return run_checks(argc > 2 ? static_cast<unsigned>(std::atoi(argv[2]))
                                    : std::random_device()(),

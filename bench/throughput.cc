@@ -20,9 +20,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +28,7 @@
 #include "cuda_backend.h"
 #include "jobs.h"
 #include "runtime/lane.h"
+#include "throughput_arguments.h"
 #include "throughput_models.h"
 
 using namespace batchllm;
@@ -41,75 +39,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-struct Arguments {
-    std::string job = "a16", model, devices;
-    double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1, repeat = 1;
-    double prefix = -1, own = -1, sharing = -1, spread = -1;
-    double kv_gib = 0;
-    bool all = false, sharing_on = true, arrival = false, profile = false;
-    std::vector<std::pair<std::string, std::string>> extra;
-    std::string switches; // as given
-};
-
-bool read_arguments(int count, char **values, Arguments *out) {
-    const std::map<std::string, double *> numbers = {
-        {"--rows", &out->rows},     {"--prefix", &out->prefix},
-        {"--own", &out->own},       {"--sharing", &out->sharing},
-        {"--spread", &out->spread}, {"--new", &out->generated},
-        {"--cap", &out->cap},       {"--levels", &out->levels},
-        {"--kv-gib", &out->kv_gib}, {"--step-tokens", &out->step_tokens},
-        {"--repeat", &out->repeat}};
-    const std::map<std::string, std::pair<const char *, const char *>> options = {
-        {"--unfused", {"fused_attention", "0"}}, {"--unshared", {"share_attention", "0"}},
-        {"--no-overlap", {"overlap", "0"}},      {"--no-graphs", {"graphs", "0"}},
-        {"--no-tuning", {"tuning", "0"}},        {"--profile", {"profile", "1"}}};
-    for (int i = 1; i < count; ++i) {
-        const std::string name = values[i];
-        const char *value = i + 1 < count ? values[i + 1] : nullptr;
-        if (name != "--job" && name != "--all") out->switches.append(" ").append(name, 2);
-        if (const auto option = options.find(name); option != options.end()) {
-            out->extra.emplace_back(option->second);
-            out->profile |= name == "--profile";
-            continue;
-        }
-        if (name == "--all" || name == "--no-sharing") {
-            (name == "--all" ? out->all : out->sharing_on) = name == "--all";
-            continue;
-        }
-        if (value == nullptr) return false;
-        ++i;
-        if (name != "--job") out->switches.append(" ").append(value);
-        if (const auto number = numbers.find(name); number != numbers.end()) {
-            *number->second = std::atof(value);
-        } else if (name == "--job") {
-            out->job = value;
-        } else if (name == "--model") {
-            out->model = value;
-        } else if (name == "--devices") {
-            out->devices = value;
-        } else if (name == "--order") {
-            out->arrival = std::strcmp(value, "arrival") == 0;
-            if (!out->arrival && std::strcmp(value, "decode-first") != 0) return false;
-        } else if (name == "--option" && std::strchr(value, '=') != nullptr) {
-            out->extra.emplace_back(std::string(value, std::strchr(value, '=')),
-                                    std::strchr(value, '=') + 1);
-        } else {
-            return false;
-        }
-    }
-    return true;
-}
-
-NamedJob changed(NamedJob job, const Arguments &arguments) {
-    if (arguments.rows > 0) job.rows = static_cast<int64_t>(arguments.rows);
-    if (arguments.prefix >= 0) job.prefix = arguments.prefix;
-    if (arguments.own >= 0) job.own = arguments.own;
-    if (arguments.sharing >= 0) job.sharing = arguments.sharing;
-    if (arguments.spread >= 0) job.spread = arguments.spread;
-    if (arguments.generated > 0) job.generated = static_cast<int32_t>(arguments.generated);
-    return job;
 }
 
 Job make_rows(const NamedJob &job, int32_t vocabulary) {
@@ -453,7 +382,7 @@ Status run(const Arguments &arguments) {
         std::vector<NamedJob> jobs, others;
         for (NamedJob job : left) {
             const bool now = !arguments.model.empty() || name == job.model;
-            if (name != job.model) job.vllm = 0;
+            if (!arguments.model.empty() && name != job.model) job.vllm = 0;
             (now ? jobs : others).push_back(job);
         }
         left = std::move(others);

@@ -3,8 +3,8 @@
 // The host builds a worklist once a step (attention_worklist.h); every layer reuses it. An item is a
 // set of query tokens against up to two stretches of keys. One item and one KV head are a job; CTAs
 // take jobs from two queues until both are empty:
-//   matrix queue  up to 128 query rows (tokens x query heads of the KV head) on wgmma
-//   stream queue  up to 16 query rows on mma.sync; bound by reading the keys and values
+//   matrix queue  up to 128 query rows (tokens x query heads of the KV head)
+//   stream queue  up to 16 query rows; bound by reading the keys and values
 // A token that several items cover gets a partial (O, log-sum-exp) from each; they are merged within the
 // launch once all are there, in slot order, so that the result does not depend on timing.
 //
@@ -70,7 +70,7 @@ struct AttentionArguments {
     const int32_t *pages;       // page numbers, as the stretches index them
     const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
     int32_t matrix_items, stream_items;
-    int32_t matrix_ctas; // CTAs that take the matrix queue's jobs first; 0: the stream queue's, all
+    int32_t matrix_ctas; // CTAs that take the matrix queue's jobs first (sm90); 0: none
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
     const int32_t *merged; // [merged_count] tokens whose partials are to be merged; none in a
@@ -82,8 +82,15 @@ struct AttentionArguments {
     int32_t *queues;    // [4] zero; left zero
 };
 
-// Enqueues the launch. Pointers are to device memory. Takes sms CTAs, which wait for one another: at
-// most as many as the device has SMs.
-cudaError_t launch_attention(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+// Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
+// a device runs: attention_family.h.
+cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream); // mma.sync, any device from sm_80 on
+// The same as on a device with little shared memory: so that it can be checked on any.
+cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
+                                        cudaStream_t stream);
+// wgmma, sm_90a alone. Takes sms CTAs, which wait for one another: at most as many as there are SMs.
+cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -99,7 +99,7 @@ cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t strea
 
 } // namespace
 
-cudaError_t launch_attention(const AttentionArguments &a, int sms, cudaStream_t stream) {
+cudaError_t launch_attention_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
     return a.type == AttentionType::bf16 ? launch_type<__nv_bfloat16>(a, sms, stream)
                                          : launch_type<__half>(a, sms, stream);

@@ -16,16 +16,13 @@
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 #pragma once
 
-#include <cmath>
-
-#include "attention.h"
+#include "attention_common.cuh"
 #include "hopper.cuh"
 
 namespace batchllm::cuda {
 
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
-constexpr float kLog2e = 1.4426950408889634f;
 constexpr int kJobs = 6;    // held at once: fetched, computed or to be announced
 constexpr int kQueries = 4; // stream jobs whose queries are held
 constexpr int kLead = 4;    // a job is drawn when this many slots of the last are still to be fed
@@ -99,10 +96,6 @@ struct Ratio {
     __device__ int token(int r) const { return r * inverse >> 16; }
     __device__ int head(int r) const { return r - token(r) * ratio; } // of the KV head's
 };
-
-__device__ __forceinline__ int tiles(int keys, int per_tile) {
-    return (keys + per_tile - 1) / per_tile;
-}
 
 enum class Form { wide, narrow, stream };
 

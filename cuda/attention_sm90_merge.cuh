@@ -8,33 +8,6 @@
 
 namespace batchllm::cuda {
 
-// Where a query row's result goes: to the output, or to its partial.
-template <typename T> struct Destination {
-    char *at;
-    bool partial;
-    __device__ Destination(const AttentionArguments &a, int token, int slot, int head, int head_dim)
-        : partial(slot >= 0) {
-        at = partial ? reinterpret_cast<char *>(
-                           a.partial_out + (static_cast<int64_t>(slot) * a.heads + head) * head_dim)
-                     : reinterpret_cast<char *>(static_cast<T *>(a.out) + token * a.out_stride +
-                                                head * head_dim);
-    }
-    // Two neighbouring columns.
-    __device__ __forceinline__ void write(int column, float x, float y) const {
-        if (partial) {
-            *reinterpret_cast<float2 *>(at + column * 4) = make_float2(x, y);
-        } else {
-            *reinterpret_cast<uint32_t *>(at + column * 2) = pack(x, y, T());
-        }
-    }
-};
-__device__ __forceinline__ void write_lse(const AttentionArguments &a, int slot, int head,
-                                          float maximum, float sum) {
-    if (slot < 0) return;
-    a.partial_lse[static_cast<int64_t>(slot) * a.heads + head] =
-        sum > 0 ? maximum + log2f(sum) : -INFINITY;
-}
-
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ int load_acquire(const int *p) {
     int value;

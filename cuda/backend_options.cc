@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kDefaultStepTokens = 4096;
 constexpr double kDefaultKvFraction = 0.9;
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
+constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
 
 Result<bool> read_switch(const std::string &key, const std::string &value) {
     if (value == "0" || value == "1") return value == "1";
@@ -36,44 +37,55 @@ Result<int> read_device(const std::string &devices) {
     return number;
 }
 
+Status check_device(const DeviceFacts &facts) {
+    const auto unavailable = [](const char *format, auto... values) {
+        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, format, values...);
+    };
+    if (facts.driver == 0) {
+        return unavailable("backend \"cuda\": no NVIDIA driver is installed");
+    }
+    if (facts.counted == cudaErrorInsufficientDriver || facts.driver < kLeastDriver) {
+        return unavailable(
+            "backend \"cuda\": the driver knows CUDA up to %d.%d, this library needs "
+            "%d.%d",
+            facts.driver / 1000, facts.driver % 1000 / 10, kLeastDriver / 1000,
+            kLeastDriver % 1000 / 10);
+    }
+    if (facts.counted == cudaErrorNoDevice || (facts.counted == cudaSuccess && facts.count == 0)) {
+        return unavailable("backend \"cuda\": no device is visible");
+    }
+    if (facts.counted != cudaSuccess) {
+        return unavailable("backend \"cuda\": %s", cudaGetErrorString(facts.counted));
+    }
+    if (facts.device >= facts.count) {
+        return unavailable("backend \"cuda\": device %d of %d is not there", facts.device,
+                           facts.count);
+    }
+    if (facts.asked != cudaSuccess) {
+        return unavailable("backend \"cuda\": device %d: %s", facts.device,
+                           cudaGetErrorString(facts.asked));
+    }
+    if (facts.major < kLeastCapability) {
+        return unavailable("backend \"cuda\": device %d (%s) has compute capability %d.%d; this "
+                           "library needs %d.0 or later",
+                           facts.device, facts.name, facts.major, facts.minor, kLeastCapability);
+    }
+    return {};
+}
+
 Result<cudaDeviceProp> open_device(int device) {
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    if (driver == 0) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
-                     "backend \"cuda\": no NVIDIA driver is installed");
-    }
-    int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaErrorInsufficientDriver || driver < kLeastDriver) {
-        return error(
-            BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
-            "backend \"cuda\": the driver knows CUDA up to %d.%d, this library needs %d.%d",
-            driver / 1000, driver % 1000 / 10, kLeastDriver / 1000, kLeastDriver % 1000 / 10);
-    }
-    if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0)) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": no device is visible");
-    }
-    if (code != cudaSuccess) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": %s",
-                     cudaGetErrorString(code));
-    }
-    if (device >= count) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
-                     "backend \"cuda\": device %d of %d is not there", device, count);
-    }
+    DeviceFacts facts;
+    facts.device = device;
+    cudaDriverGetVersion(&facts.driver);
+    if (facts.driver != 0) facts.counted = cudaGetDeviceCount(&facts.count);
     cudaDeviceProp properties{};
-    const cudaError_t asked = cudaGetDeviceProperties(&properties, device);
-    if (asked != cudaSuccess) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": device %d: %s", device,
-                     cudaGetErrorString(asked));
+    if (facts.counted == cudaSuccess && device < facts.count) {
+        facts.asked = cudaGetDeviceProperties(&properties, device);
+        facts.name = properties.name;
+        facts.major = properties.major;
+        facts.minor = properties.minor;
     }
-    if (properties.major != 9 || properties.minor != 0) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
-                     "backend \"cuda\": device %d (%s) has compute capability %d.%d; this version "
-                     "is built for 9.0 (H100, H200) alone",
-                     device, properties.name, properties.major, properties.minor);
-    }
+    RETURN_IF_ERROR(check_device(facts));
     const cudaError_t set = cudaSetDevice(device);
     const cudaError_t made = set == cudaSuccess ? cudaFree(nullptr) : set; // makes the context
     if (made != cudaSuccess) {
@@ -83,9 +95,13 @@ Result<cudaDeviceProp> open_device(int device) {
     return properties;
 }
 
-Result<CudaOptions> read_options(const Model &model, const BackendOptions &options) {
+Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
+                                 const cudaDeviceProp &device) {
     CudaOptions read;
     ForwardOptions &forward = read.forward;
+    forward.sms = device.multiProcessorCount;
+    forward.device = device.name;
+    std::string attention = "auto";
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {
         forward.element = model.config.dtype == DType::f32 ? DType::bf16 : model.config.dtype;
@@ -120,15 +136,24 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                              "backend option residual=%s: f32 or element", value.c_str());
             }
             forward.residual = value == "f32" ? DType::f32 : forward.element;
+        } else if (key == "attention") {
+            attention = value;
         } else if (key == "tuning_cache") {
             forward.tuning_cache = value;
         } else {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
-                         "overlap, graphs, share_attention, fused_attention, profile and "
-                         "random_weights",
+                         "overlap, graphs, attention, share_attention, fused_attention, profile "
+                         "and random_weights",
                          key.c_str());
         }
+    }
+    forward.attention = find_attention(attention, device.major, device.minor);
+    if (forward.attention == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend option attention=%s: auto, sm80 or sm90 (compute capability 9.0 "
+                     "alone); %s has %d.%d",
+                     attention.c_str(), device.name, device.major, device.minor);
     }
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;

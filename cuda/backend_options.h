@@ -18,10 +18,24 @@ struct CudaOptions {
 // The one device that "devices" names; 0 for "".
 Result<int> read_device(const std::string &devices);
 
+// What the driver says of a device.
+struct DeviceFacts {
+    int driver = 0; // the CUDA version that it knows, as 13000; 0: there is none
+    cudaError_t counted = cudaSuccess, asked = cudaSuccess; // how asking for the rest went
+    int count = 0;                                          // devices
+    int device = 0;
+    const char *name = "";
+    int major = 0, minor = 0; // compute capability
+};
+
+// Whether this build can run there.
+Status check_device(const DeviceFacts &facts);
+
 // Whether this build can run on the device, which becomes the calling thread's.
 Result<cudaDeviceProp> open_device(int device);
 
-Result<CudaOptions> read_options(const Model &model, const BackendOptions &options);
+Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
+                                 const cudaDeviceProp &device);
 
 // Pages that the options and the memory left allow.
 Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes);

@@ -22,9 +22,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
                                                          const BackendOptions &options) {
     ASSIGN_OR_RETURN(const int device, read_device(options.devices));
     ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
-    ASSIGN_OR_RETURN(CudaOptions read, read_options(model, options));
-    read.forward.sms = properties.multiProcessorCount;
-    read.forward.device = properties.name;
+    ASSIGN_OR_RETURN(const CudaOptions read, read_options(model, options, properties));
 
     std::unique_ptr<CudaBackend> backend(new CudaBackend());
     backend->device_ = device;
@@ -39,7 +37,6 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         RETURN_IF_ERROR(slot.staging.reserve(kFirstInput));
         RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
     }
-    backend->host_ = std::make_unique<HostSampling>(options.threads);
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));
 
     BackendInfo &info = backend->info_;
@@ -122,8 +119,7 @@ Status CudaBackend::check(const TokenBatch &batch) const {
 }
 
 bool CudaBackend::feeds(const SampleInput &input) const {
-    return info_.batches_in_flight > 1 && !StepSamples::needs_history(*input.params) &&
-           !StepSamples::needs_host(*input.params);
+    return info_.batches_in_flight > 1 && !StepSamples::needs_history(*input.params);
 }
 
 Status CudaBackend::submit(const TokenBatch &batch) {
@@ -161,7 +157,7 @@ Status CudaBackend::submit_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, slot->sent, 0));
     RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
     RETURN_IF_ERROR(forward_->run(slot->staging, stream_));
-    RETURN_IF_ERROR(slot->samples.run(batch, slot->staging, forward_.get(), host_.get(), stream_));
+    RETURN_IF_ERROR(slot->samples.run(slot->staging, forward_.get(), stream_));
     return check_cuda(cudaEventRecord(slot->end, stream_), "a step");
 }
 

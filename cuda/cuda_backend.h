@@ -3,8 +3,7 @@
 //
 // A batch in flight has a slot: its input in pinned memory, copied by a stream of its own while the
 // batch before is computed, and its results in memory that the device writes through the bus. Once every
-// shape of step has been seen nothing is allocated and nothing waits for the device but collect(); only
-// a batch with rows that the host samples is computed to its end while it is submitted.
+// shape of step has been seen nothing is allocated and nothing waits for the device but collect().
 //
 // compute_type: auto (the model's; bf16 for f32), bf16, f16, or f32 (slow, for checks). Options:
 //   overlap=0|1           0: one batch in flight
@@ -12,6 +11,7 @@
 //   tuning=0|1            0: cuBLASLt's first candidate is taken; 1: its fastest, timed at new shapes
 //   tuning_cache=PATH     where the choices are kept; none: nowhere. By default in the user's cache
 //   residual=f32|element  type of the residual stream
+//   attention=auto|sm80|sm90  the family of attention kernels; auto: the device's best
 //   share_attention=0|1   0: no request reads a prefix together with others (for comparison)
 //   fused_attention=0|1   0: prefixes, decode and prefill in launches of their own (for comparison)
 //   profile=0|1           events between a step's parts; no overlap, no graphs
@@ -65,7 +65,6 @@ class CudaBackend final : public Backend {
     BackendInfo info_;
     Stream stream_, copies_;
     std::unique_ptr<Forward> forward_;
-    std::unique_ptr<HostSampling> host_;
     std::array<Slot, kSlots> slots_;
     int next_ = 0, in_flight_ = 0;
     Slot *last_ = nullptr; // of the batch submitted last

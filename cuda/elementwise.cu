@@ -71,8 +71,10 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 
 constexpr int kNormVectors = 4; // a thread's registers hold at most so many
 
-// The weights are on their way while the row's sum is made.
-template <typename R, typename T, int Vectors> __global__ void rms_norm(NormArguments a) {
+// The weights are on their way while the row's sum is made, where registers hold both.
+template <typename R, typename T, int Vectors>
+__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
+    constexpr bool early = Vectors < kNormVectors;
     const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
     const R *x = static_cast<const R *>(a.x) + row * a.hidden;
     float kept[Vectors][8], weight[Vectors][8];
@@ -82,7 +84,7 @@ template <typename R, typename T, int Vectors> __global__ void rms_norm(NormArgu
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
         load8(x + i, kept[v]);
-        load8(a.weight + i, weight[v]);
+        if constexpr (early) load8(a.weight + i, weight[v]);
     }
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
@@ -103,6 +105,7 @@ template <typename R, typename T, int Vectors> __global__ void rms_norm(NormArgu
     for (int v = 0; v < Vectors; ++v) {
         const int i = (v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.hidden) break;
+        if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
         store8(out + i, weight[v]);
@@ -206,36 +209,25 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
 
 // ---- SwiGLU: reads 2, writes 1 x rows x width ----
 
-constexpr int kSwigluVectors = 2; // of a thread
-
-// Blocks [row, part of the row].
-template <typename T> __global__ void swiglu(const T *x, const float *bias, T *out, int32_t width) {
-    x += int64_t{blockIdx.x} * 2 * width;
-    out += int64_t{blockIdx.x} * width;
-    float gate[kSwigluVectors][8], up[kSwigluVectors][8];
-    const int first = (blockIdx.y * kSwigluVectors * blockDim.x + threadIdx.x) * kVector;
-    const int step = static_cast<int>(blockDim.x) * kVector;
-#pragma unroll
-    for (int v = 0; v < kSwigluVectors; ++v) {
-        const int column = first + v * step;
-        if (column >= width) break;
-        load8(x + column, gate[v]);
-        load8(x + width + column, up[v]);
-    }
-#pragma unroll
-    for (int v = 0; v < kSwigluVectors; ++v) {
-        const int column = first + v * step;
-        if (column >= width) break;
-        if (bias != nullptr) {
-            for (int k = 0; k < 8; ++k) {
-                gate[v][k] += bias[column + k];
-                up[v][k] += bias[width + column + k];
-            }
+template <typename T>
+__global__ void swiglu(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
+    const int vectors = width / kVector;
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= int64_t{rows} * vectors) return;
+    const int64_t row = i / vectors;
+    const int column = static_cast<int>(i % vectors) * kVector;
+    float gate[8], up[8];
+    load8(x + row * 2 * width + column, gate);
+    load8(x + row * 2 * width + width + column, up);
+    if (bias != nullptr) {
+        for (int k = 0; k < 8; ++k) {
+            gate[k] += bias[column + k];
+            up[k] += bias[width + column + k];
         }
-#pragma unroll
-        for (int k = 0; k < 8; ++k) up[v][k] *= gate[v][k] / (1.0f + __expf(-gate[v][k]));
-        store8(out + column, up[v]);
     }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.0f + __expf(-gate[k]));
+    store8(out + row * width + column, up);
 }
 
 template <typename T>
@@ -351,12 +343,9 @@ cudaError_t launch_swiglu(DType element, const void *x, const float *bias, void 
     if (rows == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         using T = decltype(t);
-        const int threads = width >= 2048 ? 256 : 128;
-        const int each = kSwigluVectors * kVector * threads;
-        const dim3 grid(static_cast<unsigned>(rows),
-                        static_cast<unsigned>((width + each - 1) / each));
-        swiglu<<<grid, threads, 0, stream>>>(static_cast<const T *>(x), bias, static_cast<T *>(out),
-                                             width);
+        const int64_t vectors = int64_t{rows} * (width / kVector);
+        swiglu<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
+            static_cast<const T *>(x), bias, static_cast<T *>(out), rows, width);
         return cudaGetLastError();
     });
 }

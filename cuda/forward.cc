@@ -189,6 +189,7 @@ Status Forward::stage_worklist(size_t index, Staging *staging) {
     options.head_dim = padded_dim_;
     options.window = window.size;
     options.sms = options_.sms;
+    options_.attention->set_costs(&options);
     options.share = options_.share_attention;
     build_worklist(attention_nodes_, tokens, options, &window.list);
     if (window.list.slots > slots_) { // more partials than there is room for: split nothing
@@ -415,22 +416,25 @@ Status Forward::attention(size_t index, cudaStream_t stream) {
     if (options_.element == DType::f32) return plain_attention(index, stream);
     AttentionArguments a = attention_arguments(index);
     if (options_.fused_attention) {
-        RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
+        RETURN_IF_CUDA(options_.attention->launch(a, options_.sms, stream));
         return graphs_.mark(stream);
     }
+    // Partials count from launch to launch; the last merges what is left to be merged.
     const AttentionItem *items = a.items;
-    const int32_t merged_count = a.merged_count;
+    const int32_t merged = a.merged_count, all = a.matrix_items + a.stream_items;
     for (const Window &window : windows_) {
         if (window.size != a.window) continue;
         for (const Window::Launch &some : window.launches) {
             a.items = items + some.begin;
             a.matrix_items = some.matrix_items;
             a.stream_items = some.stream_items;
+            if (a.matrix_items + a.stream_items == 0) continue;
             a.matrix_ctas = some.stream_items == 0   ? options_.sms
                             : some.matrix_items == 0 ? 0
                                                      : options_.sms / 2;
-            a.merged_count = &some == &window.launches.back() ? merged_count : 0;
-            RETURN_IF_CUDA(launch_attention(a, options_.sms, stream));
+            const bool last = some.begin + a.matrix_items + a.stream_items == all;
+            a.merged_count = last ? merged : 0;
+            RETURN_IF_CUDA(options_.attention->launch(a, options_.sms, stream));
         }
     }
     return {};

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "attention_family.h"
 #include "attention_plain.h"
-#include "attention_worklist.h"
 #include "backend/backend.h"
 #include "graphs.h"
 #include "linear.h"
@@ -43,6 +43,7 @@ struct ForwardOptions {
     uint64_t seed = 0;
     int32_t threads = 0;
     int32_t sms = 0;
+    const AttentionFamily *attention = nullptr; // of the device
 };
 
 class Forward {

@@ -58,8 +58,8 @@ class Staging {
                                           cudaMemcpyHostToDevice, stream),
                           "a step's input");
     }
-    template <typename T> const T *on_device(int64_t place) const {
-        return reinterpret_cast<const T *>(device_.data() + place);
+    template <typename T> T *on_device(int64_t place) const {
+        return reinterpret_cast<T *>(device_.data() + place);
     }
 
   private:

@@ -1,5 +1,5 @@
-// The samples and scores of one batch: what of them the device makes and what the host, and where they
-// come back. One object for each batch in flight.
+// The samples and scores of one batch: the device's tasks, and where their results come back. One object
+// for each batch in flight.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,12 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/thread_pool.h"
 #include "device.h"
 #include "forward.h"
 #include "sampling.h"
 #include "staging.h"
 
 namespace batchllm::cuda {
-
-// What the host needs to sample rows that the device does not.
-struct HostSampling {
-    explicit HostSampling(int32_t threads) : pool(threads) {}
-    ThreadPool pool;
-    PinnedMemory logits; // [kRows, vocabulary] once it is needed
-    static constexpr int64_t kRows = 64;
-};
 
 class StepSamples {
   public:
@@ -30,9 +21,6 @@ class StepSamples {
         return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                params.frequency_penalty != 0;
     }
-    // The host lists the likeliest tokens.
-    static bool needs_host(const SamplingParams &params) { return params.logprobs > 0; }
-
     // Memory for so many rows of samples. Growing later waits for the device.
     Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
@@ -42,19 +30,15 @@ class StepSamples {
     // Row's token can be fed to the next batch.
     bool feeds(int64_t row) const { return scored_[static_cast<size_t>(row)] == 0; }
 
-    // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples(). Rows
-    // that the host samples are waited for, and done when this returns.
-    Status run(const TokenBatch &batch, const Staging &staging, Forward *forward,
-               HostSampling *host, cudaStream_t stream);
+    // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples().
+    Status run(const Staging &staging, Forward *forward, cudaStream_t stream);
     // Once the stream has come that far.
     void take(BatchOutput *output);
 
   private:
-    bool on_device(const TokenBatch &batch, size_t at) const;
     SampleTask task_of(const LogitsRow &row, int32_t number, int64_t logits_row);
     void add_edits(const SampleInput &input, SampleTask *task);
-    Status sample_on_host(const TokenBatch &batch, int64_t first, int64_t begin, int64_t end,
-                          const Forward &forward, HostSampling *host, cudaStream_t stream);
+    void join_edited_rows();
 
     // Logits rows in the order of their tokens.
     std::vector<int32_t> by_token_;     // [rows] their numbers
@@ -62,15 +46,14 @@ class StepSamples {
     std::vector<int32_t> wanted_of_;    // [rows, by_token_'s order] index into wanted_
     std::vector<int64_t> target_begin_; // [rows] into BatchOutput::target_logprobs
     std::vector<char> scored_;          // [rows]
-    std::vector<SampleTask> tasks_;     // on the device
+    std::vector<SampleTask> tasks_;     // [rows, by_token_'s order]
     std::vector<LogitEdit> edits_;
     std::vector<int32_t> targets_;
-    std::vector<int32_t> host_rows_; // places in by_token_ of those that the host samples
+    int32_t likely_ = 0; // tokens listed, of all rows
     int32_t vocabulary_ = 0;
     int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0;
-    // Written by the device, through the bus: [rows] and [targets]
-    PinnedMemory answers_, target_logprobs_;
-    BatchOutput output_; // what the host sampled
+    // Written by the device, through the bus: [rows], [targets] and [likely_]
+    PinnedMemory answers_, target_logprobs_, likely_answers_;
 };
 
 } // namespace batchllm::cuda

@@ -220,6 +220,23 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
                                        const int64_t *offsets, const uint64_t *tags,
                                        const batchllm_params *params, int64_t params_count);
 
+/* The same from conversations: items of JSON, through the model's own chat template (docs/chat.md).
+ * An item is a list of messages, [{"role": "user", "content": "Hello"}, ...], or an object with
+ *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
+ *   "tools", "documents"      lists of objects, for templates that know them
+ *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
+ *   "continue_final_message"  true: the model goes on with the last message; default false
+ *   "chat_template_kwargs"    an object: further variables of the template
+ * Other keys are errors. What a template prints is tokenized without BOS and the like added, and with
+ * special tokens parsed: add_special of the parameters plays no part. With parse_special 0, a
+ * conversation whose own text spells a special token is an error (the template's still are parsed).
+ * A bad item, one that the template refuses, and every item where the model has no template that this
+ * library can render, is that row's ROW_TEMPLATE. */
+BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
+                                       const char *conversations, const int64_t *offsets,
+                                       const uint64_t *tags, const batchllm_params *params,
+                                       int64_t params_count);
+
 /* One row of text. bytes < 0: `text` is zero-terminated. */
 BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes,
                                          uint64_t tag, const batchllm_params *params);
@@ -468,16 +485,22 @@ typedef struct batchllm_column {
     uint32_t struct_size;
     int32_t reserved;
     int64_t count;
-    const int64_t *offsets;  /* [count + 1] */
-    const int32_t *tokens;   /* encode: [offsets[count]]; else NULL */
-    const char *text;        /* decode: [offsets[count]] bytes; else NULL */
-    const int32_t *statuses; /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_...; such an item is
+    const int64_t *offsets;       /* [count + 1] */
+    const int32_t *tokens;        /* encode: [offsets[count]]; else NULL */
+    const char *text;             /* decode, chat: [offsets[count]] bytes; else NULL */
+    const int32_t *statuses;      /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_...; such an item is
                                 empty */
+    const int64_t *error_offsets; /* [count + 1] bytes */
+    const char *errors;           /* UTF-8 text of each item's error */
 } batchllm_column;
 
 #define BATCHLLM_ENCODE_ADD_SPECIAL 1   /* add what the tokenizer's template adds */
 #define BATCHLLM_ENCODE_PARSE_SPECIAL 2 /* special tokens written in the text are taken as such */
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
+#define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
+    1 /* end behind the last message, where a conversation does not say */
+#define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
+    2 /* a conversation whose own text spells a special token is an error */
 
 /* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,
@@ -488,6 +511,12 @@ BATCHLLM_API int32_t batchllm_tokenizer_decode(const batchllm_tokenizer *tokeniz
                                                const int32_t *tokens, const int64_t *offsets,
                                                uint32_t flags, int32_t threads,
                                                batchllm_column **out);
+/* Conversations -> the text that the model sees of them, as batchllm_add_chat has it: encode it with
+ * BATCHLLM_ENCODE_PARSE_SPECIAL alone. offsets [n + 1] in bytes; threads 0: every core. */
+BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_tokenizer *tokenizer,
+                                                            int64_t n, const char *conversations,
+                                                            const int64_t *offsets, uint32_t flags,
+                                                            int32_t threads, batchllm_column **out);
 BATCHLLM_API void batchllm_column_free(batchllm_column *column);
 
 #ifdef __cplusplus

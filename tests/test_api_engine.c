@@ -550,6 +550,11 @@ static void a_timeline_has_a_line_for_each_step(void **state) {
     const int64_t steps = stats_of(engine).steps;
     batchllm_engine_destroy(engine);
 
+    /* An engine that cannot be made leaves an earlier one's timeline alone. */
+    options.backend = "nonesuch";
+    engine = NULL;
+    assert_true(batchllm_engine_create(&options, &engine) != BATCHLLM_OK);
+
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     char line[256];

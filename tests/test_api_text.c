@@ -307,8 +307,80 @@ static void a_saved_plan_is_used_again_and_refused_with_another_tokenizer(void *
     unlink(path);
 }
 
+/* What the template of text_model.py makes of conversations. */
+static void conversations_become_text(void **state) {
+    (void)state;
+    batchllm_tokenizer *made = tokenizer();
+    texts in = {0, "", {0}};
+    add(&in, "[{\"role\": \"user\", \"content\": \" caf\xc3\xa9 \"}]");
+    add(&in, "[{\"role\": \"critic\", \"content\": \"x\"}]");
+    add(&in, "{\"messages\": [{\"role\": \"user\", \"content\": \"<s>\"}], "
+             "\"add_generation_prompt\": false}");
+    batchllm_column *text = NULL;
+    assert_ok(
+        batchllm_tokenizer_apply_chat_template(made, in.n, in.bytes, in.offsets, 0, 2, &text));
+    assert_int_equal(text->count, 3);
+    assert_null(text->tokens);
+    assert_int_equal(text->statuses[0], BATCHLLM_OK);
+    const char first[] = "<s>u:caf\xc3\xa9</s>a:";
+    assert_int_equal(text->offsets[1], strlen(first));
+    assert_memory_equal(text->text, first, strlen(first));
+    assert_int_equal(text->error_offsets[1], 0);
+    assert_int_equal(text->statuses[1], BATCHLLM_ERROR_ROW_TEMPLATE);
+    assert_int_equal(text->offsets[2], text->offsets[1]);
+    char error[256] = {0};
+    memcpy(error, text->errors, (size_t)text->error_offsets[2]);
+    assert_non_null(strstr(error, "line 3: the template refuses: No critics"));
+    assert_int_equal(text->statuses[2], BATCHLLM_OK);
+    assert_int_equal(text->offsets[3] - text->offsets[2], strlen("<s>u:<s></s>"));
+    batchllm_column_free(text);
+
+    assert_ok(batchllm_tokenizer_apply_chat_template(
+        made, in.n, in.bytes, in.offsets,
+        BATCHLLM_CHAT_NO_GENERATION_PROMPT | BATCHLLM_CHAT_REFUSE_SPECIAL, 0, &text));
+    assert_int_equal(text->offsets[1], strlen(first) - 2);
+    assert_int_equal(text->statuses[2], BATCHLLM_ERROR_ROW_TEMPLATE);
+    batchllm_column_free(text);
+    assert_int_equal(
+        batchllm_tokenizer_apply_chat_template(made, in.n, in.bytes, in.offsets, 4, 0, &text),
+        BATCHLLM_ERROR_UNSUPPORTED);
+    assert_null(text);
+    batchllm_tokenizer_destroy(made);
+}
+
+static void conversations_are_rows(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    texts in = {0, "", {0}};
+    add(&in, "[{\"role\": \"user\", \"content\": \"hi\"}]");
+    add(&in, "[{\"role\": \"critic\", \"content\": \"x\"}]");
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = 3;
+    params.ignore_eos = 1;
+    assert_ok(batchllm_add_chat(engine, in.n, in.bytes, in.offsets, NULL, &params, 1));
+    /* The same row as text, whose special tokens are all written out. */
+    params.add_special = 0;
+    assert_ok(batchllm_add_prompt(engine, "<s>u:hi</s>a:", -1, 2, &params));
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 3);
+    int64_t place[3] = {-1, -1, -1};
+    for (int64_t i = 0; i < 3; ++i) place[results->tags[i]] = i;
+    assert_int_equal(results->statuses[place[1]], BATCHLLM_ERROR_ROW_TEMPLATE);
+    assert_int_equal(results->prompt_tokens[place[0]], 1 + 4 + 1 + 2);
+    assert_int_equal(results->prompt_tokens[place[0]], results->prompt_tokens[place[2]]);
+    assert_memory_equal(results->tokens + results->token_offsets[place[0]],
+                        results->tokens + results->token_offsets[place[2]], 3 * sizeof(int32_t));
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conversations_become_text),
+        cmocka_unit_test(conversations_are_rows),
         cmocka_unit_test(encode_gives_bytes_and_decode_gives_them_back),
         cmocka_unit_test(a_tokenizer_that_is_not_there_is_named),
         cmocka_unit_test(text_rows_come_back_as_the_text_of_their_tokens),

@@ -16,6 +16,15 @@ def byte_alphabet():
     return [names[byte] for byte in range(256)]
 
 
+CHAT_TEMPLATE = """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'critic' %}{{ raise_exception('No critics') }}{% endif %}
+    {{- message.role[0] ~ ':' ~ message.content | trim ~ eos_token }}
+{%- endfor %}
+{%- if tools %}{{ tools | length }}{% endif %}
+{%- if add_generation_prompt %}a:{% endif %}"""
+
+
 def added(token_id, content, special):
     return {"id": token_id, "content": content, "single_word": False, "lstrip": False,
             "rstrip": False, "normalized": False, "special": special}
@@ -57,6 +66,8 @@ def main():
             shutil.copyfile(file, output / file.name)
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
     (output / "tokenizer.json").write_text(json.dumps(tokenizer(vocabulary)))
+    (output / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"},
+                                                              "chat_template": CHAT_TEMPLATE}))
     stamp.write_text("")
 
 

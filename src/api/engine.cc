@@ -72,6 +72,17 @@ int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
     });
 }
 
+int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n, const char *conversations,
+                          const int64_t *offsets, const uint64_t *tags,
+                          const batchllm_params *params, int64_t params_count) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(check_column("conversations", conversations, "offsets", offsets, n));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
+        return engine->engine->add_chat({n, conversations, offsets}, tags, column);
+    });
+}
+
 int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes, uint64_t tag,
                             const batchllm_params *params) {
     return guard([&]() -> Status {

@@ -1,5 +1,5 @@
 // batchllm_tokenizer_*: text to tokens and back, a column at a time.
-#include "text/tokenizer.h"
+#include "text/chat_template.h"
 
 #include <atomic>
 #include <cinttypes>
@@ -16,6 +16,7 @@ using api::need;
 
 struct batchllm_tokenizer {
     std::unique_ptr<Tokenizer> tokenizer;
+    std::unique_ptr<const ChatTemplate> chat;
 };
 
 namespace {
@@ -26,6 +27,8 @@ struct ColumnBatch : batchllm_column {
     std::vector<int32_t> all_tokens;
     std::string all_text;
     std::vector<int32_t> all_statuses;
+    std::vector<int64_t> all_error_offsets;
+    std::string all_errors;
 };
 
 Status check_flags(uint32_t flags, uint32_t known) {
@@ -48,19 +51,25 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
     batch->all_offsets.reserve(static_cast<size_t>(n) + 1);
     batch->all_offsets.push_back(0);
     batch->all_statuses.assign(static_cast<size_t>(n), BATCHLLM_OK);
+    batch->all_error_offsets.reserve(static_cast<size_t>(n) + 1);
+    batch->all_error_offsets.push_back(0);
     // One item is not worth a thread.
     ThreadPool pool(n <= 1 ? 1 : threads);
     std::vector<Item> block(static_cast<size_t>(std::min(block_items, n)));
+    std::vector<std::string> errors(block.size());
     std::atomic<bool> out_of_memory{false};
     for (int64_t begin = 0; begin < n; begin += block_items) {
         const int64_t count = std::min(block_items, n - begin);
         pool.parallel_for(count, [&](int64_t i, int32_t) {
             Item &item = block[static_cast<size_t>(i)];
+            std::string &error = errors[static_cast<size_t>(i)];
             item.clear();
+            error.clear();
             try {
                 const Status status = convert(begin + i, &item);
                 if (status.ok()) return;
                 item.clear();
+                error = status.message();
                 batch->all_statuses[static_cast<size_t>(begin + i)] = status.code();
             } catch (const std::bad_alloc &) {
                 out_of_memory.store(true, std::memory_order_relaxed);
@@ -72,6 +81,8 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
             const Item &item = block[static_cast<size_t>(i)];
             all.insert(all.end(), item.begin(), item.end());
             batch->all_offsets.push_back(static_cast<int64_t>(all.size()));
+            batch->all_errors += errors[static_cast<size_t>(i)];
+            batch->all_error_offsets.push_back(static_cast<int64_t>(batch->all_errors.size()));
         }
     }
     batch->struct_size = sizeof(batchllm_column);
@@ -79,6 +90,8 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
     batch->count = n;
     batch->offsets = batch->all_offsets.data();
     batch->statuses = batch->all_statuses.data();
+    batch->error_offsets = batch->all_error_offsets.data();
+    batch->errors = batch->all_errors.data();
     batch->tokens = nullptr;
     batch->text = nullptr;
     return batch;
@@ -93,6 +106,7 @@ int32_t batchllm_tokenizer_create(const char *path, batchllm_tokenizer **out) {
         RETURN_IF_ERROR(need("path", path));
         auto handle = std::make_unique<batchllm_tokenizer>();
         ASSIGN_OR_RETURN(handle->tokenizer, Tokenizer::load(path));
+        handle->chat = ChatTemplate::load(path);
         *out = handle.release();
         return {};
     });
@@ -145,6 +159,33 @@ int32_t batchllm_tokenizer_decode(const batchllm_tokenizer *tokenizer, int64_t n
             n, threads, &ColumnBatch::all_text, [&](int64_t i, std::string *text) -> Status {
                 ASSIGN_OR_RETURN(*text, tokenizer->tokenizer->decode(column[i], skip_special));
                 return {};
+            });
+        batch->text = batch->all_text.data();
+        *out = batch.release();
+        return {};
+    });
+}
+
+int32_t batchllm_tokenizer_apply_chat_template(const batchllm_tokenizer *tokenizer, int64_t n,
+                                               const char *conversations, const int64_t *offsets,
+                                               uint32_t flags, int32_t threads,
+                                               batchllm_column **out) {
+    return guard_out(out, [&]() -> Status {
+        RETURN_IF_ERROR(need("tokenizer", tokenizer));
+        RETURN_IF_ERROR(check_column("conversations", conversations, "offsets", offsets, n));
+        RETURN_IF_ERROR(
+            check_flags(flags, BATCHLLM_CHAT_NO_GENERATION_PROMPT | BATCHLLM_CHAT_REFUSE_SPECIAL));
+        RETURN_IF_ERROR(check_threads(threads));
+        const bool prompts = (flags & BATCHLLM_CHAT_NO_GENERATION_PROMPT) == 0;
+        const Tokenizer *refusing =
+            (flags & BATCHLLM_CHAT_REFUSE_SPECIAL) != 0 ? tokenizer->tokenizer.get() : nullptr;
+        const std::tm now = local_time_now();
+        const Column<char> column{n, conversations, offsets};
+        auto batch =
+            convert_column(n, threads, &ColumnBatch::all_text, [&](int64_t i, std::string *text) {
+                const std::span<const char> item = column[i];
+                return tokenizer->chat->render({item.data(), item.size()}, {prompts, refusing, now},
+                                               text);
             });
         batch->text = batch->all_text.data();
         *out = batch.release();

@@ -43,5 +43,6 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 Status write_file(const std::string &path, std::string_view bytes);
 
 bool file_exists(const std::string &path);
+bool is_directory(const std::string &path);
 
 } // namespace batchllm

@@ -40,6 +40,7 @@ class JsonValue {
     std::optional<JsonValue> find(std::string_view key) const;
     Result<JsonValue> at(std::string_view key) const;
 
+    simdjson::dom::element raw() const { return element_; }
     const std::string &file() const { return source_->file; }
 
     // "file: path is value: problem". The document's error code.

@@ -121,6 +121,14 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
         }
         identity->add(std::string("model ") + name, value);
     }
+    // Those that few models have; a job without them reads as it did before there were any.
+    for (const char *name : {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
+                             "additional_chat_templates/tool_use.jinja"}) {
+        const std::string path = model_dir + "/" + name;
+        if (!file_exists(path)) continue;
+        ASSIGN_OR_RETURN(const std::string value, hash_file(path, INT64_MAX, 0, 0, nullptr));
+        identity->add(std::string("model ") + name, value);
+    }
     ASSIGN_OR_RETURN(const std::vector<std::string> names, weights_files(model_dir));
     Hasher hasher;
     for (const std::string &name : names) {

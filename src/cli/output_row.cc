@@ -214,6 +214,52 @@ void append_completion_logprobs(std::string *out, const batchllm_results &result
     object.close();
 }
 
+// {"token": .., "logprob": .., "bytes": null}, open.
+JsonObject open_token(std::string *out, int32_t token, float logprob) {
+    JsonObject object(out);
+    object.field("token", token_name(token)).field("logprob", logprob).raw("bytes", "null");
+    return object;
+}
+
+void append_chat_logprobs(std::string *out, const batchllm_results &results, int64_t i) {
+    if (!has_logprobs(results, i)) {
+        *out += "null";
+        return;
+    }
+    *out += "{\"content\":[";
+    const int64_t begin = results.logprob_offsets[i];
+    for (int64_t t = begin; t < results.logprob_offsets[i + 1]; ++t) {
+        if (t > begin) *out += ',';
+        JsonObject object = open_token(out, results.tokens[results.token_offsets[i] + t - begin],
+                                       results.logprobs[t]);
+        object.key("top_logprobs");
+        *out += '[';
+        for (int64_t k = results.top_offsets[t]; k < results.top_offsets[t + 1]; ++k) {
+            if (k > results.top_offsets[t]) *out += ',';
+            open_token(out, results.top_tokens[k], results.top_logprobs[k]).close();
+        }
+        *out += ']';
+        object.close();
+    }
+    *out += "]}";
+}
+
+// The text of a completion, or the message of a chat.
+void append_answer(JsonObject *choice, std::string *out, bool chat, const batchllm_results &results,
+                   int64_t i) {
+    if (!chat) {
+        choice->field("text", text_of(results, i)).key("logprobs");
+        append_completion_logprobs(out, results, i);
+        return;
+    }
+    choice->key("message");
+    JsonObject message(out);
+    message.field("role", "assistant").field("content", text_of(results, i)).raw("refusal", "null");
+    message.close();
+    choice->key("logprobs");
+    append_chat_logprobs(out, results, i);
+}
+
 void append_completion(std::string *out, const OutputOptions &options, int64_t line,
                        const RowRecord &record, const batchllm_results &results, int64_t first,
                        int64_t count) {
@@ -221,8 +267,9 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
     const std::string &model = record.model.empty() ? options.model : record.model;
     int64_t completion = 0;
     JsonObject body(out);
-    body.field("id", std::string_view("cmpl-" + std::to_string(line)))
-        .field("object", "text_completion")
+    const bool chat = record.format == RowFormat::chat;
+    body.field("id", std::string_view((chat ? "chatcmpl-" : "cmpl-") + std::to_string(line)))
+        .field("object", chat ? "chat.completion" : "text_completion")
         .field("created", options.created)
         .field("model", std::string_view(model));
     body.key("choices");
@@ -231,8 +278,8 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
         completion += completion_tokens(results, i);
         const bool ok = results.statuses[i] == BATCHLLM_OK;
         JsonObject choice(out);
-        choice.field("index", i - first).field("text", text_of(results, i)).key("logprobs");
-        append_completion_logprobs(out, results, i);
+        choice.field("index", i - first);
+        append_answer(&choice, out, chat, results, i);
         choice.field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
         choice.close();
     }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <simdjson.h>
 
+#include "cli/conversation_text.h"
 #include "cli/json_text.h"
 #include "cli/row_keys.h"
 #include "cli/row_parameters.h"
@@ -66,10 +68,6 @@ RowError read_score(element value, Row *row) {
     return {};
 }
 
-const char messages_error[] =
-    "\"messages\" needs the model's chat template, which this version does not apply; give "
-    "\"prompt\" with the text as the model is to see it, or \"tokens\"";
-
 RowError unknown_key(std::string_view key, const char *where) {
     std::string message = "unknown key " + quoted(key) + where;
     const std::string_view near = nearest_row_key(key);
@@ -78,11 +76,23 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
+// Makes the conversation, if the row is one, its prompt.
+RowError take_conversation(ConversationText *conversation, Row *row) {
+    if (conversation->has_messages()) {
+        row->is_text = true;
+        row->is_chat = true;
+        row->text = conversation->json();
+    } else if (!conversation->other_key().empty()) {
+        return format_error(quoted(conversation->other_key()) + " is given without \"messages\"");
+    }
+    return {};
+}
+
 // The program's own form of row.
 RowError read_plain(const object &members, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
+    ConversationText conversation;
     int prompts = 0;
-    bool messages = false;
     for (const auto [key, value] : members) {
         RowError error;
         bool known = true;
@@ -95,9 +105,8 @@ RowError read_plain(const object &members, const RowReaderOptions &options, Row 
         } else if (key == "tokens") {
             ++prompts;
             error = read_tokens(key, value, &row->tokens);
-        } else if (key == "messages") {
-            ++prompts;
-            messages = true;
+        } else if (conversation.take(key, value)) {
+            if (key == "messages") ++prompts;
         } else if (key == "score") {
             if (!value.is_null()) error = read_score(value, row);
         } else {
@@ -111,7 +120,8 @@ RowError read_plain(const object &members, const RowReaderOptions &options, Row 
                                          : "only one of \"prompt\", \"tokens\", \"messages\" may "
                                            "be given");
     }
-    if (messages) return {row_error_code(BATCHLLM_ERROR_ROW_TEMPLATE), messages_error};
+    RowError error = take_conversation(&conversation, row);
+    if (failed(error)) return error;
     row->params = parameters.take();
     return {};
 }
@@ -182,6 +192,100 @@ RowError read_body(const object &body, const RowReaderOptions &options, Row *row
     return {};
 }
 
+// What the chat form of the OpenAI interface has beyond the parameters that both forms share.
+class ChatBody {
+  public:
+    // Sets *known to whether the key is one of these.
+    RowError read(std::string_view key, element value, ParameterReader *parameters, bool *known) {
+        *known = true;
+        if (key == "tools" && value.is_null()) return {};
+        if (key == "tools") {
+            tools_ = value;
+            return {};
+        }
+        if (conversation_.take(key, value)) return {};
+        if (key == "max_tokens" || key == "max_completion_tokens") {
+            if (value.is_null()) return {};
+            if (std::exchange(limited_, true)) {
+                return format_error("\"max_tokens\" and \"max_completion_tokens\" say the same");
+            }
+            return parameters->read("max_tokens", value, known);
+        }
+        if (key == "top_logprobs") {
+            if (value.is_null()) return {};
+            if (value.get(top_logprobs_) == simdjson::SUCCESS) return {};
+            return type_error(key, "a whole number");
+        }
+        if (key == "tool_choice") {
+            if (value.is_null()) return {};
+            const std::string_view choice = value.is_string() ? std::string_view(value) : "";
+            uses_tools_ = choice != "none";
+            if (choice == "auto" || choice == "none") return {};
+            return parameter_error("tool_choice is supported only as \"auto\" or \"none\"");
+        }
+        if (key == "response_format") return read_response_format(value);
+        if (key == "parallel_tool_calls") return {};
+        *known = false;
+        return {};
+    }
+
+    RowError finish(ParameterReader *parameters, Row *row) {
+        if (!conversation_.has_messages())
+            return format_error("\"messages\" is missing in \"body\"");
+        if (uses_tools_ && tools_.has_value()) conversation_.take("tools", *tools_);
+        if (top_logprobs_ >= 0) {
+            if (parameters->own().logprobs < 0) {
+                return parameter_error("top_logprobs needs \"logprobs\": true");
+            }
+            parameters->own().logprobs =
+                static_cast<int32_t>(std::min<int64_t>(top_logprobs_, 1000));
+        }
+        return take_conversation(&conversation_, row);
+    }
+
+  private:
+    static RowError read_response_format(element value) {
+        element type;
+        if (value.is_null()) return {};
+        const bool text = value.is_object() &&
+                          object(value)["type"].get(type) == simdjson::SUCCESS &&
+                          type.is_string() && std::string_view(type) == "text";
+        return text ? RowError() : parameter_error("response_format is supported only as text");
+    }
+
+    ConversationText conversation_;
+    std::optional<element> tools_;
+    bool uses_tools_ = true;
+    bool limited_ = false;
+    int64_t top_logprobs_ = -1;
+};
+
+RowError read_chat_body(const object &body, const RowReaderOptions &options, Row *row) {
+    ParameterReader parameters(options.defaults);
+    ChatBody chat;
+    for (const auto [key, value] : body) {
+        RowError error;
+        bool known = true;
+        if (key == "model") {
+            if (!value.is_string()) return type_error(key, "a string");
+            row->record.model = to_string(value);
+        } else {
+            error = chat.read(key, value, &parameters, &known);
+            if (!known) error = parameters.read(key, value, &known);
+            if (!known) error = read_unsupported(key, value, &known);
+        }
+        if (failed(error)) return error;
+        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
+            !options.ignore_unknown_keys) {
+            return unknown_key(key, " in \"body\"");
+        }
+    }
+    RowError error = chat.finish(&parameters, row);
+    if (failed(error)) return error;
+    row->params = parameters.take();
+    return {};
+}
+
 // A line of the OpenAI batch format.
 RowError read_batch(const object &members, const RowReaderOptions &options, Row *row) {
     element body_value, value;
@@ -209,12 +313,7 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
     RowError error = check_keys_differ(body);
     if (failed(error)) return error;
     if (row->record.format == RowFormat::completions) return read_body(body, options, row);
-    if (row->record.format == RowFormat::chat) {
-        if (body["model"].get(value) == simdjson::SUCCESS && value.is_string()) {
-            row->record.model = to_string(value);
-        }
-        return {row_error_code(BATCHLLM_ERROR_ROW_TEMPLATE), messages_error};
-    }
+    if (row->record.format == RowFormat::chat) return read_chat_body(body, options, row);
     return format_error("url " + quoted(url) +
                         " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
 }

@@ -68,6 +68,7 @@ struct Row {
     RowRecord record;
     std::shared_ptr<const SamplingOptions> params; // never null
     bool is_text = false;                          // text, or else tokens
+    bool is_chat = false;                          // text, and it is a conversation's JSON
     std::string text;
     std::vector<int32_t> tokens;
     bool scored = false; // by the continuations below, of which each is text or tokens

@@ -33,8 +33,20 @@ constexpr std::array parameter_keys = {
     Entry("logit_bias", ParameterKey::logit_bias),
 };
 
-constexpr std::array<std::string_view, 9> other_keys = {
-    "id", "prompt", "tokens", "messages", "score", "metadata", "custom_id", "method", "url"};
+constexpr std::array<std::string_view, 14> other_keys = {"id",
+                                                         "prompt",
+                                                         "tokens",
+                                                         "messages",
+                                                         "score",
+                                                         "metadata",
+                                                         "custom_id",
+                                                         "method",
+                                                         "url",
+                                                         "tools",
+                                                         "documents",
+                                                         "add_generation_prompt",
+                                                         "continue_final_message",
+                                                         "chat_template_kwargs"};
 
 // What other programs call them.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 16> synonyms = {{

@@ -11,6 +11,7 @@
 #include <simdjson.h>
 
 #include "cli/api.h"
+#include "cli/conversation_text.h"
 #include "cli/json_text.h"
 #include "cli/line_reader.h"
 #include "cli/row_parameters.h"
@@ -25,6 +26,7 @@ struct Item {
     std::string id; // JSON; empty: the line has none
     RowError error; // code empty: none
     std::string text;
+    bool is_chat = false; // text is a conversation's JSON
     std::vector<int32_t> tokens;
 };
 
@@ -63,6 +65,7 @@ class ItemReader {
     void read_members(const simdjson::dom::object &members, Item *item) const {
         const std::string_view wanted = decode_ ? "tokens" : "text";
         bool found = false;
+        ConversationText conversation;
         item->error = check_keys_differ(members);
         if (failed(item->error)) return;
         for (const auto [key, value] : members) {
@@ -74,11 +77,19 @@ class ItemReader {
                     item->error = format_error(decode_ ? "\"tokens\" must be a list of token ids"
                                                        : "\"text\" must be a string");
                 }
+            } else if (!decode_ && conversation.take(key, value)) {
+                continue;
             } else if (key != "metadata" && !key.starts_with('_')) {
                 item->error = format_error("unknown key " + quoted(key));
             }
         }
-        if (!found && item->error.code.empty()) {
+        if (!item->error.code.empty()) return;
+        if (conversation.has_messages() && !found) {
+            item->is_chat = true;
+            item->text = conversation.json();
+        } else if (conversation.has_messages() || !conversation.other_key().empty()) {
+            item->error = format_error("\"messages\" is given beside \"text\", or is missing");
+        } else if (!found) {
             item->error = format_error(quoted(wanted) + " is missing");
         }
     }
@@ -118,20 +129,54 @@ Status write_stdout(std::string_view text) {
     return {};
 }
 
-// Encodes or decodes the items that are sound; an item's failure becomes its error.
-Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options,
+// The error of item i.
+RowError column_error(const batchllm_column &column, int64_t i) {
+    return {row_error_code(column.statuses[i]),
+            std::string(column.errors + column.error_offsets[i],
+                        column.errors + column.error_offsets[i + 1])};
+}
+
+// Turns the conversations among the items into text.
+Status apply_chat_template(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options,
+                           std::vector<Item> *items) {
+    std::vector<Item *> chats;
+    std::string text;
+    std::vector<int64_t> offsets = {0};
+    for (Item &item : *items) {
+        if (!item.is_chat) continue;
+        chats.push_back(&item);
+        text += item.text;
+        offsets.push_back(static_cast<int64_t>(text.size()));
+    }
+    if (chats.empty()) return {};
+    batchllm_column *raw = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_apply_chat_template(
+        tokenizer, static_cast<int64_t>(chats.size()), text.data(), offsets.data(),
+        options.no_parse_special ? BATCHLLM_CHAT_REFUSE_SPECIAL : 0u, options.threads, &raw)));
+    const ColumnHandle column(raw);
+    for (int64_t i = 0; i < column->count; ++i) {
+        Item &item = *chats[static_cast<size_t>(i)];
+        if (column->statuses[i] != BATCHLLM_OK) item.error = column_error(*column, i);
+        item.text.assign(column->text + column->offsets[i], column->text + column->offsets[i + 1]);
+    }
+    return {};
+}
+
+// Encodes or decodes the items that are sound and of this kind; an item's failure becomes its error.
+Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options, bool chat,
                std::vector<Item> *items) {
     std::vector<Item *> sound;
     std::string text;
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets = {0};
     for (Item &item : *items) {
-        if (!item.error.code.empty()) continue;
+        if (!item.error.code.empty() || item.is_chat != chat) continue;
         sound.push_back(&item);
         text += item.text;
         tokens.insert(tokens.end(), item.tokens.begin(), item.tokens.end());
         offsets.push_back(static_cast<int64_t>(options.decode ? tokens.size() : text.size()));
     }
+    if (sound.empty()) return {};
     const auto count = static_cast<int64_t>(sound.size());
     batchllm_column *raw = nullptr;
     if (options.decode) {
@@ -139,8 +184,10 @@ Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &optio
         RETURN_IF_ERROR(call_status(batchllm_tokenizer_decode(
             tokenizer, count, tokens.data(), offsets.data(), flags, options.threads, &raw)));
     } else {
-        const uint32_t flags = (options.no_special ? 0u : BATCHLLM_ENCODE_ADD_SPECIAL) |
-                               (options.no_parse_special ? 0u : BATCHLLM_ENCODE_PARSE_SPECIAL);
+        const bool adds = !options.no_special && !chat;
+        const bool parses = !options.no_parse_special || chat;
+        const uint32_t flags = (adds ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
+                               (parses ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
         RETURN_IF_ERROR(call_status(batchllm_tokenizer_encode(
             tokenizer, count, text.data(), offsets.data(), flags, options.threads, &raw)));
     }
@@ -201,7 +248,10 @@ Status tokenize(const TokenizeOptions &options, const std::atomic<bool> &interru
             if (!input.line_buffered()) break;
         }
         if (items.empty()) continue;
-        RETURN_IF_ERROR(convert(tokenizer.get(), options, &items));
+        RETURN_IF_ERROR(apply_chat_template(tokenizer.get(), options, &items));
+        for (const bool chat : {false, true}) {
+            RETURN_IF_ERROR(convert(tokenizer.get(), options, chat, &items));
+        }
         std::string out;
         for (const Item &item : items) {
             append_item(&out, item, options.decode);

@@ -91,14 +91,52 @@ Status WindowBuilder::read_rows() {
     return {};
 }
 
+// Turns the conversations among the rows into the text that the model sees.
+void WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *rows) {
+    TextColumn conversations;
+    std::vector<Row *> wanted;
+    for (Row &row : *rows) {
+        if (!row.is_chat || row.params->parse_special != parse_special) continue;
+        conversations.add(row.text);
+        row.text = std::string();
+        wanted.push_back(&row);
+    }
+    if (wanted.empty()) return;
+    batchllm_column *column = nullptr;
+    const Status status = call_status(batchllm_tokenizer_apply_chat_template(
+        tokenizer_, conversations.count(), conversations.text.data(), conversations.offsets.data(),
+        parse_special ? 0u : BATCHLLM_CHAT_REFUSE_SPECIAL, options_.threads, &column));
+    const ColumnHandle owner(column);
+    for (int64_t i = 0; i < conversations.count(); ++i) {
+        Row &row = *wanted[static_cast<size_t>(i)];
+        RowError error;
+        if (!status.ok()) {
+            error = {row_error_code(status.code()), status.message()};
+        } else if (column->statuses[i] != BATCHLLM_OK) {
+            error = {row_error_code(column->statuses[i]),
+                     std::string(column->errors + column->error_offsets[i],
+                                 column->errors + column->error_offsets[i + 1])};
+        } else {
+            row.text.assign(column->text + column->offsets[i],
+                            column->text + column->offsets[i + 1]);
+            continue;
+        }
+        failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        row.line = 0; // taken out
+    }
+}
+
 // Encodes the text rows that want these flags.
 void WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
     TextColumn texts;
     std::vector<Row *> wanted;
     for (Row &row : *rows) {
-        const uint32_t own = (row.params->add_special ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
-                             (row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
-        if (!row.is_text || own != flags) continue;
+        // A chat template writes its own special tokens, all of them.
+        const bool adds = row.params->add_special && !row.is_chat;
+        const bool parses = row.params->parse_special || row.is_chat;
+        const uint32_t own = (adds ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
+                             (parses ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
+        if (!row.is_text || row.line == 0 || own != flags) continue;
         texts.add(row.text);
         row.text = std::string();
         wanted.push_back(&row);
@@ -162,6 +200,7 @@ void WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
 void WindowBuilder::tokenize_rows() {
     const auto start = std::chrono::steady_clock::now();
     if (tokenizer_ != nullptr) {
+        for (const bool parse_special : {false, true}) apply_chat_template(parse_special, &chunk_);
         for (uint32_t flags = 0; flags < 4; ++flags) tokenize_with(flags, &chunk_);
     }
     tokenize_scores(&chunk_);
@@ -170,7 +209,9 @@ void WindowBuilder::tokenize_rows() {
         RowError error;
         if (row.is_text && tokenizer_ == nullptr) {
             error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER),
-                     "\"prompt\" is text and there is no model with a tokenizer.json"};
+                     row.is_chat
+                         ? "\"messages\" needs a model with a tokenizer.json and a chat template"
+                         : "\"prompt\" is text and there is no model with a tokenizer.json"};
         } else if (row.tokens.empty()) {
             error = {row_error_code(BATCHLLM_ERROR_ROW_EMPTY), "the prompt is empty"};
         }

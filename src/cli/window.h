@@ -79,6 +79,7 @@ class WindowBuilder {
   private:
     Status read_rows();
     void tokenize_rows();
+    void apply_chat_template(bool parse_special, std::vector<Row> *rows);
     void tokenize_with(uint32_t flags, std::vector<Row> *rows);
     void tokenize_scores(std::vector<Row> *rows);
     void add_row(Row row, Window *window);

@@ -38,15 +38,17 @@ Engine::~Engine() = default;
 Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
     log_ = options.log;
-    if (!options.timeline_path.empty()) {
-        ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
-    }
     if (!options.model_dir.empty() && file_exists(options.model_dir + "/tokenizer.json")) {
         ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
+        chat_ = ChatTemplate::load(options.model_dir);
     }
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
     config_ = std::move(loaded.config);
+    // Not before: a model that cannot be loaded must not cost an earlier run's timeline.
+    if (!options.timeline_path.empty()) {
+        ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
+    }
 
     max_request_tokens_ = default_max_request_tokens;
     if (config_ != nullptr) {

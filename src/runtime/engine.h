@@ -34,6 +34,7 @@
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "runtime/timeline.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace batchllm {
@@ -58,6 +59,8 @@ class Engine {
     Status add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
                       const ParamsColumn &params);
     Status add_text(const Column<char> &prompts, const uint64_t *tags, const ParamsColumn &params);
+    Status add_chat(const Column<char> &conversations, const uint64_t *tags,
+                    const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
                       const uint64_t *tags);
     Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
@@ -90,6 +93,8 @@ class Engine {
     class RowParams;
     void add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                      const RowParams &params, int64_t tokens_to_come);
+    template <typename Encode>
+    Status add_encoded(int64_t n, const uint64_t *tags, const ParamsColumn &params, Encode encode);
     void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                     std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come);
     void commit(Addition *addition);
@@ -143,6 +148,7 @@ class Engine {
     std::unique_ptr<Model> model_; // null for sim, which needs the configuration alone
     std::unique_ptr<ModelConfig> config_;
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
+    std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
     std::vector<std::unique_ptr<Lane>> lanes_; // one a device
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer, once it is needed
     std::optional<Timeline> timeline_;

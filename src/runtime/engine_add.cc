@@ -199,7 +199,7 @@ void Engine::commit(Addition *addition) {
     next_id_.store(intake_.rows.next_id(), std::memory_order_relaxed);
 }
 
-// ---- The four columns ----
+// ---- The five columns ----
 
 Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
                           const ParamsColumn &params) {
@@ -215,21 +215,20 @@ Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
     return {};
 }
 
-Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
-                        const ParamsColumn &params) {
+// n rows whose tokens encode(i, their parameters, &tokens) makes, on all threads.
+template <typename Encode> Status Engine::add_encoded(int64_t n, const uint64_t *tags,
+                                                      const ParamsColumn &params, Encode encode) {
     RETURN_IF_ERROR(failed_);
     RETURN_IF_ERROR(need_tokenizer());
     const Clock::time_point start = Clock::now();
     Addition addition(&intake_);
     RowParams row_params(params, &*params_);
     std::vector<Encoded> block;
-    for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
-        const int64_t count = std::min(tokenize_block, prompts.n - begin);
+    for (int64_t begin = 0; begin < n; begin += tokenize_block) {
+        const int64_t count = std::min(tokenize_block, n - begin);
         encode_block(&pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
             ASSIGN_OR_RETURN(const batchllm_params read, params.at(begin + i));
-            const EncodeOptions options{read.add_special != 0, read.parse_special != 0};
-            const std::span<const char> text = prompts[begin + i];
-            return tokenizer_->encode({text.data(), text.size()}, options, tokens);
+            return encode(begin + i, read, tokens);
         });
         int64_t left = total_tokens(block, count);
         for (int64_t i = 0; i < count; ++i) {
@@ -247,6 +246,32 @@ Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
     commit(&addition);
     stats_.tokenize_seconds += std::chrono::duration<double>(Clock::now() - start).count();
     return {};
+}
+
+Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
+                        const ParamsColumn &params) {
+    return add_encoded(prompts.n, tags, params,
+                       [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
+                           const std::span<const char> text = prompts[i];
+                           return tokenizer_->encode(
+                               {text.data(), text.size()},
+                               {read.add_special != 0, read.parse_special != 0}, tokens);
+                       });
+}
+
+Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
+                        const ParamsColumn &params) {
+    const std::tm now = local_time_now();
+    return add_encoded(
+        conversations.n, tags, params,
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
+            const std::span<const char> conversation = conversations[i];
+            std::string text;
+            RETURN_IF_ERROR(chat_->render(
+                {conversation.data(), conversation.size()},
+                {true, read.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
+            return tokenizer_->encode(text, chat_encode_options, tokens);
+        });
 }
 
 Status Engine::add_scores(const Column<int32_t> &prompts,

@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include <simdjson.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "text/encoder_scratch.h"
 #include "text/tokenizer_spec.h"
 
@@ -17,11 +17,6 @@ namespace {
 constexpr size_t kMostTextBytes = size_t{1} << 31;
 // A scratch that has grown past this by a long text gives its memory back.
 constexpr size_t kMostKept = size_t{16} << 20;
-
-bool is_directory(const std::string &path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 } // namespace
 
@@ -195,6 +190,13 @@ int32_t Tokenizer::token_id(std::string_view token) const {
         return added->second;
     }
     return impl_->model.settings().vocabulary.find(token);
+}
+
+int32_t Tokenizer::find_special(std::string_view text) const {
+    for (const AddedToken &token : impl_->added_tokens) {
+        if (token.special && text.find(token.content) != std::string_view::npos) return token.id;
+    }
+    return -1;
 }
 
 uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }

@@ -42,6 +42,8 @@ SAME(BATCHLLM_FINISH_SCORED, 5);
 SAME(BATCHLLM_ENCODE_ADD_SPECIAL, 1);
 SAME(BATCHLLM_ENCODE_PARSE_SPECIAL, 2);
 SAME(BATCHLLM_DECODE_SKIP_SPECIAL, 1);
+SAME(BATCHLLM_CHAT_NO_GENERATION_PROMPT, 1);
+SAME(BATCHLLM_CHAT_REFUSE_SPECIAL, 2);
 
 /* Where a struct ends that callers were compiled with: fields are only added behind it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
@@ -54,7 +56,7 @@ AT_LEAST(batchllm_stats, 184);
 AT_LEAST(batchllm_plan_options, 32);
 AT_LEAST(batchllm_plan_stats, 104);
 AT_LEAST(batchllm_plan_group_info, 40);
-AT_LEAST(batchllm_column, 48);
+AT_LEAST(batchllm_column, 64);
 
 int batchllm_header_values(void);
 int batchllm_header_values(void) { return BATCHLLM_OK; }

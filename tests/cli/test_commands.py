@@ -336,6 +336,13 @@ class TextRows(ProgramTest):
         (self.model / "config.json").write_text(json.dumps(config))
         (self.model / "tokenizer.json").write_bytes(
             (TESTS / "text/llama3/tokenizer.json").read_bytes())
+        (self.model / "tokenizer_config.json").write_text(json.dumps({
+            "bos_token": "<|begin_of_text|>",
+            "chat_template": "{{ bos_token }}{% for m in messages %}"
+                             "{% if m.role == 'critic' %}{{ raise_exception('No critics') }}{% endif %}"
+                             "<{{ m.role }}>{{ m.content }}{% endfor %}"
+                             "{% if tools %}{{ tools | tojson }}{% endif %}"
+                             "{% if add_generation_prompt %}<assistant>{% endif %}"}))
         self.sim = ["--backend", "sim", "--backend-options", "eos_token=7,max_length=12,pages=4096", "--model", self.model]
 
     def run_text(self, rows, *arguments, expect=0):
@@ -385,6 +392,76 @@ class TextRows(ProgramTest):
         self.assertEqual([found[i]["usage"]["prompt_tokens"] for i in (1, 2, 3)], expected)
         self.assertEqual(len(set(expected)), 3)
         self.assertEqual(found[4]["error"]["code"], "ROW_EMPTY")
+
+    def test_messages_go_through_the_models_template(self):
+        said = [{"role": "user", "content": "caf\u00e9 \u4e2d"}]
+        tools = [{"type": "function", "n": 1.5}]
+        texts = ["<|begin_of_text|><user>caf\u00e9 \u4e2d<assistant>",
+                 "<|begin_of_text|><user>caf\u00e9 \u4e2d",
+                 '<|begin_of_text|><user>caf\u00e9 \u4e2d[{"type": "function", "n": 1.5}]<assistant>']
+        rows = [{"messages": said}, {"messages": said, "add_generation_prompt": False},
+                {"messages": said, "tools": tools}]
+        wanted = self.tokens_of(texts, "--no-special")
+        done = self.run_program("tokenize", "--model", self.model, stdin=lines(rows))
+        self.assertEqual([parse(line)["tokens"] for line in done.stdout.decode().splitlines()], wanted)
+        found = self.run_text([{"id": i, **row} for i, row in enumerate(rows)])
+        by_token = self.run_text([{"id": i, "tokens": t} for i, t in enumerate(wanted)], "--force")
+        self.assertEqual({i: (r["tokens"], r["usage"]["prompt_tokens"]) for i, r in found.items()},
+                         {i: (r["tokens"], r["usage"]["prompt_tokens"]) for i, r in by_token.items()})
+        # The plan is of the same tokens.
+        self.input.write_bytes(lines(rows))
+        plan, stats = self.directory / "rows.plan", self.directory / "plan.json"
+        done = self.run_program("plan", "--input", self.input, "--model", self.model, "--output", plan, "--stats", stats)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(stats.read_text())["logical_prompt_tokens"], sum(map(len, wanted)))
+
+    def test_bad_conversations_are_row_errors(self):
+        rows = [{"id": 0, "messages": [{"role": "critic", "content": "x"}]},
+                {"id": 1, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+                {"id": 2, "messages": [{"role": "user", "content": "<|begin_of_text|>"}], "parse_special": False},
+                {"id": 3, "messages": [{"role": "user", "content": "<|begin_of_text|>"}]},
+                {"id": 4, "tokens": [1], "tools": []},
+                {"id": 5, "messages": [{"role": "user", "content": "a", "content": "b"}]}]
+        found = self.run_text([*rows[:5], '{"id": 5, "messages": [{"role": "user", "role": "user"}]}'], expect=3)
+        errors = {i: row["error"] for i, row in found.items() if "error" in row}
+        self.assertEqual(set(errors), {0, 1, 2, 4, 5})
+        self.assertIn("line 1: the template refuses: No critics", errors[0]["message"])
+        self.assertIn("only parts of type", errors[1]["message"])
+        self.assertIn("special token", errors[2]["message"])
+        self.assertIn("stands twice", errors[5]["message"])
+        self.assertEqual({i: e["code"] for i, e in errors.items()},
+                         {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_TEMPLATE"})
+
+    def test_chat_completions_are_answered_in_kind(self):
+        def request(name, **body):
+            return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
+                    "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}], **body}}
+        rows = [request("a", max_completion_tokens=2, ignore_eos=True, user="u"),
+                request("b", n=2, temperature=1, logprobs=True, top_logprobs=2, tool_choice="none", tools=[{"x": 1}]),
+                request("c", max_tokens=1, max_completion_tokens=1), request("d", top_logprobs=2),
+                request("e", response_format={"type": "json_object"}), request("f", tool_choice="required")]
+        found = {row["custom_id"]: row for row in self.run_rows(rows, expect=3, backend=self.sim)}
+        body = found["a"]["response"]["body"]
+        self.assertEqual((body["object"], body["id"], body["usage"]["completion_tokens"]), ("chat.completion", "chatcmpl-1", 2))
+        choice = body["choices"][0]
+        self.assertEqual(choice["message"]["role"], "assistant")
+        self.assertIsInstance(choice["message"]["content"], str)
+        self.assertIsNone(choice["logprobs"])
+        second = found["b"]["response"]["body"]
+        self.assertEqual(second["usage"]["prompt_tokens"], body["usage"]["prompt_tokens"])  # no tools in it
+        self.assertEqual([c["index"] for c in second["choices"]], [0, 1])
+        tokens = second["choices"][0]["logprobs"]["content"]
+        self.assertGreater(len(tokens), 0)
+        self.assertEqual(len(tokens[0]["top_logprobs"]), 2)
+        for name in "cdef":
+            self.assertEqual(found[name]["response"]["status_code"], 400, name)
+
+    def test_a_model_without_a_template_says_so(self):
+        (self.model / "tokenizer_config.json").unlink()
+        found = self.run_text([{"id": 0, "messages": [{"role": "user", "content": "x"}]}, {"id": 1, "prompt": "x"}], expect=3)
+        self.assertIn("tokenizer_config.json", found[0]["error"]["message"])
+        self.assertEqual(found[0]["error"]["code"], "ROW_TEMPLATE")
+        self.assertNotIn("error", found[1])
 
     def test_text_is_scored_like_its_tokens(self):
         yes, no = self.tokens_of([" yes", " no way"], "--no-special")

@@ -24,6 +24,17 @@ def comparable(rows):
     return found
 
 
+def wait_for_handler(child):
+    """Until the program catches SIGINT: before that, the signal ends it as it would any other program."""
+    for _ in range(20000):
+        status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        if int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1:
+            return
+        time.sleep(0.001)
+    raise AssertionError("the program never caught SIGINT")
+
+
 class Interrupted(ProgramTest):
     def setUp(self):
         super().setUp()
@@ -312,7 +323,7 @@ class Streams(ProgramTest):
         child = subprocess.Popen([PROGRAM, "run", *SIM, "-i", "-", "-o", "-"],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE)
-        time.sleep(0.3)
+        wait_for_handler(child)
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.wait(20), 130)
         for pipe in (child.stdin, child.stdout, child.stderr):

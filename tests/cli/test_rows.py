@@ -34,7 +34,7 @@ class BadRows(ProgramTest):
         (b'{"id": 17, "tokens": [1], "zebra": 1}', "ROW_FORMAT", '"zebra"', 17),
         (b'{"id": 18, "tokens": [1], "tokens": [2]}', "ROW_FORMAT", "twice", 18),
         (b'{"id": 19, "tokens": [1], "prompt": "x"}', "ROW_FORMAT", "only one", 19),
-        (b'{"id": 20, "messages": [{"role": "user", "content": "x"}]}', "ROW_TEMPLATE",
+        (b'{"id": 20, "messages": [{"role": "user", "content": "x"}]}', "ROW_INVALID_PARAMETER",
          "messages", 20),
         (b'{"id": 21, "prompt": "\xff"}', "ROW_INVALID_UTF8", "UTF-8", None),
         (b'{"id": 22, "prompt": "text without a tokenizer"}', "ROW_INVALID_PARAMETER",
@@ -264,7 +264,7 @@ class OpenAiBatch(ProgramTest):
             self.assertEqual(row["response"]["status_code"], 400)
             self.assertEqual(row["response"]["body"]["error"]["code"], row["error"]["code"])
         codes = {r["custom_id"]: r["error"]["code"] for r in results}
-        self.assertEqual(codes["chat"], "ROW_TEMPLATE")
+        self.assertEqual(codes["chat"], "ROW_INVALID_PARAMETER")  # sim has no tokenizer
         self.assertEqual(codes["token"], "ROW_UNKNOWN_TOKEN")
 
 

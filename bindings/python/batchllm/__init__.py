@@ -1,0 +1,77 @@
+"""batchllm: runs a language model over a whole data set at once.
+
+    import batchllm
+
+    with batchllm.Engine("path/to/model") as engine:
+        results = engine.generate(["The capital of France is", "The capital of Peru is"])
+        print(results.texts)
+
+Hand over every row at once: what rows share is computed once. See docs/python.md.
+"""
+
+from .columns import Texts, Tokens
+from .engine import Engine, EngineStats, Progress
+from .errors import (
+    BackendUnavailableError,
+    ClosedError,
+    DeviceError,
+    Error,
+    FileError,
+    ForkError,
+    FormatError,
+    InternalError,
+    InvalidArgumentError,
+    ModelFormatError,
+    OutOfMemoryError,
+    PlanFormatError,
+    PlanMismatchError,
+    RowError,
+    StateError,
+    StoppedError,
+    TokenizerFormatError,
+    UnsupportedError,
+)
+from .native import batchllm_version as _version
+from .params import SamplingParams
+from .plan import Group, Groups, Plan, PlanStats
+from .results import Result, Results
+from .tokenizer import Decoded, Encoded, Tokenizer
+
+__version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
+
+__all__ = [
+    "BackendUnavailableError",
+    "ClosedError",
+    "Decoded",
+    "DeviceError",
+    "Encoded",
+    "Engine",
+    "EngineStats",
+    "Error",
+    "FileError",
+    "ForkError",
+    "FormatError",
+    "Group",
+    "Groups",
+    "InternalError",
+    "InvalidArgumentError",
+    "ModelFormatError",
+    "OutOfMemoryError",
+    "Plan",
+    "PlanFormatError",
+    "PlanMismatchError",
+    "PlanStats",
+    "Progress",
+    "Result",
+    "Results",
+    "RowError",
+    "SamplingParams",
+    "StateError",
+    "StoppedError",
+    "Texts",
+    "TokenizerFormatError",
+    "Tokenizer",
+    "Tokens",
+    "UnsupportedError",
+    "__version__",
+]

@@ -1,0 +1,670 @@
+"""The engine: rows in, results out.
+
+An engine may be used from any number of threads: calls take turns, `cancel` and `interrupt` need not
+wait for theirs. Whoever waits for results advances every row in the engine, whoever added it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import weakref
+from array import array
+from dataclasses import dataclass
+from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence, Union
+
+from . import native
+from .columns import Chats, Column, Rows, Texts, Tokens, columns
+from .continuations import continuation_columns
+from .errors import ClosedError, ForkError, RowError, StateError, StoppedError, UnsupportedError
+from .logs import Log
+from .params import Params, SamplingParams, params_column
+from .plan import ENLARGE, ORDER, Plan, named
+from .progress import Report, reporter
+from .results import Result, Results, refuse_pickle
+
+# Calls that find others' rows in the engine have tags from multiples of this.
+_TAGS_OF_A_CALL = 1 << 40
+
+# Between two slices of work Python looks after signals, other threads and the progress bar.
+_SLICE_SECONDS = 0.05
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the engine stands; the token counts are of the last step."""
+
+    rows_waiting: int
+    rows_running: int
+    rows_done: int
+    decode_tokens: int
+    own_tokens: int
+    prefix_tokens: int
+    pages_used: int
+    pages_total: int
+    tokens_left: int
+    tokens_done: int
+    seconds: float
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is left to do."""
+        return self.rows_waiting + self.rows_running == 0
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Figures of the engine; see batchllm_stats in batchllm.h."""
+
+    rows: int
+    rows_done: int
+    rows_failed: int
+    rows_deduplicated: int
+    logical_prompt_tokens: int
+    processed_prompt_tokens: int
+    shared_prompt_tokens: int
+    recomputed_tokens: int
+    completion_tokens: int
+    steps: int
+    preemptions: int
+    groups: int
+    kv_pages_total: int
+    kv_pages_peak: int
+    kv_page_bytes: int
+    saving_ratio: float
+    load_seconds: float
+    tokenize_seconds: float
+    plan_seconds: float
+    schedule_seconds: float
+    backend_seconds: float
+    run_seconds: float
+
+
+class _Job:
+    """Rows of one call, known by a range of tags."""
+
+    def __init__(self) -> None:
+        self.first_tag = 0
+        self.rows = 0
+        self.added = False  # every row is in the engine
+        self.wanted = True  # its results, after the call has ended too
+
+
+class _Mail:
+    """What has arrived for a job: how many rows in all, and the results not yet taken."""
+
+    def __init__(self, done: int = 0, parts: Sequence[native.batchllm_results] = ()) -> None:
+        self.done = done
+        self.parts = list(parts)
+
+    def add(self, results: native.batchllm_results) -> None:
+        self.done += native.batchllm_results_rows(results)
+        self.parts.append(results)
+
+
+class Engine:
+    """A model, ready to run rows.
+
+        with batchllm.Engine("path/to/model") as engine:
+            for result in engine.generate(["The capital of France is"]):
+                print(result.text)
+
+    model: a Hugging Face directory; None is allowed with backend="sim".
+    The other options are those of batchllm_engine_options in batchllm.h, with its defaults.
+    """
+
+    def __init__(
+        self,
+        model: Union[str, os.PathLike[str], None] = None,
+        *,
+        backend: Optional[str] = None,
+        devices: Union[str, int, Sequence[int], None] = None,
+        compute_type: Optional[str] = None,
+        backend_options: Union[str, Mapping[str, object], None] = None,
+        threads: int = 0,
+        kv_memory_bytes: int = 0,
+        kv_memory_fraction: float = 0.0,
+        step_tokens: int = 0,
+        max_request_tokens: int = 0,
+        max_requests: int = 0,
+        enlarge: str = "optimal",
+        levels: int = 1,
+        order: str = "decode_first",
+        min_prefix_tokens: int = 0,
+        seed: int = 0,
+        timeline: Union[str, os.PathLike[str], None] = None,
+        logger: Optional[logging.Logger] = None,
+    ) -> None:
+        options = native.batchllm_engine_options()
+        options.model_dir = None if model is None else os.fspath(model)
+        options.backend = backend
+        options.devices = _device_list(devices)
+        options.compute_type = compute_type
+        options.backend_options = _backend_options(backend_options)
+        options.threads = threads
+        options.kv_memory_bytes = kv_memory_bytes
+        options.kv_memory_fraction = kv_memory_fraction
+        options.step_tokens = step_tokens
+        options.max_request_tokens = max_request_tokens
+        options.max_requests = max_requests
+        options.enlarge = named("enlarge", ENLARGE, enlarge)
+        options.levels = levels
+        options.order = named("order", ORDER, order)
+        options.min_prefix_tokens = min_prefix_tokens
+        options.seed = seed
+        options.timeline_path = None if timeline is None else os.fspath(timeline)
+        self._log = Log(options, logger or logging.getLogger("batchllm"))
+        self._lock = threading.RLock()
+        self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
+        self._log.check()
+        self._forked = False
+        self._busy = 0  # calls on this engine's own thread that close() must not pull the engine from under
+        self._stop = False
+        self._next_tag = 0
+        self._next_call = _TAGS_OF_A_CALL
+        self._jobs: list[_Job] = []
+        self._ended: list[_Job] = []  # of calls that ended before their rows
+        self._polled: list[native.batchllm_results] = []  # not yet sorted by job
+        self._mail: dict[_Job, _Mail] = {}
+        self._unclaimed: list[native.batchllm_results] = []
+        self._progress = native.batchllm_progress()
+        _engines.add(self)
+
+    # ---- Whole jobs ----
+
+    def generate(
+        self,
+        rows: Rows,
+        params: Params = None,
+        *,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+        plan: Optional[Plan] = None,
+        first_row: Optional[int] = None,
+    ) -> Results:
+        """Continues every row; the results come in the order of the rows.
+
+        params: one `SamplingParams` for all rows, or one for each.
+        on_error: "return": a row that fails is a result with `error`; "raise": a `RowError` after the last row.
+        progress: True: a bar, where tqdm is installed; or a function that is called now and then.
+        plan: a saved plan; rows that it does not know are planned afresh.
+        first_row: number of the first row, where these are a part of a larger job. With the seeds, a row's number fixes
+        its random numbers.
+
+        After Ctrl-C or `interrupt` the rows stay: `poll` gives those that have finished, `run` goes on with the
+        others, `cancel` ends them.
+        """
+        _check_on_error(on_error)
+        with _Active(self, first_row) as job:
+            self._add_job(job, rows, params, plan)
+            self._finish(job, progress)
+            results = self._results(job)
+        return _checked(results, on_error)
+
+    def score(
+        self,
+        rows: Rows,
+        continuations: Any,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+    ) -> Results:
+        """The log-probability of each continuation after each row: `Result.scores`, in order.
+
+        continuations: a list for all rows, or a list of such lists, one a row. A continuation is a str where rows
+        are text, and a list of token ids where rows are.
+        """
+        _check_on_error(on_error)
+        special = None
+        if not (add_special and parse_special):
+            special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
+        with _Active(self) as job:
+            for column in columns(rows):
+                if len(column) == 0:
+                    continue
+                scored = continuation_columns(column, continuations, job.rows)
+                with self._lock:
+                    engine = self._enter()
+                    tags = self._tags(job, len(column))
+                    if isinstance(column, Texts):
+                        native.batchllm_add_score_text_columns(
+                            engine, column.data, column.offsets, scored.items, scored.offsets, scored.rows, tags, special
+                        )
+                    elif isinstance(column, Tokens):
+                        native.batchllm_add_score_columns(
+                            engine, column.tokens, column.offsets, scored.items, scored.offsets, scored.rows, tags
+                        )
+                    else:
+                        raise UnsupportedError("conversations cannot be scored: apply the chat template first")
+                    job.rows += len(column)
+            job.added = True
+            self._finish(job, progress)
+            results = self._results(job)
+        return _checked(results, on_error)
+
+    def stream(
+        self,
+        rows: Rows,
+        params: Params = None,
+        *,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+        plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
+        first_row: Optional[int] = None,
+    ) -> Iterator[Result]:
+        """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
+
+        interval: seconds of work between two looks at what has finished; 0: one step.
+        Leaving the loop early cancels the rows that have not finished.
+        """
+        batches = self.stream_batches(
+            rows, params, progress=progress, plan=plan, interval=interval, first_row=first_row
+        )
+        for results in batches:
+            for result in _checked(results, on_error):
+                yield result
+
+    def stream_batches(
+        self,
+        rows: Rows,
+        params: Params = None,
+        *,
+        progress: Union[bool, Callable[[Progress], object]] = False,
+        plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
+        first_row: Optional[int] = None,
+    ) -> Iterator[Results]:
+        """The same in `Results`, each of those that finished since the last."""
+        with _Active(self, first_row) as job:
+            self._add_job(job, rows, params, plan)
+            report = reporter(progress, job.rows)
+            try:
+                while not self._complete(job):
+                    self._advance_and_collect(report, interval)
+                    yield from self._each(job)
+            finally:
+                report.close()
+
+    async def astream(
+        self,
+        rows: Rows,
+        params: Params = None,
+        *,
+        plan: Optional[Plan] = None,
+        interval: float = _SLICE_SECONDS,
+    ) -> AsyncIterator[Result]:
+        """`stream` for asyncio: the steps run in a thread of the loop's executor, so that the loop goes on."""
+        loop = asyncio.get_running_loop()
+        with _Active(self) as job:
+            await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
+            report = reporter(False, 0)
+            while not self._complete(job):
+                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
+                for results in self._each(job):
+                    for result in results:
+                        yield result
+
+    # ---- Step by step ----
+
+    def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
+        """Adds rows, to be run by `run` or `step` and fetched by `poll`. Returns their tags: numbers that go on from
+        the rows added before, unless `tags` names them (then the range is empty)."""
+        job = _Job()
+        with self._lock:
+            job.first_tag = self._new_tags() if self._jobs else self._next_tag
+            self._add_job(job, rows, params, None, tags)
+        return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
+
+    def build_groups(self) -> None:
+        """Plans all rows that have not started. A step does so by itself."""
+        with self._lock:
+            native.batchllm_build_groups(self._enter())
+            self._log.check()
+
+    def step(self) -> Progress:
+        """Runs one iteration."""
+        self._advance(0.0, reporter(False, 0))
+        return self._snapshot()
+
+    def run(self, progress: Union[bool, Callable[[Progress], object]] = False) -> Progress:
+        """Steps until every row has its result. What a progress function raises stops the run and comes through."""
+        with self._lock:
+            rows = self.stats().rows
+        report = reporter(progress, rows)
+        try:
+            while True:
+                self._advance(_SLICE_SECONDS, report)
+                if self._idle():
+                    return self._snapshot()
+        finally:
+            report.close()
+
+    def poll(self, max_results: int = 0) -> Results:
+        """Takes out finished results (0: all) that belong to no other call, in the order in which they finished."""
+        with self._lock:
+            self._enter()
+            if self._jobs or self._ended or self._unclaimed:
+                self._collect()
+                unclaimed = self._unclaimed[0] if self._unclaimed else native.batchllm_results_none()
+                results = Results(unclaimed)
+                del self._unclaimed[:1]
+                return results
+            return Results(native.batchllm_poll_results(self._enter(), max_results))
+
+    def cancel(self, *tags: int) -> None:
+        """Ends the unfinished rows with these tags at the next step, with what they have. Any thread, at any time.
+
+        The tags of `generate`, `stream` and `score` are row numbers where the call is the engine's only one."""
+        engine = self._enter()
+        for tag in tags:
+            native.batchllm_cancel(engine, tag)
+
+    def interrupt(self) -> None:
+        """Makes the call in progress, or else the next, raise `StoppedError` after its current step. Any thread, and a
+        signal handler."""
+        engine = self._enter()
+        self._stop = True
+        native.batchllm_interrupt(engine)
+
+    # ---- Plans, figures ----
+
+    def use_plan(self, plan: Plan) -> None:
+        """The rows added since the last planning take their groups from this plan, as far as it knows them."""
+        with self._lock:
+            native.batchllm_engine_use_plan(self._enter(), plan._handle())
+
+    def get_plan(self) -> Plan:
+        """The plan of the rows taken by the last planning, to be saved."""
+        with self._lock:
+            return Plan(native.batchllm_engine_take_plan(self._enter()))
+
+    def stats(self) -> EngineStats:
+        """Figures so far."""
+        stats = native.batchllm_stats()
+        with self._lock:
+            native.batchllm_engine_stats(self._enter(), stats)
+        return EngineStats(**{name: getattr(stats, name) for name in EngineStats.__dataclass_fields__})
+
+    # ---- The end ----
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Frees the model and its memory. Another thread's call in progress ends first, with `ClosedError`.
+        Results stay good."""
+        engine = self._native
+        if engine is None or self._forked:
+            self._native = None
+            return
+        native.batchllm_interrupt(engine)  # whoever is inside leaves after its step
+        with self._lock:
+            if self._busy:
+                raise StateError("close() was called from the engine's own progress function")
+            self._native = None
+            self._jobs.clear()
+        # The last reference: the handle goes here, or where cancel() in another thread ends.
+        del engine
+        _engines.discard(self)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    __reduce_ex__ = refuse_pickle
+
+    # ---- Inside ----
+
+    def _enter(self) -> native.batchllm_engine:
+        """The handle, whose reference keeps it alive for as long as the caller is in the library."""
+        engine = self._native
+        if self._forked:
+            raise ForkError("the engine belongs to the parent of this process: after fork() make one here")
+        if engine is None:
+            raise ClosedError("the engine was closed")
+        return engine
+
+    def _snapshot(self) -> Progress:
+        with self._lock:
+            return Progress(**{name: getattr(self._progress, name) for name in Progress.__dataclass_fields__})
+
+    def _idle(self) -> bool:
+        return self._progress.rows_waiting + self._progress.rows_running == 0
+
+    def _advance(self, seconds: float, report: Report) -> None:
+        """A slice of work, then what the progress function has to say. Raises what stops the run."""
+        with self._lock:
+            native.batchllm_advance(self._enter(), seconds, self._progress)
+            self._log.check()
+            if self._stop:
+                self._stop = False
+                raise StoppedError("stopped by interrupt()", native.BATCHLLM_ERROR_STOPPED)
+            if report.wanted():
+                self._busy += 1
+                try:
+                    report.update(self._snapshot())
+                finally:
+                    self._busy -= 1
+
+    def _advance_and_collect(self, report: Report, seconds: float) -> None:
+        self._advance(seconds, report)
+        with self._lock:
+            self._collect()
+
+    def _finish(self, job: _Job, progress: Union[bool, Callable[[Progress], object]]) -> None:
+        """Until the job is complete. Alone, its results stay in the library until the last has finished."""
+        report = reporter(progress, job.rows)
+        try:
+            while not self._complete(job):
+                self._advance(_SLICE_SECONDS, report)
+                with self._lock:
+                    if job.first_tag > 0 or len(self._jobs) > 1 or self._idle():
+                        self._collect()
+        finally:
+            report.close()
+
+    def _add_job(
+        self, job: _Job, rows: Rows, params: Params, plan: Optional[Plan], tags: Optional[Sequence[int]] = None
+    ) -> None:
+        if plan is not None:
+            self.use_plan(plan)
+        per_row = params is not None and not isinstance(params, SamplingParams)
+        shared = None if per_row else params_column(params, 1)
+        for column in columns(rows):
+            n = len(column)
+            if n == 0:
+                continue
+            first = job.rows
+            native_params = shared
+            if per_row:
+                some: Sequence[SamplingParams] = params  # type: ignore[assignment]
+                native_params = params_column(some[first : first + n], n)
+            with self._lock:
+                engine = self._enter()
+                named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
+                _add(engine, column, named_tags, native_params)
+                self._log.check()
+                job.rows += n
+        job.added = True
+        if per_row and len(params) != job.rows:  # type: ignore[arg-type]
+            job.added = False
+            raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
+
+    def _new_tags(self) -> int:
+        self._next_call += _TAGS_OF_A_CALL
+        return self._next_call - _TAGS_OF_A_CALL
+
+    def _tags(self, job: _Job, n: int) -> array[int]:
+        first = job.first_tag + job.rows
+        if first < _TAGS_OF_A_CALL:
+            self._next_tag = max(self._next_tag, first + n)
+        return array("Q", range(first, first + n))
+
+    def _collect(self) -> None:
+        """Polls what has finished and hands it to the calls that it belongs to. Under the lock.
+
+        Ctrl-C may strike at any call: results are in `_polled` or in the mail, never in neither or both. Nothing
+        of Python runs between the poll and the list, nor between the last assignments.
+        """
+        self._polled.extend(map(native.batchllm_poll_results, (self._enter(),), (0,)))
+        jobs = self._jobs + self._ended
+        mail = {job: _Mail(self._mail[job].done, self._mail[job].parts) for job in jobs}
+        unclaimed = list(self._unclaimed)
+        for results in self._polled:
+            for job in jobs:
+                if results.count and mail[job].done < job.rows:
+                    mine = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 1)
+                    if mine.count:
+                        mail[job].add(mine)
+                        results = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 0)
+            if results.count:
+                unclaimed.append(results)
+        ended = []
+        for job in self._ended:
+            if job.wanted:
+                unclaimed.extend(mail[job].parts)
+            mail[job].parts.clear()
+            if mail[job].done < job.rows:
+                ended.append(job)
+            else:
+                del mail[job]
+        self._mail = mail
+        self._unclaimed = unclaimed
+        self._ended = ended
+        self._polled = []
+
+    def _complete(self, job: _Job) -> bool:
+        with self._lock:
+            self._enter()
+            return self._mail[job].done >= job.rows
+
+    def _results(self, job: _Job) -> Results:
+        """All of a job's results as one, in the order of its rows."""
+        with self._lock:
+            parts = list(self._mail[job].parts) or [native.batchllm_results_none()]
+        while len(parts) > 1:
+            pairs = [native.batchllm_results_join(a, b) for a, b in zip(parts[::2], parts[1::2])]
+            parts = pairs + parts[len(pairs) * 2 :]
+        return Results(native.batchllm_results_of_rows(parts[0], 0, job.rows, 1))
+
+    def _each(self, job: _Job) -> Iterator[Results]:
+        """A job's results so far, each forgotten once the caller has had it."""
+        while True:
+            with self._lock:
+                if not self._mail[job].parts:
+                    return
+                results = Results(self._mail[job].parts[0])
+            yield results
+            with self._lock:
+                del self._mail[job].parts[0]
+
+
+class _Active:
+    """A call's job, known to the engine while the call lasts.
+
+    In an engine with nothing to do tags are row numbers, so that the same call draws the same random numbers;
+    otherwise they are beyond those in use.
+    """
+
+    def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
+        self._engine = engine
+        self._first_row = first_row
+        self._job = _Job()
+
+    def __enter__(self) -> _Job:
+        engine = self._engine
+        with engine._lock:
+            engine._collect()
+            stats = engine.stats()
+            alone = not engine._jobs and stats.rows == stats.rows_done
+            if self._first_row is not None and not alone:
+                raise StateError("first_row: other calls' rows are in the engine")
+            self._job.first_tag = (self._first_row or 0) if alone else engine._new_tags()
+            engine._mail[self._job] = _Mail()
+            engine._jobs.append(self._job)
+            return self._job
+
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
+        engine, job = self._engine, self._job
+        with engine._lock:
+            if job not in engine._jobs:
+                return
+            engine._jobs.remove(job)
+            if kind is None or engine.closed:
+                del engine._mail[job]
+                return
+            engine._ended.append(job)
+            job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
+            if not job.wanted:  # the caller has left a stream, or its rows were no rows
+                native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
+
+
+def _add(
+    engine: native.batchllm_engine,
+    column: Column,
+    tags: array[int],
+    params: Optional[native.batchllm_params_column],
+) -> None:
+    if isinstance(column, Texts):
+        native.batchllm_add_text_column(engine, column.data, column.offsets, tags, params)
+    elif isinstance(column, Tokens):
+        native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
+    else:
+        native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
+
+
+def _checked(results: Results, on_error: str) -> Results:
+    if on_error == "raise" and (failed := results.failed):
+        first = results[failed[0]]
+        raise RowError(f"row {first.tag}: {first.error}", first.status, first.tag, results)
+    return results
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("return", "raise"):
+        raise ValueError(f"on_error is {on_error!r}: it is 'return' or 'raise'")
+
+
+def _device_list(devices: Union[str, int, Sequence[int], None]) -> Optional[str]:
+    if devices is None or isinstance(devices, str):
+        return devices
+    return str(devices) if isinstance(devices, int) else ",".join(map(str, devices))
+
+
+def _backend_options(options: Union[str, Mapping[str, object], None]) -> Optional[str]:
+    if options is None or isinstance(options, str):
+        return options
+    return ",".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+
+
+def _after_fork() -> None:
+    """The child has none of the threads that an engine needs; its copy of the handle must not be freed."""
+    for engine in list(_engines):
+        handle = engine._native
+        if handle is not None:
+            handle.thisown = False
+        engine._forked = True
+        engine._lock = threading.RLock()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """No engine outlives the interpreter that its log lines go to."""
+    for engine in list(_engines):
+        if not engine._busy:
+            engine.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,251 @@
+"""The generated layer, as far as the package uses it: batchllm.h in Python's terms (bindings/swig)."""
+
+from array import array
+from typing import Any, Callable, Optional, Union
+
+Buffer = Union[bytes, bytearray, memoryview[Any], array[Any], Any]
+
+BATCHLLM_VERSION_MAJOR: int
+BATCHLLM_VERSION_MINOR: int
+BATCHLLM_VERSION_PATCH: int
+BATCHLLM_OK: int
+BATCHLLM_ERROR_INVALID_ARGUMENT: int
+BATCHLLM_ERROR_OUT_OF_MEMORY: int
+BATCHLLM_ERROR_IO: int
+BATCHLLM_ERROR_STOPPED: int
+BATCHLLM_ERROR_INTERNAL: int
+BATCHLLM_ERROR_UNSUPPORTED: int
+BATCHLLM_ERROR_STATE: int
+BATCHLLM_ERROR_MODEL_FORMAT: int
+BATCHLLM_ERROR_TOKENIZER_FORMAT: int
+BATCHLLM_ERROR_PLAN_FORMAT: int
+BATCHLLM_ERROR_PLAN_MISMATCH: int
+BATCHLLM_ERROR_BACKEND_UNAVAILABLE: int
+BATCHLLM_ERROR_DEVICE: int
+BATCHLLM_ERROR_ROW_EMPTY: int
+BATCHLLM_ERROR_ROW_TOO_LONG: int
+BATCHLLM_ERROR_ROW_INVALID_UTF8: int
+BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN: int
+BATCHLLM_ERROR_ROW_INVALID_PARAMETER: int
+BATCHLLM_ERROR_ROW_TEMPLATE: int
+BATCHLLM_ERROR_ROW_TOO_LARGE: int
+BATCHLLM_ERROR_ROW_NOT_A_NUMBER: int
+BATCHLLM_ENLARGE_NONE: int
+BATCHLLM_ENLARGE_OPTIMAL: int
+BATCHLLM_ENLARGE_PAPER: int
+BATCHLLM_ORDER_DECODE_FIRST: int
+BATCHLLM_ORDER_ARRIVAL: int
+BATCHLLM_LOG_ERROR: int
+BATCHLLM_LOG_WARNING: int
+BATCHLLM_LOG_INFO: int
+BATCHLLM_LOG_DEBUG: int
+BATCHLLM_FINISH_STOP: int
+BATCHLLM_FINISH_LENGTH: int
+BATCHLLM_FINISH_CANCELLED: int
+BATCHLLM_FINISH_ERROR: int
+BATCHLLM_FINISH_SCORED: int
+BATCHLLM_ENCODE_ADD_SPECIAL: int
+BATCHLLM_ENCODE_PARSE_SPECIAL: int
+BATCHLLM_DECODE_SKIP_SPECIAL: int
+BATCHLLM_CHAT_NO_GENERATION_PROMPT: int
+
+class _Handle:
+    thisown: bool
+
+class batchllm_engine(_Handle): ...
+class batchllm_params_column(_Handle): ...
+class batchllm_plan(_Handle): ...
+class batchllm_plan_groups(_Handle): ...
+class batchllm_tokenizer(_Handle): ...
+
+class batchllm_results(_Handle):
+    count: int
+
+class batchllm_column(_Handle):
+    count: int
+
+class batchllm_engine_options(_Handle):
+    def __init__(self) -> None: ...
+    threads: int
+    model_dir: Optional[str]
+    backend: Optional[str]
+    devices: Optional[str]
+    compute_type: Optional[str]
+    backend_options: Optional[str]
+    kv_memory_bytes: int
+    kv_memory_fraction: float
+    step_tokens: int
+    max_request_tokens: int
+    max_requests: int
+    enlarge: int
+    levels: int
+    order: int
+    log_level: int
+    seed: int
+    timeline_path: Optional[str]
+    min_prefix_tokens: int
+
+class batchllm_progress(_Handle):
+    def __init__(self) -> None: ...
+    rows_waiting: int
+    rows_running: int
+    rows_done: int
+    decode_tokens: int
+    own_tokens: int
+    prefix_tokens: int
+    pages_used: int
+    pages_total: int
+    tokens_left: int
+    tokens_done: int
+    seconds: float
+
+class batchllm_stats(_Handle):
+    def __init__(self) -> None: ...
+    rows: int
+    rows_done: int
+    rows_failed: int
+    rows_deduplicated: int
+    logical_prompt_tokens: int
+    processed_prompt_tokens: int
+    shared_prompt_tokens: int
+    recomputed_tokens: int
+    completion_tokens: int
+    steps: int
+    preemptions: int
+    groups: int
+    kv_pages_total: int
+    kv_pages_peak: int
+    kv_page_bytes: int
+    saving_ratio: float
+    load_seconds: float
+    tokenize_seconds: float
+    plan_seconds: float
+    schedule_seconds: float
+    backend_seconds: float
+    run_seconds: float
+
+class batchllm_plan_options(_Handle):
+    def __init__(self) -> None: ...
+    enlarge: int
+    levels: int
+    self_contained: int
+    tokenizer_fingerprint: int
+    order: int
+    min_prefix_tokens: int
+
+class batchllm_plan_stats(_Handle):
+    def __init__(self) -> None: ...
+    enlarge: int
+    levels: int
+    self_contained: int
+    rows: int
+    groups: int
+    grouped_rows: int
+    reused_rows: int
+    logical_tokens: int
+    processed_tokens: int
+    longest_prefix: int
+    largest_group: int
+    saving_ratio: float
+    seconds: float
+    tokenizer_fingerprint: int
+
+def batchllm_version() -> int: ...
+def batchllm_status_name(status: int) -> str: ...
+def batchllm_calls() -> int: ...
+def batchllm_on_log(function: Callable[[int, int, str], None]) -> None: ...
+def batchllm_set_log(options: batchllm_engine_options, number: int) -> None: ...
+def batchllm_engine_create_from(options: batchllm_engine_options) -> batchllm_engine: ...
+def batchllm_build_groups(engine: batchllm_engine) -> None: ...
+def batchllm_step(engine: batchllm_engine, progress: batchllm_progress) -> None: ...
+def batchllm_advance(engine: batchllm_engine, seconds: float, progress: batchllm_progress) -> None: ...
+def batchllm_interrupt(engine: batchllm_engine) -> None: ...
+def batchllm_cancel(engine: batchllm_engine, tag: int) -> None: ...
+def batchllm_cancel_rows(engine: batchllm_engine, first_tag: int, rows: int) -> None: ...
+def batchllm_engine_stats(engine: batchllm_engine, stats: batchllm_stats) -> None: ...
+def batchllm_engine_use_plan(engine: batchllm_engine, plan: batchllm_plan) -> None: ...
+def batchllm_engine_take_plan(engine: batchllm_engine) -> batchllm_plan: ...
+def batchllm_params_column_create(count: int) -> batchllm_params_column: ...
+def batchllm_params_set_integers(column: batchllm_params_column, field: str, values: Buffer) -> None: ...
+def batchllm_params_set_numbers(column: batchllm_params_column, field: str, values: Buffer) -> None: ...
+def batchllm_params_set_stop_tokens(column: batchllm_params_column, tokens: Buffer, offsets: Buffer) -> None: ...
+def batchllm_params_set_stop_strings(
+    column: batchllm_params_column, text: Buffer, starts: Buffer, offsets: Buffer
+) -> None: ...
+def batchllm_params_set_biases(
+    column: batchllm_params_column, tokens: Buffer, values: Buffer, offsets: Buffer
+) -> None: ...
+def batchllm_add_token_column(
+    engine: batchllm_engine, tokens: Buffer, offsets: Buffer, tags: Buffer, params: Optional[batchllm_params_column]
+) -> None: ...
+def batchllm_add_text_column(
+    engine: batchllm_engine, text: Buffer, offsets: Buffer, tags: Buffer, params: Optional[batchllm_params_column]
+) -> None: ...
+def batchllm_add_chat_column(
+    engine: batchllm_engine,
+    conversations: Buffer,
+    offsets: Buffer,
+    tags: Buffer,
+    params: Optional[batchllm_params_column],
+) -> None: ...
+def batchllm_add_score_columns(
+    engine: batchllm_engine,
+    tokens: Buffer,
+    offsets: Buffer,
+    continuations: Buffer,
+    continuation_offsets: Buffer,
+    continuation_rows: Buffer,
+    tags: Buffer,
+) -> None: ...
+def batchllm_add_score_text_columns(
+    engine: batchllm_engine,
+    text: Buffer,
+    offsets: Buffer,
+    continuations: Buffer,
+    continuation_offsets: Buffer,
+    continuation_rows: Buffer,
+    tags: Buffer,
+    params: Optional[batchllm_params_column],
+) -> None: ...
+def batchllm_poll_results(engine: batchllm_engine, max_results: int) -> batchllm_results: ...
+def batchllm_results_of_rows(results: batchllm_results, first_tag: int, rows: int, inside: int) -> batchllm_results: ...
+def batchllm_results_rows(results: batchllm_results) -> int: ...
+def batchllm_results_none() -> batchllm_results: ...
+def batchllm_results_join(a: batchllm_results, b: batchllm_results) -> batchllm_results: ...
+def batchllm_plan_create_from(
+    tokens: Buffer,
+    offsets: Buffer,
+    decode_lengths: Buffer,
+    options: Optional[batchllm_plan_options],
+    previous: Optional[batchllm_plan],
+) -> batchllm_plan: ...
+def batchllm_plan_load_from(path: str) -> batchllm_plan: ...
+def batchllm_plan_save(plan: batchllm_plan, path: str) -> None: ...
+def batchllm_plan_get_stats(plan: batchllm_plan, stats: batchllm_plan_stats) -> None: ...
+def batchllm_plan_groups_of(plan: batchllm_plan) -> batchllm_plan_groups: ...
+def batchllm_plan_groups_column_prefix_tokens(groups: batchllm_plan_groups) -> memoryview[int]: ...
+def batchllm_plan_groups_column_head_tokens(groups: batchllm_plan_groups) -> memoryview[int]: ...
+def batchllm_plan_groups_column_row_offsets(groups: batchllm_plan_groups) -> memoryview[int]: ...
+def batchllm_plan_groups_column_rows(groups: batchllm_plan_groups) -> memoryview[int]: ...
+def batchllm_tokenizer_create_from(path: str) -> batchllm_tokenizer: ...
+def batchllm_tokenizer_fingerprint(tokenizer: batchllm_tokenizer) -> int: ...
+def batchllm_tokenizer_vocabulary(tokenizer: batchllm_tokenizer) -> int: ...
+def batchllm_encode_column(
+    tokenizer: batchllm_tokenizer, text: Buffer, offsets: Buffer, flags: int, threads: int
+) -> batchllm_column: ...
+def batchllm_decode_column(
+    tokenizer: batchllm_tokenizer, tokens: Buffer, offsets: Buffer, flags: int, threads: int
+) -> batchllm_column: ...
+def batchllm_chat_column(
+    tokenizer: batchllm_tokenizer, conversations: Buffer, offsets: Buffer, flags: int, threads: int
+) -> batchllm_column: ...
+def batchllm_column_column_error_offsets(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_errors(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_offsets(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_tokens(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_text(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_column_column_statuses(column: batchllm_column) -> memoryview[int]: ...
+def batchllm_arrow_read(schema_capsule: object, array_capsule: object) -> tuple[str, memoryview[int], memoryview[int]]: ...
+def batchllm_arrow_open(stream_capsule: object) -> object: ...
+def batchllm_arrow_next(stream: object) -> Optional[tuple[str, memoryview[int], memoryview[int]]]: ...
+def batchllm_arrow_write(results: batchllm_results) -> tuple[object, object]: ...

@@ -1,0 +1,154 @@
+"""Plans: which rows share which prefixes, without an engine or a model."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional, Sequence, Union
+
+from . import native
+from .columns import Rows, token_column
+from .errors import ClosedError
+from .results import refuse_pickle
+
+ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
+ORDER = {"decode_first": 0, "arrival": 1}
+
+
+def named(what: str, names: dict[str, int], value: str) -> int:
+    """The number of a name, or an error that lists the names."""
+    if value not in names:
+        raise ValueError(f"{what} is {value!r}: it is one of {', '.join(map(repr, names))}")
+    return names[value]
+
+
+@dataclass(frozen=True)
+class PlanStats:
+    """Figures of a plan; see batchllm_plan_stats in batchllm.h."""
+
+    rows: int
+    groups: int
+    grouped_rows: int
+    reused_rows: int
+    logical_tokens: int
+    processed_tokens: int
+    longest_prefix: int
+    largest_group: int
+    saving_ratio: float
+    seconds: float
+    enlarge: int
+    levels: int
+    self_contained: int
+    tokenizer_fingerprint: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share a prefix, by their numbers."""
+
+    prefix_tokens: int
+    head_tokens: int
+    rows: memoryview[int]
+
+
+class Groups(Sequence[Group]):
+    """A plan's groups in scheduling order; rows that share nothing are groups of one.
+
+    prefix_tokens, head_tokens: [groups] int64; rows of group i are rows[row_offsets[i]:row_offsets[i + 1]].
+    """
+
+    def __init__(self, groups: native.batchllm_plan_groups) -> None:
+        self.prefix_tokens = native.batchllm_plan_groups_column_prefix_tokens(groups)
+        self.head_tokens = native.batchllm_plan_groups_column_head_tokens(groups)
+        self.row_offsets = native.batchllm_plan_groups_column_row_offsets(groups)
+        self.rows = native.batchllm_plan_groups_column_rows(groups)
+
+    def __len__(self) -> int:
+        return len(self.prefix_tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"group {index} of {len(self)}")
+        index %= len(self)
+        rows = self.rows[self.row_offsets[index] : self.row_offsets[index + 1]]
+        return Group(self.prefix_tokens[index], self.head_tokens[index], rows)
+
+    def __iter__(self) -> Iterator[Group]:
+        return (self[i] for i in range(len(self)))
+
+
+class Plan:
+    """What rows share, found once and used again. Immutable: any number of threads may use it."""
+
+    def __init__(self, handle: native.batchllm_plan) -> None:
+        self._native: Optional[native.batchllm_plan] = handle
+
+    @classmethod
+    def build(
+        cls,
+        rows: Rows,
+        *,
+        enlarge: str = "optimal",
+        levels: int = 1,
+        order: str = "decode_first",
+        min_prefix_tokens: int = 0,
+        self_contained: bool = False,
+        decode_lengths: Optional[Sequence[int]] = None,
+        previous: Optional[Plan] = None,
+        tokenizer_fingerprint: int = 0,
+    ) -> Plan:
+        """Plans rows of token ids. `previous`: equal rows keep their groups, the rest is planned afresh."""
+        column = token_column(rows)
+        options = native.batchllm_plan_options()
+        options.enlarge = named("enlarge", ENLARGE, enlarge)
+        options.order = named("order", ORDER, order)
+        options.levels = levels
+        options.min_prefix_tokens = min_prefix_tokens
+        options.self_contained = int(self_contained)
+        options.tokenizer_fingerprint = tokenizer_fingerprint
+        lengths = None if decode_lengths is None else array("i", decode_lengths)
+        return cls(
+            native.batchllm_plan_create_from(
+                column.tokens, column.offsets, lengths, options, previous._handle() if previous else None
+            )
+        )
+
+    @classmethod
+    def load(cls, path: Union[str, os.PathLike[str]]) -> Plan:
+        """Reads a plan file."""
+        return cls(native.batchllm_plan_load_from(os.fspath(path)))
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes the plan file in one piece: an existing file is replaced or left as it was."""
+        native.batchllm_plan_save(self._handle(), os.fspath(path))
+
+    def stats(self) -> PlanStats:
+        """Figures of the plan."""
+        stats = native.batchllm_plan_stats()
+        native.batchllm_plan_get_stats(self._handle(), stats)
+        return PlanStats(**{name: getattr(stats, name) for name in PlanStats.__dataclass_fields__})
+
+    def groups(self) -> Groups:
+        """All groups, as columns."""
+        return Groups(native.batchllm_plan_groups_of(self._handle()))
+
+    def close(self) -> None:
+        """Frees the plan now rather than when it is forgotten. Threads inside it end first."""
+        self._native = None
+
+    def _handle(self) -> native.batchllm_plan:
+        handle = self._native
+        if handle is None:
+            raise ClosedError("the plan was closed")
+        return handle
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    __reduce_ex__ = refuse_pickle

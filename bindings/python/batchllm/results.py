@@ -1,0 +1,255 @@
+"""Results: columns in the library's own memory, and a view of each row."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
+
+from . import native
+from .errors import status_name
+
+FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored"}
+
+
+def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
+    """What holds memory of the library cannot travel to another process."""
+    raise TypeError(
+        f"{type(self).__module__}.{type(self).__name__} holds memory of the native library and cannot be pickled"
+        + ("; results.to_pylist() can" if isinstance(self, (Results, Result)) else "; make one in each process")
+    )
+
+
+class Result:
+    """One result: a row of `Results`, read when asked for."""
+
+    __slots__ = ("_results", "_index")
+
+    def __init__(self, results: Results, index: int) -> None:
+        self._results = results
+        self._index = index
+
+    @property
+    def tag(self) -> int:
+        """The row's number, or the tag that it was added with."""
+        return self._results.tags[self._index]
+
+    @property
+    def status(self) -> int:
+        """0, or one of the library's ROW error numbers."""
+        return self._results.statuses[self._index]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the row did not fail."""
+        return self.status == 0
+
+    @property
+    def error(self) -> Optional[str]:
+        """Why the row failed."""
+        if self.ok:
+            return None
+        return f"{status_name(self.status)}: {self._results.error_text(self._index)}"
+
+    @property
+    def finish_reason(self) -> str:
+        """"stop", "length", "cancelled", "error" or "scored"."""
+        return FINISH_REASONS[self._results.finish_reasons[self._index]]
+
+    @property
+    def text(self) -> str:
+        """The generated text; what is not UTF-8, as a row may end within a character, is U+FFFD."""
+        return self._results.text_of(self._index)
+
+    @property
+    def tokens(self) -> memoryview[int]:
+        """The generated token ids, in the library's memory."""
+        offsets = self._results.token_offsets
+        return self._results.tokens[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def sample(self) -> int:
+        """Which of the row's samples."""
+        return self._results.samples[self._index]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._results.prompt_tokens[self._index]
+
+    @property
+    def shared_tokens(self) -> int:
+        """Of them, those that were not computed for this result alone."""
+        return self._results.shared_tokens[self._index]
+
+    @property
+    def logprobs(self) -> memoryview[float]:
+        """Of the chosen tokens, when asked for."""
+        offsets = self._results.logprob_offsets
+        return self._results.logprobs[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def top_logprobs(self) -> list[list[tuple[int, float]]]:
+        """For each token the likeliest as (token, logprob), when asked for."""
+        results = self._results
+        first, last = results.logprob_offsets[self._index], results.logprob_offsets[self._index + 1]
+        return [
+            [
+                (results.top_tokens[j], results.top_logprobs[j])
+                for j in range(results.top_offsets[i], results.top_offsets[i + 1])
+            ]
+            for i in range(first, last)
+        ]
+
+    @property
+    def scores(self) -> memoryview[float]:
+        """Of a scored row: the log-probability of each continuation."""
+        offsets = self._results.score_offsets
+        return self._results.scores[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def score_logprobs(self) -> list[memoryview[float]]:
+        """Of a scored row: the log-probability of each token of each continuation."""
+        results = self._results
+        first, last = results.score_offsets[self._index], results.score_offsets[self._index + 1]
+        return [
+            results.score_logprobs[results.score_token_offsets[i] : results.score_token_offsets[i + 1]]
+            for i in range(first, last)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values; what was not asked for is left out."""
+        out: dict[str, Any] = {
+            "tag": self.tag,
+            "text": self.text,
+            "tokens": self.tokens.tolist(),
+            "finish_reason": self.finish_reason,
+            "error": self.error,
+            "sample": self.sample,
+            "prompt_tokens": self.prompt_tokens,
+            "shared_tokens": self.shared_tokens,
+        }
+        if len(self.logprobs):
+            out["logprobs"] = self.logprobs.tolist()
+        if len(self.scores):
+            out["scores"] = self.scores.tolist()
+        return out
+
+    def __repr__(self) -> str:
+        if not self.ok:
+            return f"Result(tag={self.tag}, error={self.error!r})"
+        if self.finish_reason == "scored":
+            return f"Result(tag={self.tag}, scores={self.scores.tolist()})"
+        text = json.dumps(self.text if len(self.text) <= 60 else self.text[:57] + "...", ensure_ascii=False)
+        return f"Result(tag={self.tag}, text={text}, tokens={len(self.tokens)}, finish_reason={self.finish_reason!r})"
+
+    __reduce_ex__ = refuse_pickle
+
+
+def _column(name: str, what: str) -> Any:
+    getter: Callable[[native.batchllm_results], memoryview[Any]] = getattr(native, f"batchllm_results_column_{name}")
+    slot = f"_{name}"
+
+    def read(self: Results) -> memoryview[Any]:
+        found: Optional[memoryview[Any]] = self.__dict__.get(slot)
+        if found is None:
+            found = self.__dict__[slot] = getter(self._native)
+        return found
+
+    return property(read, doc=what)
+
+
+class Results(Sequence[Result]):
+    """A column batch of results; `results[i]` and iteration give `Result`s.
+
+    The columns are read-only memoryviews of the library's memory, which they keep alive:
+    `numpy.asarray(results.tokens)` copies nothing. Item i of a column with offsets is
+    column[offsets[i]:offsets[i + 1]].
+    """
+
+    def __init__(self, results: native.batchllm_results) -> None:
+        self._native = results
+        self._count = results.count
+
+    tags: memoryview[int] = _column("tags", "[count] uint64")
+    statuses: memoryview[int] = _column("statuses", "[count] int32: 0 or a ROW error number")
+    finish_reasons: memoryview[int] = _column("finish_reasons", "[count] int32, see FINISH_REASONS")
+    samples: memoryview[int] = _column("samples", "[count] int32: which of the row's samples")
+    prompt_tokens: memoryview[int] = _column("prompt_tokens", "[count] int64")
+    shared_tokens: memoryview[int] = _column("shared_tokens", "[count] int64")
+    token_offsets: memoryview[int] = _column("token_offsets", "[count + 1] int64")
+    tokens: memoryview[int] = _column("tokens", "int32: the generated tokens of all results")
+    text_offsets: memoryview[int] = _column("text_offsets", "[count + 1] int64, bytes")
+    text: memoryview[int] = _column("text", "UTF-8: the generated text of all results")
+    error_offsets: memoryview[int] = _column("error_offsets", "[count + 1] int64, bytes")
+    error_bytes: memoryview[int] = _column("errors", "UTF-8: the error texts of all results")
+    logprob_offsets: memoryview[int] = _column("logprob_offsets", "[count + 1] int64")
+    logprobs: memoryview[float] = _column("logprobs", "float32: of the chosen tokens")
+    top_offsets: memoryview[int] = _column("top_offsets", "int64: a range for each item of logprobs")
+    top_tokens: memoryview[int] = _column("top_tokens", "int32: likeliest first")
+    top_logprobs: memoryview[float] = _column("top_logprobs", "float32")
+    score_offsets: memoryview[int] = _column("score_offsets", "[count + 1] int64")
+    scores: memoryview[float] = _column("scores", "float64: one a continuation")
+    score_token_offsets: memoryview[int] = _column("score_token_offsets", "int64: a range for each of scores")
+    score_logprobs: memoryview[float] = _column("score_logprobs", "float32: one a token of a continuation")
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Result, list[Result]]:
+        if isinstance(index, slice):
+            return [Result(self, i) for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"result {index} of {self._count}")
+        return Result(self, index % self._count)
+
+    def __iter__(self) -> Iterator[Result]:
+        return (Result(self, i) for i in range(self._count))
+
+    def text_of(self, index: int) -> str:
+        """One result's text."""
+        offsets = self.text_offsets
+        return str(self.text[offsets[index] : offsets[index + 1]], "utf-8", "replace")
+
+    def error_text(self, index: int) -> str:
+        """One result's error text; "" where there is none."""
+        offsets = self.error_offsets
+        return str(self.error_bytes[offsets[index] : offsets[index + 1]], "utf-8", "replace")
+
+    @property
+    def texts(self) -> list[str]:
+        """Every result's text."""
+        return [self.text_of(i) for i in range(self._count)]
+
+    @property
+    def errors(self) -> list[Optional[str]]:
+        """Every result's error, None where it has none."""
+        return [None if status == 0 else Result(self, i).error for i, status in enumerate(self.statuses)]
+
+    @property
+    def failed(self) -> list[int]:
+        """Which results failed."""
+        return [i for i, status in enumerate(self.statuses) if status]
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Plain Python values, which can be pickled."""
+        return [result.to_dict() for result in self]
+
+    def to_arrow(self) -> Any:
+        """A pyarrow.RecordBatch over the same memory."""
+        return import_module("pyarrow").record_batch(self)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Arrow's C data interface: a struct array with the main columns, which copies nothing."""
+        return native.batchllm_arrow_write(self._native)
+
+    def __repr__(self) -> str:
+        return f"Results({self._count} results, {len(self.failed)} failed)"
+
+    __reduce_ex__ = refuse_pickle

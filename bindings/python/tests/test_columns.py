@@ -1,0 +1,197 @@
+"""Rows of every kind in, columns out, and whose memory they are."""
+
+import gc
+import unittest
+import weakref
+from array import array
+
+import batchllm
+from batchllm import SamplingParams, Texts, Tokens
+from batchllm.columns import columns
+from support import MODEL, sim
+
+try:
+    import numpy
+    import pandas
+    import pyarrow
+except ImportError:
+    numpy = None
+
+TEXTS = ["The capital of", "Pérù 中", "x"]
+IDS = [[1, 2, 3], [4], [5, 6]]
+
+
+def as_lists(rows):
+    found = []
+    for column in columns(rows):
+        data = column.data if isinstance(column, Texts) else column.tokens
+        for start, end in zip(column.offsets, column.offsets[1:]):
+            part = memoryview(data)[start:end]
+            found.append(str(part, "utf-8") if isinstance(column, Texts) else part.tolist())
+    return found
+
+
+class Plain(unittest.TestCase):
+    def test_lists_tuples_and_generators(self):
+        self.assertEqual(as_lists(TEXTS), TEXTS)
+        self.assertEqual(as_lists(tuple(TEXTS)), TEXTS)
+        self.assertEqual(as_lists(text for text in TEXTS), TEXTS)
+        self.assertEqual(as_lists([text.encode() for text in TEXTS]), TEXTS)
+        self.assertEqual(as_lists(["ascii", "", "only"]), ["ascii", "", "only"])
+        self.assertEqual(as_lists(IDS), IDS)
+        self.assertEqual(as_lists([array("i", row) for row in IDS]), IDS)
+        self.assertEqual(as_lists([[], [], [7]]), [[], [], [7]])
+
+    def test_what_are_no_rows_is_refused_by_name(self):
+        for rows, text in (
+            ("text", "one str"), (["a", None], "row 1 is null"), ([None], "row 0 is null"), ([[1], "a"], "row 1"),
+            (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
+            ([float("nan")], "row 0 is null"),
+        ):
+            with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
+                as_lists(rows)
+
+    def test_buffers_of_the_wrong_type_or_length_are_refused(self):
+        good = array("i", [1, 2, 3]), array("q", [0, 3])
+        with sim() as engine:
+            self.assertEqual(len(engine.generate(Tokens(*good))), 1)
+            for tokens, offsets in (
+                (array("q", [1, 2, 3]), good[1]),
+                (array("f", [1, 2, 3]), good[1]),
+                (good[0], array("i", [0, 3])),
+                (good[0], array("q", [0, 4])),
+                (good[0], array("q", [2, 1, 3])),
+                (good[0], array("q", [-1, 3])),
+                (memoryview(good[0])[::2], array("q", [0, 2])),
+                (good[0], array("q")),
+                ([1, 2, 3], good[1]),
+            ):
+                with self.subTest(tokens=tokens), self.assertRaises((TypeError, ValueError, BufferError)):
+                    engine.generate(Tokens(tokens, offsets))
+            self.assertEqual(len(engine.generate(Tokens(*good))), 1)
+
+
+@unittest.skipIf(numpy is None, "needs numpy, pandas and pyarrow")
+class Libraries(unittest.TestCase):
+    def test_numpy(self):
+        tokens, offsets = numpy.array([1, 2, 3, 4, 5, 6], numpy.int32), numpy.array([0, 3, 4, 6])
+        self.assertEqual(as_lists(Tokens(tokens, offsets)), IDS)
+        self.assertEqual(as_lists(numpy.array([[1, 2], [3, 4]], numpy.int32)), [[1, 2], [3, 4]])
+        self.assertEqual(as_lists(numpy.array(TEXTS)), TEXTS)
+        self.assertEqual(as_lists(numpy.array(TEXTS, object)), TEXTS)
+        with sim() as engine, self.assertRaisesRegex(TypeError, "int32"):
+            engine.generate(numpy.array([[1, 2]]))
+        with self.assertRaisesRegex(TypeError, "batchllm.Tokens"):
+            as_lists(numpy.array([1, 2], numpy.int32))
+
+    def test_pandas(self):
+        self.assertEqual(as_lists(pandas.Series(TEXTS)), TEXTS)
+        self.assertEqual(as_lists(pandas.Series(TEXTS, dtype=object)), TEXTS)
+        self.assertEqual(as_lists(pandas.Series(TEXTS, dtype="string")), TEXTS)
+        self.assertEqual(as_lists(pandas.Series(TEXTS, dtype="category").astype(str)[1:]), TEXTS[1:])
+        self.assertEqual(as_lists(pandas.Series(IDS)), IDS)
+        self.assertEqual(as_lists(pandas.Series(pyarrow.array(IDS, pyarrow.list_(pyarrow.int32())),
+                                                dtype=pandas.ArrowDtype(pyarrow.list_(pyarrow.int32())))), IDS)
+        for dtype in (None, object, "string"):
+            with self.assertRaisesRegex(ValueError, "row 1 is null"):
+                as_lists(pandas.Series(["a", None], dtype=dtype))
+
+    def test_arrow_without_copies(self):
+        for kind in (pyarrow.string(), pyarrow.large_string()):
+            whole = pyarrow.array(["cut", *TEXTS], kind)
+            self.assertEqual(as_lists(whole[1:]), TEXTS)
+            self.assertEqual(as_lists(pyarrow.chunked_array([TEXTS[:1], [], TEXTS[1:]], kind)), TEXTS)
+            self.assertEqual(as_lists(whole[:0]), [])
+            (column,) = columns(whole)
+            data = whole.buffers()[2]
+            self.assertEqual(numpy.frombuffer(column.data, numpy.uint8).ctypes.data, data.address)
+        for kind in (pyarrow.list_(pyarrow.int32()), pyarrow.large_list(pyarrow.int32())):
+            whole = pyarrow.array([[9, 9], *IDS, []], kind)
+            self.assertEqual(as_lists(whole[1:4]), IDS)
+            (column,) = columns(whole)
+            self.assertEqual(numpy.asarray(column.tokens).ctypes.data, whole.values.buffers()[1].address)
+        # A child array with an offset of its own.
+        values = pyarrow.array([0, 0, 1, 2, 3, 4, 5, 6], pyarrow.int32())[2:]
+        self.assertEqual(as_lists(pyarrow.ListArray.from_arrays([0, 3, 4, 6], values)), IDS)
+
+    def test_arrow_arrays_are_held_as_long_as_their_columns_and_no_longer(self):
+        before = pyarrow.total_allocated_bytes()
+        array_ = pyarrow.array(TEXTS * 1000)
+        (column,) = columns(array_)
+        del array_
+        gc.collect()
+        self.assertEqual(bytes(column.data[:14]).decode(), TEXTS[0])
+        self.assertGreater(pyarrow.total_allocated_bytes(), before)
+        del column
+        self.assertEqual(pyarrow.total_allocated_bytes(), before)
+
+    def test_arrow_types_that_are_no_rows_are_refused_by_name(self):
+        for rows, text in (
+            (pyarrow.array(["a"], pyarrow.string_view()), "string_view"),
+            (pyarrow.array([[1]]), "int64"),
+            (pyarrow.array([1]), "int64"),
+            (pyarrow.array(["a"]).dictionary_encode(), "dictionary"),
+            (pyarrow.table({"a": ["x"]}), "struct"),
+            (pyarrow.chunked_array([["a"]], pyarrow.string_view()), "string_view"),
+            (pyarrow.array([[1]], pyarrow.list_view(pyarrow.int32())), "list_view"),
+        ):
+            with self.subTest(text=text), self.assertRaisesRegex(TypeError, text):
+                as_lists(rows)
+        for rows, text in (
+            (pyarrow.array(["a", None]), "row 1 is null"),
+            (pyarrow.array(["x", "a", None])[1:], "row 1 is null"),
+            (pyarrow.chunked_array([["a", "b"], ["c", None]]), "row 3 is null"),
+            (pyarrow.array([[1], None], pyarrow.list_(pyarrow.int32())), "row 1 is null"),
+            (pyarrow.array([[1, None]], pyarrow.list_(pyarrow.int32())), "holds a null"),
+        ):
+            with self.subTest(text=text), self.assertRaisesRegex(ValueError, text):
+                as_lists(rows)
+
+    def test_every_kind_of_rows_gives_the_same_results(self):
+        with batchllm.Engine(MODEL) as engine:
+            expected = engine.generate(TEXTS, SamplingParams(max_tokens=4)).tokens.tolist()
+            for rows in (pandas.Series(TEXTS), pyarrow.array(TEXTS), pyarrow.chunked_array([TEXTS[:2], TEXTS[2:]]),
+                         numpy.array(TEXTS), engine_texts()):
+                self.assertEqual(engine.generate(rows, SamplingParams(max_tokens=4)).tokens.tolist(), expected)
+            # Parameters a row, across chunks.
+            params = [SamplingParams(max_tokens=n) for n in (1, 2, 3)]
+            results = engine.generate(pyarrow.chunked_array([TEXTS[:2], TEXTS[2:]]), params)
+            self.assertEqual([len(result.tokens) for result in results], [1, 2, 3])
+
+    def test_results_go_to_numpy_and_arrow_without_copies(self):
+        with batchllm.Engine(MODEL) as engine:
+            results = engine.generate(TEXTS, SamplingParams(max_tokens=4, logprobs=0))
+            scored = engine.score(TEXTS, [" a", " b"])
+        batch = results.to_arrow()
+        batch.validate(full=True)
+        self.assertEqual(batch.column("tokens").to_pylist(), [result.tokens.tolist() for result in results])
+        self.assertEqual(batch.column("logprobs").to_pylist(), [result.logprobs.tolist() for result in results])
+        self.assertEqual(batch.column("tag").to_pylist(), [0, 1, 2])
+        self.assertEqual(batch.column("tokens").values.buffers()[1].address,
+                         numpy.asarray(results.tokens).ctypes.data)
+        self.assertEqual(scored.to_arrow().column("scores").to_pylist(), [one.scores.tolist() for one in scored])
+        self.assertEqual(pyarrow.record_batch(results).schema, batch.schema)
+        self.assertEqual(len(engine_none().to_arrow()), 0)
+        tokens = numpy.asarray(results.tokens)
+        with self.assertRaises(ValueError):
+            tokens[0] = 1
+        expected, alive = tokens.copy(), weakref.ref(results)
+        del results, batch
+        gc.collect()
+        self.assertIsNone(alive())
+        self.assertEqual(tokens.tolist(), expected.tolist())
+
+
+def engine_texts():
+    encoded = [text.encode() for text in TEXTS]
+    offsets = numpy.cumsum([0, *map(len, encoded)])
+    return Texts(numpy.frombuffer(b"".join(encoded), numpy.uint8), offsets)
+
+
+def engine_none():
+    with sim() as engine:
+        return engine.generate([])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,253 @@
+"""Whole jobs: generate, score, stream; parameters; plans in use; chat."""
+
+import asyncio
+import json
+import logging
+import tempfile
+import unittest
+
+import batchllm
+from batchllm import SamplingParams
+from support import MODEL, chat_model, columns, rows, sim
+
+PROMPTS = ["The capital of France is", "Hi Pérù", "Once upon a time", "x"]
+
+
+class Generate(unittest.TestCase):
+    def test_results_come_in_the_order_of_the_rows_though_they_end_out_of_order(self):
+        lengths = [9, 1, 30, 4, 17]
+        params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in lengths]
+        with sim() as engine:
+            results = engine.generate(rows(5), params)
+            self.assertEqual([len(result.tokens) for result in results], lengths)
+            self.assertEqual(results.tags.tolist(), [0, 1, 2, 3, 4])
+            # What a stream gives as it ends is the same, row by row.
+            streamed = list(engine.stream(rows(5), params, interval=0))
+        self.assertEqual([result.tag for result in streamed], [1, 3, 0, 4, 2])
+        for result in streamed:
+            self.assertEqual(result.tokens.tolist(), results[result.tag].tokens.tolist())
+
+    def test_the_same_call_twice_gives_the_same_sampled_tokens(self):
+        params = SamplingParams(max_tokens=8, temperature=1.0, seed=2**63 + 5)
+        with batchllm.Engine(MODEL) as engine:
+            first = engine.generate(PROMPTS, params)
+            second = engine.generate(PROMPTS, params)
+            other = engine.generate(PROMPTS, SamplingParams(max_tokens=8, temperature=1.0, seed=6))
+            tail = engine.generate(PROMPTS[2:], params, first_row=2)
+        self.assertEqual(first.tokens.tolist(), second.tokens.tolist())
+        self.assertNotEqual(first.tokens.tolist(), other.tokens.tolist())
+        self.assertEqual(tail[0].tokens.tolist(), first[2].tokens.tolist())
+
+    def test_every_parameter_arrives(self):
+        with batchllm.Engine(MODEL) as engine:
+            plain = engine.generate(PROMPTS, SamplingParams(max_tokens=12))
+            token = plain[0].tokens[3]
+            cut = plain[0].text[2:3]
+            stopped, without_stop, biased, sampled, logprobs, bad = engine.generate(
+                [PROMPTS[0]] * 6,
+                [
+                    SamplingParams(max_tokens=12, stop_tokens=[token]),
+                    SamplingParams(max_tokens=12, stop=["no such text", cut]),
+                    SamplingParams(max_tokens=12, logit_bias={65: 1000.0}),
+                    SamplingParams(max_tokens=12, temperature=1.5, top_k=40, top_p=0.9, min_p=0.01,
+                                   repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
+                    SamplingParams(max_tokens=3, logprobs=2),
+                    SamplingParams(max_tokens=-1),
+                ],
+            )
+            samples = engine.generate(["a", "b"], SamplingParams(max_tokens=2, samples=3, temperature=1.0))
+        self.assertEqual(stopped.tokens.tolist(), plain[0].tokens.tolist()[: plain[0].tokens.tolist().index(token) + 1])
+        self.assertEqual(stopped.finish_reason, "stop")
+        self.assertEqual(without_stop.text, plain[0].text[: plain[0].text.index(cut)])
+        self.assertEqual(biased.text, "A" * 12)
+        self.assertNotEqual(sampled.tokens.tolist(), plain[0].tokens.tolist())
+        self.assertEqual([len(top) for top in logprobs.top_logprobs], [2, 2, 2])
+        self.assertEqual([top[0][1] for top in logprobs.top_logprobs], logprobs.logprobs.tolist())
+        self.assertIn("ROW_INVALID_PARAMETER", bad.error)
+        self.assertEqual(samples.tags.tolist(), [0, 0, 0, 1, 1, 1])
+        self.assertEqual(samples.samples.tolist(), [0, 1, 2] * 2)
+
+    def test_a_bad_row_is_data_unless_told_to_raise(self):
+        texts = ["good", "lone \ud800 surrogate", "good"]
+        with batchllm.Engine(MODEL) as engine:
+            results = engine.generate(texts, SamplingParams(max_tokens=2))
+            self.assertEqual(results.failed, [1])
+            self.assertIn("ROW_INVALID_UTF8", results.errors[1])
+            self.assertEqual((results[1].finish_reason, results[1].text), ("error", ""))
+            with self.assertRaises(batchllm.RowError) as caught:
+                engine.generate(texts, SamplingParams(max_tokens=2), on_error="raise")
+            self.assertEqual(caught.exception.row, 1)
+            self.assertEqual(len(caught.exception.results), 3)
+            with self.assertRaises(batchllm.RowError):
+                list(engine.stream(texts, SamplingParams(max_tokens=2), on_error="raise"))
+            with self.assertRaises(ValueError):
+                engine.generate(texts, on_error="rise")
+
+    def test_no_rows_are_no_results(self):
+        with sim() as engine:
+            self.assertEqual(len(engine.generate([])), 0)
+            self.assertEqual(list(engine.stream([])), [])
+            self.assertEqual(engine.generate([]).to_pylist(), [])
+
+    def test_params_must_be_as_many_as_rows(self):
+        with sim() as engine:
+            for count in (1, 3):
+                with self.assertRaisesRegex(ValueError, f"{count} params for 2 rows"):
+                    engine.generate(rows(2), [SamplingParams()] * count)
+            # Nothing of it stays behind.
+            self.assertEqual(len(engine.generate(rows(3))), 3)
+            self.assertEqual(len(engine.poll()), 0)
+
+    def test_a_stream_that_is_left_takes_its_rows_with_it(self):
+        with sim() as engine:
+            for _ in engine.stream(rows(50), SamplingParams(max_tokens=500, ignore_eos=True), interval=0):
+                break
+            self.assertEqual(len(engine.generate(rows(3), SamplingParams(max_tokens=2, ignore_eos=True))), 3)
+            self.assertEqual(len(engine.poll()), 0)
+
+    def test_calls_within_a_stream_get_their_own_results(self):
+        with sim() as engine:
+            seen = []
+            params = [SamplingParams(max_tokens=n + 1, ignore_eos=True) for n in range(20)]
+            for result in engine.stream(rows(20), params, interval=0):
+                seen.append(result.tag)
+                if len(seen) % 5 == 0:
+                    inner = engine.generate(rows(4, own=9), SamplingParams(max_tokens=3, ignore_eos=True))
+                    self.assertEqual([len(one.tokens) for one in inner], [3] * 4)
+            self.assertEqual(sorted(seen), list(range(20)))
+
+    def test_saved_plan_is_used(self):
+        with batchllm.Engine(MODEL) as engine, tempfile.TemporaryDirectory() as folder:
+            texts = ["A long document that all rows share. " + str(i) for i in range(20)]
+            engine.generate(texts, SamplingParams(max_tokens=1))
+            engine.get_plan().save(f"{folder}/rows.plan")
+            engine.generate(texts + ["new"], SamplingParams(max_tokens=1), plan=batchllm.Plan.load(f"{folder}/rows.plan"))
+            self.assertEqual(engine.get_plan().stats().reused_rows, 20)
+            self.assertGreater(engine.stats().saving_ratio, 0.5)
+
+    def test_add_run_poll_is_what_c_has(self):
+        with sim() as engine:
+            self.assertEqual(engine.add(rows(3), SamplingParams(max_tokens=2, ignore_eos=True)), range(0, 3))
+            engine.add(rows(2, own=8), tags=[70, 71])
+            engine.build_groups()
+            self.assertEqual(engine.step().rows_done, 0)
+            self.assertTrue(engine.run().idle)
+            first = engine.poll(2)
+            self.assertEqual(len(first), 2)
+            rest = engine.poll()
+            self.assertEqual(sorted(first.tags.tolist() + rest.tags.tolist()), [0, 1, 2, 70, 71])
+            self.assertEqual(engine.stats().rows_done, 5)
+
+    def test_astream_leaves_the_loop_free(self):
+        async def job():
+            beats = 0
+
+            async def beat():
+                nonlocal beats
+                while True:
+                    beats += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(beat())
+            with sim() as engine:
+                found = [result.tag async for result in engine.astream(columns(200))]
+            task.cancel()
+            return found, beats
+
+        found, beats = asyncio.run(job())
+        self.assertEqual(sorted(found), list(range(200)))
+        self.assertGreater(beats, 1)
+
+
+class Score(unittest.TestCase):
+    def test_scores_are_the_log_probabilities_of_what_would_be_generated(self):
+        with batchllm.Engine(MODEL) as engine:
+            prompts = batchllm.Tokenizer(MODEL).encode(PROMPTS)
+            generated = engine.generate(prompts, SamplingParams(max_tokens=3, logprobs=0))
+            continuations = [[result.tokens.tolist(), [5]] for result in generated]
+            scored = engine.score(prompts, continuations)
+            for one, other in zip(generated, scored):
+                self.assertEqual(other.finish_reason, "scored")
+                self.assertAlmostEqual(sum(one.logprobs), other.scores[0], places=3)
+                self.assertEqual([len(part) for part in other.score_logprobs], [3, 1])
+            shared = engine.score(PROMPTS, [" yes", " no"])
+            self.assertEqual([len(result.scores) for result in shared], [2] * 4)
+            self.assertEqual(engine.score(PROMPTS, [[" yes", " no"]] * 4).scores.tolist(), shared.scores.tolist())
+            for wrong, kind in (("yes", TypeError), ([], ValueError), ([[" a"]] * 3, ValueError)):
+                with self.assertRaises(kind):
+                    engine.score(PROMPTS, wrong)
+
+
+class Chat(unittest.TestCase):
+    TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+
+    def test_conversations_go_through_the_models_template(self):
+        chats = [[{"role": "user", "content": "Hällo"}], [{"role": "system", "content": "Be"}, {"role": "user", "content": "x"}]]
+        with tempfile.TemporaryDirectory() as folder:
+            chat_model(folder, self.TEMPLATE)
+            tokenizer = batchllm.Tokenizer(folder)
+            texts = tokenizer.apply_chat_template(chats)
+            self.assertEqual(texts.to_pylist(), ["[user]Hällo[assistant]", "[system]Be[user]x[assistant]"])
+            bare = tokenizer.apply_chat_template(chats, add_generation_prompt=False)
+            self.assertEqual(bare.to_pylist()[0], "[user]Hällo")
+            with batchllm.Engine(folder) as engine:
+                by_chat = engine.generate(chats + [[{"role": 3}]], SamplingParams(max_tokens=4))
+                by_text = engine.generate(texts, SamplingParams(max_tokens=4, add_special=False))
+        self.assertEqual([by_chat[i].tokens.tolist() for i in (0, 1)], [one.tokens.tolist() for one in by_text])
+        self.assertIn("ROW_TEMPLATE", by_chat[2].error)
+
+    def test_a_model_without_a_template_fails_the_row_and_one_conversation_is_no_list_of_them(self):
+        message = {"role": "user", "content": "Hello"}
+        with batchllm.Engine(MODEL) as engine:
+            self.assertIn("ROW_TEMPLATE", engine.generate([[message]])[0].error)
+            with self.assertRaisesRegex(TypeError, "one conversation"):
+                engine.generate([message])
+
+
+class Options(unittest.TestCase):
+    def test_options_arrive_and_wrong_ones_are_named(self):
+        for options, text in (
+            ({"backend": "gpu"}, "gpu"),
+            ({"step_tokens": -1}, "step_tokens"),
+            ({"backend": "sim", "backend_options": {"page_tokens": 0}}, "page_tokens"),
+            ({"enlarge": "more"}, "'optimal'"),
+            ({"order": "any"}, "'arrival'"),
+            ({"levels": 7}, "levels"),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                batchllm.Engine(MODEL, **options)
+        with self.assertRaises(batchllm.FileError) as caught:
+            batchllm.Engine("/no/such/model")
+        self.assertIsInstance(caught.exception, OSError)
+        self.assertEqual(caught.exception.status, 3)
+        with self.assertRaises(batchllm.Error):
+            batchllm.Engine(MODEL, compute_type="f31")
+
+    def test_timeline_and_log_are_written(self):
+        logger = logging.getLogger("batchllm.test")
+        with tempfile.TemporaryDirectory() as folder, self.assertLogs(logger, logging.INFO) as logs:
+            with sim(timeline=f"{folder}/steps.csv", logger=logger) as engine:
+                engine.generate(rows(3))
+            with open(f"{folder}/steps.csv") as lines:
+                self.assertGreater(len(lines.readlines()), 1)
+        self.assertIn("KV pages", logs.output[0])
+
+    def test_what_a_log_handler_raises_comes_out_of_the_call(self):
+        class Handler(logging.Handler):
+            def emit(self, record):
+                raise LookupError(record.getMessage())
+
+        logger = logging.getLogger("batchllm.test_raise")
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(Handler())
+        with self.assertRaisesRegex(LookupError, "KV pages"):
+            sim(logger=logger)
+
+    def test_json_of_results_holds_plain_values(self):
+        with sim() as engine:
+            json.dumps(engine.generate(rows(3), SamplingParams(logprobs=0)).to_pylist())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+"""The examples run and say what they should; so do the guide's blocks; all of it and the package pass mypy --strict."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import MODEL, chat_model
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "python"
+
+
+def run(name, *arguments):
+    return subprocess.run([sys.executable, EXAMPLES / name, *arguments], check=True, capture_output=True, text=True,
+                          timeout=120).stdout
+
+
+class Examples(unittest.TestCase):
+    def test_hello(self):
+        self.assertRegex(run("hello.py", MODEL), r"(?s)^0: .+^1: ".replace("^1", "\n1"))
+
+    def test_shared_prefix_keeps_its_plan(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (run("shared_prefix.py", MODEL, f"{folder}/p.plan") for _ in range(2))
+        self.assertIn("6 rows in 2 groups, 0 kept", first)
+        self.assertIn("6 rows in 2 groups, 6 kept", second)
+        self.assertRegex(second, r": [56]\d % saved")
+
+    def test_event_loop_cancels_a_row(self):
+        out = run("event_loop.py", MODEL)
+        self.assertEqual(len(re.findall(r"^row [013] done after 24 tokens$", out, re.M)), 3)
+        self.assertRegex(out, r"(?m)^row 2 cancelled after (2[4-9]|3\d) tokens$")
+        self.assertRegex(out, r"went round \d+ times")
+
+    def test_rank(self):
+        self.assertEqual(len(re.findall(r"^-> ", run("rank.py", MODEL), re.M)), 2)
+
+
+class Guide(unittest.TestCase):
+    """Each python block of docs/python.md runs after those before it, in a folder with a model in path/to/model."""
+
+    def test_blocks_run_as_printed(self):
+        text = (ROOT / "docs" / "python.md").read_text()
+        blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+        self.assertGreater(len(blocks), 5)
+        names = {"np": "numpy", "pd": "pandas", "pa": "pyarrow"}
+        missing = [short for short, name in names.items() if importlib.util.find_spec(name) is None]
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            chat_model(pathlib.Path(folder) / "path" / "to" / "model", "{% for m in messages %}{{ m.content }}{% endfor %}")
+            os.chdir(folder)
+            values = {"__name__": "guide"}
+            for block in blocks:
+                if not any(re.search(rf"\b{short}\b", block) for short in missing):
+                    exec(compile(block, "docs/python.md", "exec"), values)
+            os.chdir(ROOT)
+
+
+@unittest.skipIf(importlib.util.find_spec("mypy") is None, "needs mypy")
+class Types(unittest.TestCase):
+    def mypy(self, *arguments):
+        with tempfile.TemporaryDirectory() as cache:
+            done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, *arguments],
+                                  capture_output=True, text=True, cwd=ROOT,
+                                  env={**os.environ, "MYPYPATH": str(ROOT / "bindings" / "python")})
+        return done
+
+    def test_the_package_and_the_examples_pass_mypy_strict(self):
+        done = self.mypy("--scripts-are-modules", str(ROOT / "bindings/python/batchllm"),
+                         *map(str, sorted(EXAMPLES.glob("*.py"))))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_types_say_something(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = pathlib.Path(folder) / "wrong.py"
+            wrong.write_text("import batchllm\n"
+                             "with batchllm.Engine('m') as engine:\n"
+                             "    x: int = engine.generate(['a'])[0].text\n"
+                             "    engine.generate(['a'], max_tokens=3)\n"
+                             "    batchllm.SamplingParams(temperature='hot')\n")
+            done = self.mypy(str(wrong))
+        self.assertEqual(done.stdout.count("error:"), 3, done.stdout)
+
+    def test_the_stub_knows_the_generated_layer_and_nothing_else(self):
+        from batchllm import native
+
+        stub = (ROOT / "bindings/python/batchllm/native.pyi").read_text()
+        named = set(re.findall(r"^(?:def|class) (batchllm_\w+)", stub, re.M)) | set(re.findall(r"^(BATCHLLM_\w+)", stub, re.M))
+        self.assertEqual({name for name in named if not hasattr(native, name)}, set())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,108 @@
+"""Plans and the tokenizer by themselves."""
+
+import pathlib
+import tempfile
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+import batchllm
+from support import MODEL, columns, rows
+
+
+class Plans(unittest.TestCase):
+    def test_groups_are_the_rows_that_share(self):
+        made = rows(6) + [[990] * 40 + [i] for i in range(4)] + [[5]]
+        plan = batchllm.Plan.build(made)
+        found = {(group.prefix_tokens, tuple(sorted(group.rows))) for group in plan.groups()}
+        self.assertEqual(found, {(30, (0, 1, 2, 3, 4, 5)), (40, (6, 7, 8, 9)), (0, (10,))})
+        stats = plan.stats()
+        self.assertEqual((stats.rows, stats.groups, stats.grouped_rows, stats.largest_group), (11, 2, 10, 6))
+        self.assertAlmostEqual(stats.saving_ratio, 1 - stats.processed_tokens / stats.logical_tokens)
+        groups = plan.groups()
+        self.assertEqual(len(groups), 3)
+        self.assertEqual(groups[-1].rows.tolist(), list(groups)[2].rows.tolist())
+        self.assertEqual(len(groups[:2]), 2)
+        with self.assertRaises(IndexError):
+            groups[3]
+        # The columns outlive plan and groups.
+        members = groups.rows
+        del plan, groups
+        self.assertEqual(sorted(members), list(range(11)))
+
+    def test_saved_and_loaded_a_plan_is_the_same_and_is_carried_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "Pläne.plan"
+            plan = batchllm.Plan.build(columns(100), self_contained=True, levels=2, order="arrival", enlarge="paper",
+                                       decode_lengths=[5] * 100, min_prefix_tokens=8)
+            plan.save(path)
+            loaded = batchllm.Plan.load(path)
+            self.assertEqual(loaded.groups().rows.tolist(), plan.groups().rows.tolist())
+            self.assertEqual(loaded.stats().self_contained, 1)
+            path.write_bytes(path.read_bytes()[:-9])
+            with self.assertRaises(batchllm.PlanFormatError):
+                batchllm.Plan.load(path)
+            with self.assertRaises(batchllm.FileError):
+                plan.save(pathlib.Path(folder) / "no" / "folder")
+        self.assertEqual(batchllm.Plan.build(columns(120), previous=loaded, levels=2, enlarge="paper",
+                                             min_prefix_tokens=8).stats().reused_rows, 100)
+        with self.assertRaisesRegex(ValueError, "3 decode_lengths for 100 rows"):
+            batchllm.Plan.build(columns(100), decode_lengths=[1] * 3)
+        with self.assertRaisesRegex(TypeError, "token ids are expected"):
+            batchllm.Plan.build(["text"])
+
+    def test_a_plan_of_another_tokenizer_is_refused(self):
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertRaises(batchllm.PlanMismatchError):
+                engine.use_plan(batchllm.Plan.build(rows(2), tokenizer_fingerprint=1))
+            mine = batchllm.Tokenizer(MODEL).fingerprint
+            engine.use_plan(batchllm.Plan.build(rows(2), tokenizer_fingerprint=mine))
+
+
+class Tokenizers(unittest.TestCase):
+    def test_there_and_back(self):
+        tokenizer = batchllm.Tokenizer(MODEL)
+        texts = ["abc", "Pérù 中", "", "<tool>x"]
+        encoded = tokenizer.encode(texts)
+        self.assertEqual(encoded.to_pylist()[0], [256, 97, 98, 99])
+        self.assertEqual(tokenizer.decode(encoded).to_pylist(), texts)
+        self.assertEqual(tokenizer.decode(encoded, skip_special=False).to_pylist()[0], "<s>abc")
+        self.assertEqual(tokenizer.encode_one("abc", add_special=False), [97, 98, 99])
+        self.assertEqual(tokenizer.encode_one("<tool>", add_special=False), [258])
+        self.assertEqual(len(tokenizer.encode_one("<s>", add_special=False, parse_special=False)), 3)
+        self.assertEqual(tokenizer.decode_one([97, 98]), "ab")
+        self.assertGreater(tokenizer.vocabulary, 256)
+        self.assertEqual(tokenizer.encode([]).to_pylist(), [])
+        self.assertEqual(tokenizer.decode([]).to_pylist(), [])
+
+    def test_a_bad_row_is_a_status(self):
+        tokenizer = batchllm.Tokenizer(MODEL)
+        encoded = tokenizer.encode(["a", "\ud800", "b"])
+        self.assertEqual([status != 0 for status in encoded.statuses], [False, True, False])
+        self.assertIn("ROW_INVALID_UTF8", encoded.errors[1])
+        with self.assertRaisesRegex(ValueError, "ROW_INVALID_UTF8"):
+            tokenizer.encode_one("\ud800")
+        self.assertIn("ROW_UNKNOWN_TOKEN", tokenizer.decode([[1], [10**6]]).errors[1])
+
+    def test_many_threads_share_one(self):
+        tokenizer = batchllm.Tokenizer(MODEL)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda i: tokenizer.encode_one(f"row {i}"), range(200)))
+        self.assertEqual(found, [tokenizer.encode_one(f"row {i}") for i in range(200)])
+
+    def test_columns_go_from_the_tokenizer_to_the_engine_as_they_are(self):
+        texts = [f"row {i}" for i in range(10)]
+        params = batchllm.SamplingParams(max_tokens=4)
+        with batchllm.Engine(MODEL) as engine:
+            by_tokens = engine.generate(batchllm.Tokenizer(MODEL).encode(texts), params)
+            self.assertEqual(by_tokens.tokens.tolist(), engine.generate(texts, params).tokens.tolist())
+
+    def test_what_is_no_tokenizer_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "tokenizer.json"
+            path.write_text("{")
+            with self.assertRaisesRegex(batchllm.TokenizerFormatError, "tokenizer.json"):
+                batchllm.Tokenizer(path)
+
+
+if __name__ == "__main__":
+    unittest.main()

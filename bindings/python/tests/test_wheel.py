@@ -1,0 +1,93 @@
+"""A wheel as scripts/wheel builds it, installed into a fresh environment and used outside the source tree."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import unittest
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+MODEL = os.path.abspath(os.environ.get("BATCHLLM_TEXT_MODEL", "build/tests/text_model"))
+# BATCHLLM_WHEEL_CUDA=enabled builds with nvcc and looks for the CUDA library too: minutes.
+CUDA = os.environ.get("BATCHLLM_WHEEL_CUDA", "disabled")
+TOOLS = ("pip", "mesonpy", "auditwheel")
+
+USE = """
+import sys, pickle
+import batchllm
+assert batchllm.__file__.startswith(sys.prefix), batchllm.__file__
+with batchllm.Engine(sys.argv[1], backend="cpu") as engine:
+    results = engine.generate(["The capital of France is"], batchllm.SamplingParams(max_tokens=4))
+    print(results[0].tokens.tolist())
+with open("/proc/self/maps") as maps:
+    libraries = {line.split()[-1] for line in maps if ".so" in line}
+for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd"):
+    (path,) = [path for path in libraries if name in path]
+    assert path.startswith(sys.prefix), path
+assert not any("cuda" in path or "cublas" in path for path in libraries), libraries
+try:
+    batchllm.Engine(sys.argv[1], backend="cuda").close()
+    why = "loaded"
+except batchllm.BackendUnavailableError as error:
+    why = str(error)
+print(why)
+"""
+
+
+@unittest.skipUnless(all(importlib.util.find_spec(tool) for tool in TOOLS) and shutil.which("ninja"),
+                     "needs pip, meson-python and auditwheel: scripts/setup --tests")
+class Wheel(unittest.TestCase):
+    def test_a_wheel_works_outside_the_source_tree(self):
+        environment = {key: value for key, value in os.environ.items()
+                       if key not in ("PYTHONPATH", "LD_LIBRARY_PATH", "MALLOC_PERTURB_")}
+        environment["PYTHON"] = sys.executable
+        with tempfile.TemporaryDirectory() as folder:
+            built = subprocess.run([ROOT / "scripts/wheel", f"{folder}/wheels", f"-Csetup-args=-Dcuda={CUDA}",
+                                    "-Csetup-args=-Dwerror=true"], env=environment, capture_output=True, text=True)
+            self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
+            (wheel,) = pathlib.Path(f"{folder}/wheels").glob("*.whl")
+            self.assertIn("manylinux", wheel.name)
+            with zipfile.ZipFile(wheel) as archive:
+                names = archive.namelist()
+                archive.extractall(f"{folder}/contents")
+            for name in ("batchllm/libbatchllm.so", "batchllm/py.typed", "batchllm/native.pyi", "batchllm/native.py"):
+                self.assertIn(name, names)
+            if CUDA == "enabled":
+                self.assertIn("batchllm/libbatchllm_cuda.so", names)
+            self.check_needs(pathlib.Path(folder) / "contents")
+            subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True, env=environment)
+            python = f"{folder}/venv/bin/python"
+            subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True,
+                           env=environment)
+            used = subprocess.run([python, "-c", USE, MODEL], cwd=folder, env=environment, capture_output=True, text=True)
+            self.assertEqual(used.returncode, 0, used.stderr)
+            tokens, cuda = used.stdout.splitlines()
+            self.assertRegex(tokens, r"^\[\d+, \d+, \d+, \d+\]$")
+            # Where the wheel has the CUDA library, what may be missing is a device or what the library needs.
+            missing = "libbatchllm_cuda.so: cannot open" in cuda
+            self.assertEqual(missing, CUDA != "enabled", cuda)
+
+    def check_needs(self, contents):
+        """What the files of the wheel need beyond it is the C and C++ runtime, and no CUDA."""
+        runtime = ("libc.so", "libm.so", "libstdc++.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux")
+        own = {path.name for path in contents.rglob("*.so*")}
+        for path in contents.rglob("*.so*"):
+            dynamic = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+            for line in dynamic.splitlines():
+                if "(NEEDED)" in line:
+                    needed = line.split("[")[1].split("]")[0]
+                    cuda = path.name == "libbatchllm_cuda.so" and needed.startswith("libcublasLt.so")
+                    self.assertTrue(needed in own or needed.startswith(runtime) or cuda, f"{path.name} needs {needed}")
+                if "RPATH" in line or "RUNPATH" in line:
+                    for entry in line.split("[")[1].split("]")[0].split(":"):
+                        self.assertRegex(entry, r"^\$ORIGIN(/\.\./batchllm\.libs)?$", f"{path.name}: {line}")
+        self.assertTrue(any(sysconfig.get_config_var("EXT_SUFFIX") in name for name in own))
+
+
+if __name__ == "__main__":
+    unittest.main()

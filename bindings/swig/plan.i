@@ -1,0 +1,144 @@
+/* Plans, and their groups as columns. */
+%ignore batchllm_plan_create;
+%ignore batchllm_plan_destroy;
+%ignore batchllm_plan_load;
+%ignore batchllm_plan_group;
+%ignore batchllm_plan_group_info;
+%ignore batchllm_engine_get_plan;
+
+%nodefaultctor batchllm_plan;
+struct batchllm_plan {};
+%extend batchllm_plan {
+    ~batchllm_plan() { batchllm_plan_destroy($self); }
+}
+
+%apply batchllm_status { int32_t batchllm_plan_save, int32_t batchllm_plan_get_stats }
+%batchllm_blocking(batchllm_plan_create_from)
+%batchllm_blocking(batchllm_plan_load_from)
+%batchllm_blocking(batchllm_plan_save)
+%batchllm_blocking(batchllm_engine_take_plan)
+%batchllm_blocking(batchllm_plan_groups_of)
+
+%newobject batchllm_plan_create_from;
+%newobject batchllm_plan_load_from;
+%newobject batchllm_engine_take_plan;
+%inline %{
+/* decode_lengths: empty, or one a row. options and previous may be NULL. */
+static batchllm_plan *batchllm_plan_create_from(batchllm_view_i32 tokens, batchllm_view_i64 offsets,
+                                                batchllm_view_i32 decode_lengths,
+                                                const batchllm_plan_options *options,
+                                                const batchllm_plan *previous,
+                                                batchllm_status *FAILURE) {
+    batchllm_plan *plan = NULL;
+    const int64_t n = batchllm_rows_of("tokens", offsets, tokens.count);
+    if (n < 0) {
+        *FAILURE = BATCHLLM_ERROR_INVALID_ARGUMENT;
+    } else if (decode_lengths.data != NULL && decode_lengths.count != n) {
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                       "%lld decode_lengths for %lld rows",
+                                       (long long)decode_lengths.count, (long long)n);
+    } else {
+        *FAILURE = batchllm_plan_create(n, tokens.data, offsets.data, decode_lengths.data, options,
+                                        previous, &plan);
+    }
+    return plan;
+}
+
+static batchllm_plan *batchllm_plan_load_from(const char *path, batchllm_status *FAILURE) {
+    batchllm_plan *plan = NULL;
+    *FAILURE = batchllm_plan_load(path, &plan);
+    return plan;
+}
+
+static batchllm_plan *batchllm_engine_take_plan(const batchllm_engine *engine,
+                                                batchllm_status *FAILURE) {
+    batchllm_plan *plan = NULL;
+    *FAILURE = batchllm_engine_get_plan(engine, &plan);
+    return plan;
+}
+%}
+
+/* All groups of a plan, in scheduling order: lengths, and rows with offsets. */
+%{
+typedef struct batchllm_plan_groups {
+    int64_t count;
+    int64_t *prefix_tokens; /* [count] */
+    int64_t *head_tokens;   /* [count] */
+    int64_t *row_offsets;   /* [count + 1] */
+    int64_t *rows;          /* [row_offsets[count]] */
+} batchllm_plan_groups;
+
+static void batchllm_plan_groups_free(batchllm_plan_groups *groups) {
+    if (!groups) return;
+    free(groups->prefix_tokens);
+    free(groups->head_tokens);
+    free(groups->row_offsets);
+    free(groups->rows);
+    free(groups);
+}
+
+static batchllm_status batchllm_plan_groups_fill(const batchllm_plan *plan,
+                                                 batchllm_plan_groups *groups) {
+    batchllm_plan_stats stats;
+    stats.struct_size = sizeof stats;
+    batchllm_status status = batchllm_plan_get_stats(plan, &stats);
+    if (status != BATCHLLM_OK) return status;
+    const size_t size = sizeof(int64_t);
+    const int64_t count = batchllm_plan_group_count(plan);
+    groups->count = count;
+    groups->prefix_tokens = malloc((size_t)count * size + 1);
+    groups->head_tokens = malloc((size_t)count * size + 1);
+    groups->row_offsets = calloc((size_t)count + 1, size);
+    groups->rows = malloc((size_t)stats.rows * size + 1);
+    if (!groups->prefix_tokens || !groups->head_tokens || !groups->row_offsets || !groups->rows)
+        return batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for the plan's groups");
+    for (int64_t i = 0; i < count; ++i) {
+        batchllm_plan_group_info group;
+        group.struct_size = sizeof group;
+        status = batchllm_plan_group(plan, i, &group);
+        if (status != BATCHLLM_OK) return status;
+        const int64_t at = groups->row_offsets[i];
+        if (at + group.row_count > stats.rows)
+            return batchllm_layer_fail(BATCHLLM_ERROR_INTERNAL, "groups hold more rows than the plan");
+        groups->prefix_tokens[i] = group.prefix_tokens;
+        groups->head_tokens[i] = group.head_tokens;
+        memcpy(groups->rows + at, group.rows, (size_t)group.row_count * size);
+        groups->row_offsets[i + 1] = at + group.row_count;
+    }
+    return BATCHLLM_OK;
+}
+%}
+%nodefaultctor batchllm_plan_groups;
+struct batchllm_plan_groups {};
+%extend batchllm_plan_groups {
+    ~batchllm_plan_groups() { batchllm_plan_groups_free($self); }
+}
+
+%newobject batchllm_plan_groups_of;
+%inline %{
+static batchllm_plan_groups *batchllm_plan_groups_of(const batchllm_plan *plan,
+                                                     batchllm_status *FAILURE) {
+    batchllm_plan_groups *groups = calloc(1, sizeof *groups);
+    *FAILURE = groups ? batchllm_plan_groups_fill(plan, groups)
+                      : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory");
+    if (*FAILURE == BATCHLLM_OK) return groups;
+    batchllm_plan_groups_free(groups);
+    return NULL;
+}
+static batchllm_view_i64 batchllm_plan_groups_column_prefix_tokens(const batchllm_plan_groups *groups) {
+    const batchllm_view_i64 view = {groups->prefix_tokens, groups->count};
+    return view;
+}
+static batchllm_view_i64 batchllm_plan_groups_column_head_tokens(const batchllm_plan_groups *groups) {
+    const batchllm_view_i64 view = {groups->head_tokens, groups->count};
+    return view;
+}
+static batchllm_view_i64 batchllm_plan_groups_column_row_offsets(const batchllm_plan_groups *groups) {
+    const batchllm_view_i64 view = {groups->row_offsets, groups->count + 1};
+    return view;
+}
+static batchllm_view_i64 batchllm_plan_groups_column_rows(const batchllm_plan_groups *groups) {
+    const batchllm_view_i64 view = {groups->rows, groups->row_offsets[groups->count]};
+    return view;
+}
+%}

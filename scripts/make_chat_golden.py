@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Makes tests/text/chat/golden.jsonl: what transformers renders of the templates beside it, which are this project's own,
+written in the manner of published ones. Needs PyPI's transformers and jinja2.
+Usage: make_chat_golden.py  (from anywhere)
+
+A line is {"template", "conversation", "prompt", "text"}; without "text" the template or transformers refuses."""
+import json
+import pathlib
+import random
+import sys
+
+TEXT = pathlib.Path(__file__).resolve().parent.parent / "tests/text"
+sys.path.insert(0, str(TEXT))
+import chat_reference  # noqa: E402
+
+
+def main():
+    rng = random.Random(20261121)
+    with open(TEXT / "chat/golden.jsonl", "w") as out:
+        for path in sorted((TEXT / "chat").glob("*.jinja")):
+            template = path.read_text()
+            for _ in range(36):
+                conversation = chat_reference.conversation(rng, path.stem in ("dated", "typed"))
+                prompt = rng.random() < 0.8
+                text, _ = chat_reference.reference(template, conversation, prompt)
+                line = {"template": path.stem, "conversation": conversation, "prompt": prompt}
+                if text is not None:
+                    line["text"] = text
+                out.write(json.dumps(line) + "\n")
+
+
+main()

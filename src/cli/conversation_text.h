@@ -1,0 +1,27 @@
+// The keys of a row that make up a conversation -> the JSON that the library takes for one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <simdjson.h>
+
+namespace batchllm::cli {
+
+class ConversationText {
+  public:
+    // Takes the member when its key is one of a conversation's.
+    bool take(std::string_view key, simdjson::dom::element value);
+
+    bool has_messages() const { return has_messages_; }
+    // A key that was given and means nothing without "messages"; empty: none.
+    std::string_view other_key() const { return other_key_; }
+    std::string json() { return std::move(text_) + "}"; }
+
+  private:
+    std::string text_ = "{";
+    std::string_view other_key_;
+    bool has_messages_ = false;
+};
+
+} // namespace batchllm::cli

@@ -1,0 +1,237 @@
+#include "text/chat_template.h"
+
+#include <ctime>
+
+#include "base/file.h"
+#include "text/conversation.h"
+#include "text/jinja/python_text.h"
+
+namespace batchllm {
+namespace {
+
+constexpr size_t most_file_bytes = size_t{64} << 20;
+constexpr size_t most_template_bytes = size_t{4} << 20;
+constexpr char config_name[] = "tokenizer_config.json";
+constexpr char tokens_name[] = "special_tokens_map.json";
+constexpr char template_name[] = "chat_template.jinja";
+constexpr char tool_template_name[] = "additional_chat_templates/tool_use.jinja";
+constexpr char legacy_name[] = "chat_template.json";
+
+std::string directory_of(const std::string &path) {
+    if (is_directory(path)) return path;
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// What transformers leaves of a rendered conversation that is to be continued.
+Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) {
+    const std::string_view rendered = std::string_view(*out).substr(begin);
+    const std::string_view bare = jinja::right_strip(continue_mark);
+    const size_t place = rendered.rfind(bare);
+    if (place == std::string_view::npos ||
+        rendered.find(jinja::strip(final_text)) == std::string_view::npos) {
+        return error(
+            BATCHLLM_ERROR_ROW_TEMPLATE,
+            "continue_final_message: the template does not print the last message as it is");
+    }
+    std::string_view kept = rendered.substr(0, place);
+    // The template has trimmed the message: so is what was before its end.
+    if (!rendered.substr(place).starts_with(continue_mark)) kept = jinja::right_strip(kept);
+    out->resize(begin + kept.size());
+    return {};
+}
+
+// Fails when a string below the value spells a special token.
+Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
+    if (value.is_string()) {
+        ASSIGN_OR_RETURN(const std::string text, value.string());
+        const int32_t token = tokenizer.find_special(text);
+        if (token < 0) return {};
+        return value.fail("it spells special token " + std::to_string(token));
+    }
+    if (value.is_array()) {
+        ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
+        for (const JsonValue &item : items) RETURN_IF_ERROR(refuse_special(item, tokenizer));
+    }
+    if (!value.is_object()) return {};
+    ASSIGN_OR_RETURN(const auto members, value.members());
+    for (const auto &[key, member] : members) {
+        if (tokenizer.find_special(key) >= 0) return member.fail("its key spells a special token");
+        RETURN_IF_ERROR(refuse_special(member, tokenizer));
+    }
+    return {};
+}
+
+} // namespace
+
+std::tm local_time_now() {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    return local;
+}
+
+std::unique_ptr<const ChatTemplate> ChatTemplate::load(const std::string &path) {
+    auto made = std::make_unique<ChatTemplate>();
+    const std::string directory = directory_of(path);
+    made->problem_ = made->read_files(directory);
+    if (made->problem_.ok() && made->templates_.empty()) {
+        made->problem_ =
+            error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                  "the model has no chat template: there is none in %s, %s and %s of %s",
+                  template_name, config_name, legacy_name, directory.c_str());
+    }
+    return made;
+}
+
+std::unique_ptr<const ChatTemplate>
+ChatTemplate::from_source(const std::string &name, std::string source, SpecialTokens tokens) {
+    auto made = std::make_unique<ChatTemplate>();
+    made->problem_ = made->add("default", name, std::move(source));
+    made->special_tokens_ = std::move(tokens);
+    return made;
+}
+
+Status ChatTemplate::read_files(const std::string &directory) {
+    for (const auto &[name, file] :
+         {std::pair("default", template_name), std::pair("tool_use", tool_template_name)}) {
+        const std::string path = directory + "/" + file;
+        if (!file_exists(path)) continue;
+        ASSIGN_OR_RETURN(std::string source, read_file(path, most_template_bytes));
+        RETURN_IF_ERROR(add(name, path, std::move(source)));
+    }
+    RETURN_IF_ERROR(read_config(directory, templates_.empty()));
+    const std::string legacy = directory + "/" + legacy_name;
+    if (!templates_.empty() || !file_exists(legacy)) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(legacy, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+    ASSIGN_OR_RETURN(const JsonValue value, document.root().at("chat_template"));
+    return read_template(value, legacy);
+}
+
+// tokenizer_config.json, and special_tokens_map.json where transformers looks at that.
+Status ChatTemplate::read_config(const std::string &directory, bool with_templates) {
+    const std::string config = directory + "/" + config_name;
+    bool complete = false;
+    if (file_exists(config)) {
+        ASSIGN_OR_RETURN(const JsonDocument document,
+                         JsonDocument::load(config, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+        const JsonValue root = document.root();
+        RETURN_IF_ERROR(read_special_tokens(root));
+        complete = root.find("added_tokens_decoder").has_value();
+        const std::optional<JsonValue> value = root.find("chat_template");
+        if (with_templates && value.has_value() && !value->is_null()) {
+            RETURN_IF_ERROR(read_template(*value, config));
+        }
+    }
+    const std::string tokens = directory + "/" + tokens_name;
+    if (complete || !file_exists(tokens)) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(tokens, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+    return read_special_tokens(document.root());
+}
+
+// A template, or a list of templates with names.
+Status ChatTemplate::read_template(const JsonValue &value, const std::string &file) {
+    if (value.is_string()) {
+        ASSIGN_OR_RETURN(std::string source, value.string());
+        return add("default", file, std::move(source));
+    }
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> entries, value.elements());
+    for (const JsonValue &entry : entries) {
+        ASSIGN_OR_RETURN(const JsonValue name_value, entry.at("name"));
+        ASSIGN_OR_RETURN(std::string name, name_value.string());
+        ASSIGN_OR_RETURN(const JsonValue source_value, entry.at("template"));
+        ASSIGN_OR_RETURN(std::string source, source_value.string());
+        // The others are chosen by name alone, and nobody can name them here.
+        if (name != "default" && name != "tool_use") continue;
+        RETURN_IF_ERROR(add(std::move(name), file, std::move(source)));
+    }
+    return {};
+}
+
+Status ChatTemplate::add(std::string name, std::string file, std::string source) {
+    if (source.size() > most_template_bytes) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE, "%s: the chat template is longer than %zu bytes",
+                     file.c_str(), most_template_bytes);
+    }
+    if (!simdjson::validate_utf8(source.data(), source.size())) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE, "%s: the chat template is not valid UTF-8",
+                     file.c_str());
+    }
+    Result<jinja::Template> compiled = jinja::Template::parse(source);
+    if (!compiled.ok()) {
+        return std::move(compiled).status().within(file + ": chat template \"" + name + "\"");
+    }
+    templates_.push_back(
+        {std::move(name), std::move(file), std::move(source), std::move(compiled).value()});
+    return {};
+}
+
+// Members "..._token": text, or an object with its "content".
+Status ChatTemplate::read_special_tokens(const JsonValue &config) {
+    ASSIGN_OR_RETURN(const auto members, config.members());
+    for (const auto &[key, member] : members) {
+        if (!key.ends_with("_token")) continue;
+        const std::optional<JsonValue> content =
+            member.is_object() ? member.find("content") : std::optional<JsonValue>(member);
+        if (!content.has_value() || !content->is_string()) continue;
+        ASSIGN_OR_RETURN(std::string text, content->string());
+        std::erase_if(special_tokens_, [&](const auto &known) { return known.first == key; });
+        special_tokens_.emplace_back(key, std::move(text));
+    }
+    return {};
+}
+
+Result<const ChatTemplate::Named *> ChatTemplate::choose(bool tools) const {
+    const Named *chosen = nullptr;
+    for (const Named &named : templates_) {
+        if (named.name == "default" && chosen == nullptr) chosen = &named;
+        if (named.name == "tool_use" && tools) chosen = &named;
+    }
+    if (chosen != nullptr) return chosen;
+    return error(BATCHLLM_ERROR_ROW_TEMPLATE, "%s: there is no chat template named \"default\"",
+                 templates_.front().file.c_str());
+}
+
+Status ChatTemplate::render(std::string_view text, const Options &options, std::string *out) const {
+    RETURN_IF_ERROR(problem_);
+    if (!simdjson::validate_utf8(text.data(), text.size())) {
+        return error(BATCHLLM_ERROR_ROW_INVALID_UTF8, "the conversation is not valid UTF-8");
+    }
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::parse(text, "conversation", BATCHLLM_ERROR_ROW_TEMPLATE));
+    const JsonValue root = document.root();
+    if (options.refusing != nullptr) RETURN_IF_ERROR(refuse_special(root, *options.refusing));
+    ASSIGN_OR_RETURN(const Named *const chosen, choose(has_tools(root)));
+    jinja::Evaluator evaluator(jinja::limits_for(text.size()), options.now);
+    ASSIGN_OR_RETURN(
+        const Conversation conversation,
+        read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
+    evaluator.set("messages", conversation.messages);
+    evaluator.set("tools", conversation.tools);
+    evaluator.set("documents", conversation.documents);
+    const bool prompts = conversation.continued.empty() &&
+                         conversation.add_generation_prompt.value_or(options.add_generation_prompt);
+    evaluator.set("add_generation_prompt", jinja::Value::boolean(prompts));
+    for (const auto &[name, token] : special_tokens_) {
+        evaluator.set(name, jinja::Value::string(token));
+    }
+    if (conversation.arguments.has_value()) {
+        ASSIGN_OR_RETURN(const auto arguments, conversation.arguments->members());
+        for (const auto &[name, argument] : arguments) {
+            ASSIGN_OR_RETURN(const jinja::Value value,
+                             jinja::to_value(&evaluator.heap(), argument.raw()));
+            evaluator.set(name, value);
+        }
+    }
+    const size_t begin = out->size();
+    Status status = chosen->compiled.render(&evaluator, out);
+    if (!status.ok()) return std::move(status).within("chat template");
+    if (conversation.continued.empty()) return {};
+    status = cut_at_mark(conversation.final_text, begin, out);
+    if (!status.ok()) out->resize(begin);
+    return status;
+}
+
+} // namespace batchllm

@@ -1,0 +1,72 @@
+// Conversations as JSON -> the text that the model was trained to see, by the model's own template
+// (docs/chat.md).
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer.h"
+
+namespace batchllm {
+
+// How the text of a template becomes tokens: it holds its own special tokens, and all of them.
+inline constexpr EncodeOptions chat_encode_options = {.add_special = false, .parse_special = true};
+
+// Immutable once loaded: any number of threads may render.
+class ChatTemplate {
+  public:
+    // Of a model directory, or of the directory of a tokenizer.json. Never fails: what is wrong with
+    // the files, or that there is no template, is every conversation's error.
+    static std::unique_ptr<const ChatTemplate> load(const std::string &path);
+    // Of a template's text; name stands for the file in errors.
+    using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
+    static std::unique_ptr<const ChatTemplate>
+    from_source(const std::string &name, std::string source, SpecialTokens tokens);
+
+    struct Options {
+        bool add_generation_prompt = true; // where the conversation does not say
+        // Null, or the tokenizer whose special tokens the conversation's own text may not spell.
+        const Tokenizer *refusing = nullptr;
+        std::tm now{}; // local time
+    };
+
+    // Appends the text of a conversation: a list of messages, or an object with "messages". Fails
+    // with ROW_TEMPLATE or ROW_INVALID_UTF8 and appends nothing.
+    Status render(std::string_view conversation, const Options &options, std::string *out) const;
+
+    // Whether conversations can be rendered, and if not, why.
+    const Status &status() const { return problem_; }
+
+  private:
+    struct Named {
+        std::string name; // "default", "tool_use", ...
+        std::string file; // for errors
+        std::string source;
+        jinja::Template compiled;
+    };
+
+    Status read_files(const std::string &directory);
+    Status read_config(const std::string &directory, bool with_templates);
+    Status read_template(const JsonValue &value, const std::string &file);
+    Status add(std::string name, std::string file, std::string source);
+    Status read_special_tokens(const JsonValue &config);
+    Result<const Named *> choose(bool tools) const;
+
+    std::vector<Named> templates_;
+    SpecialTokens special_tokens_; // "bos_token" -> its text
+    Status problem_;
+};
+
+// Local time, taken once for all conversations of a call: a date in a template is then the same for
+// all of them.
+std::tm local_time_now();
+
+} // namespace batchllm

@@ -1,0 +1,227 @@
+#include "text/conversation.h"
+
+#include <algorithm>
+#include <array>
+
+#include "text/jinja/template.h"
+
+namespace batchllm {
+namespace {
+
+using jinja::Dict;
+using jinja::Heap;
+using jinja::Value;
+
+// The names under which a message's reasoning is passed; templates read the first.
+constexpr std::array<std::string_view, 3> reasoning_fields = {"reasoning_content", "thinking",
+                                                              "reasoning"};
+
+// The texts of a content's parts as one; fails for parts that are not text.
+Result<std::string> join_parts(const JsonValue &content) {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
+    std::string joined;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        ASSIGN_OR_RETURN(const JsonValue type, parts[i].at("type"));
+        ASSIGN_OR_RETURN(const std::string name, type.string());
+        if (name != "text") return type.fail("only parts of type \"text\" are supported");
+        ASSIGN_OR_RETURN(const JsonValue text, parts[i].at("text"));
+        ASSIGN_OR_RETURN(const std::string part, text.string());
+        if (i > 0) joined += '\n';
+        joined += part;
+    }
+    return joined;
+}
+
+Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
+    if (content.is_array()) {
+        ASSIGN_OR_RETURN(std::string joined, join_parts(content));
+        if (!with_parts) return heap->string(std::move(joined));
+    } else if (!content.is_string()) {
+        return content.fail("must be a string or a list of parts");
+    }
+    return jinja::to_value(heap, content.raw());
+}
+
+// A message without members that are null, and with its reasoning under every name: as transformers
+// hands it to the template.
+Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts, Heap *heap) {
+    ASSIGN_OR_RETURN(const auto members, message.members());
+    ASSIGN_OR_RETURN(const JsonValue role, message.at("role"));
+    RETURN_IF_ERROR(role.string().status());
+    auto dict = std::make_unique<Dict>();
+    Value reasoning = Value::none();
+    for (const std::string_view field : reasoning_fields) {
+        const std::optional<JsonValue> found = message.find(field);
+        if (!reasoning.is(jinja::Kind::none) || !found.has_value() || found->is_null()) continue;
+        ASSIGN_OR_RETURN(reasoning, jinja::to_value(heap, found->raw()));
+    }
+    const bool reasons = !reasoning.is(jinja::Kind::none);
+    if (reasons) dict->set(Value::string("thinking"), reasoning);
+    for (const auto &[key, member] : members) {
+        if (member.is_null()) continue;
+        Value value;
+        if (key == "content") {
+            ASSIGN_OR_RETURN(value, read_content(member, with_parts, heap));
+        } else {
+            ASSIGN_OR_RETURN(value, jinja::to_value(heap, member.raw()));
+        }
+        dict->set(Value::string(key), value);
+    }
+    if (reasons) dict->set(Value::string("reasoning_content"), reasoning);
+    return dict;
+}
+
+Result<Value> marked(const Value &text, Heap *heap) {
+    return heap->string(std::string(text.text()) + std::string(continue_mark));
+}
+
+// The last of a content's parts that has text, with the mark behind it.
+Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversation, Heap *heap) {
+    std::vector<Value> marked_parts = parts;
+    for (auto part = marked_parts.rbegin(); part != marked_parts.rend(); ++part) {
+        auto dict = std::make_unique<Dict>();
+        for (const auto &[key, value] : part->dict().items) dict->set(key, value);
+        const Value *text = dict->find("text");
+        if (text == nullptr || !text->is(jinja::Kind::string)) continue;
+        conversation->final_text = text->text();
+        ASSIGN_OR_RETURN(const Value with_mark, marked(*text, heap));
+        dict->set(Value::string("text"), with_mark);
+        ASSIGN_OR_RETURN(*part, heap->dict(std::move(dict)));
+        return heap->sequence(jinja::SequenceType::list, std::move(marked_parts));
+    }
+    return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                 "continue_final_message: the last message has no text to go on with");
+}
+
+Status mark_message(Dict *message, Conversation *conversation, Heap *heap) {
+    const std::string &field = conversation->continued;
+    const Value *found = message->find(field);
+    if (found == nullptr) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                     "continue_final_message: the last message has no \"%s\"", field.c_str());
+    }
+    const Value original = *found;
+    if (original.is_sequence(jinja::SequenceType::list)) {
+        ASSIGN_OR_RETURN(const Value parts,
+                         mark_parts(original.sequence().items, conversation, heap));
+        *const_cast<Value *>(found) = parts;
+        return {};
+    }
+    if (!original.is(jinja::Kind::string)) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                     "continue_final_message: the last message's \"%s\" is no text", field.c_str());
+    }
+    conversation->final_text = original.text();
+    ASSIGN_OR_RETURN(const Value with_mark, marked(original, heap));
+    const bool reasons = std::find(reasoning_fields.begin(), reasoning_fields.end(), field) !=
+                         reasoning_fields.end();
+    *const_cast<Value *>(found) = with_mark;
+    if (!reasons) return {};
+    for (const std::string_view name : reasoning_fields) {
+        const Value *copy = message->find(name);
+        if (copy != nullptr && equal(*copy, original)) message->set(Value::string(name), with_mark);
+    }
+    return {};
+}
+
+Status read_messages(const JsonValue &value, bool with_parts, Conversation *conversation,
+                     Heap *heap) {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> messages, value.elements());
+    if (messages.empty()) return value.fail("a conversation needs at least one message");
+    std::vector<Value> items;
+    for (size_t i = 0; i < messages.size(); ++i) {
+        ASSIGN_OR_RETURN(std::unique_ptr<Dict> message,
+                         read_message(messages[i], with_parts, heap));
+        if (i + 1 == messages.size() && !conversation->continued.empty()) {
+            RETURN_IF_ERROR(mark_message(message.get(), conversation, heap));
+        }
+        ASSIGN_OR_RETURN(const Value made, heap->dict(std::move(message)));
+        items.push_back(made);
+    }
+    ASSIGN_OR_RETURN(conversation->messages,
+                     heap->sequence(jinja::SequenceType::list, std::move(items)));
+    return {};
+}
+
+// A list of objects, or null.
+Result<Value> read_objects(const JsonValue &value, Heap *heap) {
+    if (value.is_null()) return Value::none();
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
+    for (const JsonValue &item : items) {
+        if (!item.is_object()) return item.fail("must be an object");
+    }
+    return jinja::to_value(heap, value.raw());
+}
+
+Status read_continued(const JsonValue &value, Conversation *conversation) {
+    if (value.is_null()) return {};
+    if (value.is_string()) {
+        ASSIGN_OR_RETURN(conversation->continued, value.string());
+        if (conversation->continued.empty()) return value.fail("must name a field of the message");
+        return {};
+    }
+    ASSIGN_OR_RETURN(const bool continues, value.boolean());
+    if (continues) conversation->continued = "content";
+    return {};
+}
+
+Status check_arguments(const JsonValue &value) {
+    ASSIGN_OR_RETURN(const auto members, value.members());
+    for (const auto &[key, member] : members) {
+        if (key != "messages" && key != "tools" && key != "documents" &&
+            key != "add_generation_prompt" && key != "continue_final_message" &&
+            key != "chat_template") {
+            continue;
+        }
+        return member.fail("stands beside \"chat_template_kwargs\", not in it");
+    }
+    return {};
+}
+
+} // namespace
+
+bool has_tools(const JsonValue &root) {
+    const std::optional<JsonValue> tools = root.find("tools");
+    return tools.has_value() && !tools->is_null();
+}
+
+Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, Heap *heap) {
+    Conversation conversation;
+    if (root.is_array()) {
+        RETURN_IF_ERROR(read_messages(root, with_parts, &conversation, heap));
+        return conversation;
+    }
+    if (!root.is_object()) {
+        return root.fail("must be a list of messages, or an object with \"messages\"");
+    }
+    ASSIGN_OR_RETURN(const auto members, root.members());
+    for (const auto &[key, value] : members) {
+        if (key == "messages") {
+            continue;
+        } else if (key == "tools") {
+            ASSIGN_OR_RETURN(conversation.tools, read_objects(value, heap));
+        } else if (key == "documents") {
+            ASSIGN_OR_RETURN(conversation.documents, read_objects(value, heap));
+        } else if (key == "add_generation_prompt") {
+            if (value.is_null()) continue;
+            ASSIGN_OR_RETURN(conversation.add_generation_prompt, value.boolean());
+        } else if (key == "continue_final_message") {
+            RETURN_IF_ERROR(read_continued(value, &conversation));
+        } else if (key == "chat_template_kwargs") {
+            if (value.is_null()) continue;
+            RETURN_IF_ERROR(check_arguments(value));
+            conversation.arguments = value;
+        } else {
+            return value.fail("the key is not known");
+        }
+    }
+    if (!conversation.continued.empty() && conversation.add_generation_prompt.value_or(false)) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                     "add_generation_prompt and continue_final_message exclude each other");
+    }
+    ASSIGN_OR_RETURN(const JsonValue messages, root.at("messages"));
+    RETURN_IF_ERROR(read_messages(messages, with_parts, &conversation, heap));
+    return conversation;
+}
+
+} // namespace batchllm

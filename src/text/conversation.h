@@ -1,0 +1,34 @@
+// A conversation as JSON -> the variables of a chat template.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "text/jinja/value.h"
+
+namespace batchllm {
+
+struct Conversation {
+    jinja::Value messages;
+    jinja::Value tools = jinja::Value::none();
+    jinja::Value documents = jinja::Value::none();
+    std::optional<bool> add_generation_prompt;
+    std::string continued; // the field of the last message that the model goes on with; "": none
+    std::string_view final_text;        // of that field, as it was given
+    std::optional<JsonValue> arguments; // "chat_template_kwargs"
+};
+
+// What is put behind the text that the model is to go on with, to find its place in the output.
+inline constexpr std::string_view continue_mark = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+// A list of messages, or an object with "messages". with_parts: the template takes a content of
+// several parts as it is; else the parts become one text. Values are of the heap and the document.
+Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, jinja::Heap *heap);
+
+// Whether the conversation comes with tools: which template is chosen goes by that.
+bool has_tools(const JsonValue &root);
+
+} // namespace batchllm

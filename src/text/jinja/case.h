@@ -1,0 +1,17 @@
+// Upper and lower case as Python's str has them: of all of Unicode, with characters that become
+// several.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace batchllm::jinja {
+
+std::string to_upper(std::string_view text);
+std::string to_lower(std::string_view text);
+std::string capitalize(std::string_view text); // the first character's title case, the others lower
+std::string to_title(std::string_view text);   // str.title()
+// jinja2's filter `title`: words begin behind white space, hyphens and opening brackets.
+std::string title_words(std::string_view text);
+
+} // namespace batchllm::jinja

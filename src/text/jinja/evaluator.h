@@ -1,0 +1,155 @@
+// A parsed template and its variables -> text. One rendering is used by one thread, once.
+//
+// Every error is ROW_TEMPLATE and begins with the line it happened at. Work, memory, output and the
+// depth of evaluation are bounded, whatever the template.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "text/jinja/parser.h"
+#include "text/jinja/value.h"
+
+namespace batchllm::jinja {
+
+struct Limits {
+    int64_t steps;       // nodes evaluated, and 64 bytes or 8 items looked at, count 1 each
+    size_t heap_bytes;   // text and lists made on the way
+    size_t output_bytes; // text printed, captured text included
+    int32_t depth = 400; // nested evaluations: what the stack must bear
+};
+
+// The text of an error that a template or its values led to, without its line.
+Status template_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+struct CallArguments {
+    std::vector<Value> positional;
+    std::vector<std::pair<std::string_view, Value>> named;
+};
+
+// Arguments by the names of a function's parameters.
+class Parameters {
+  public:
+    // Fails for an argument that the function does not know or that is given twice.
+    static Result<Parameters> bind(std::string_view function, const CallArguments &arguments,
+                                   std::initializer_list<std::string_view> names);
+
+    bool has(size_t i) const { return values_[i].has_value(); }
+    Value get(size_t i, const Value &otherwise) const { return values_[i].value_or(otherwise); }
+    // Those fail for another type.
+    Result<Value> required(size_t i) const;
+    Result<int64_t> integer(size_t i, int64_t otherwise) const;
+    Result<std::string_view> text(size_t i, std::string_view otherwise) const;
+    bool flag(size_t i, bool otherwise) const { return has(i) ? values_[i]->truth() : otherwise; }
+
+  private:
+    std::string_view function_;
+    std::vector<std::string_view> names_;
+    std::vector<std::optional<Value>> values_;
+};
+
+class Evaluator {
+  public:
+    // now: local time, for strftime_now.
+    Evaluator(const Limits &limits, const std::tm &now)
+        : heap_(limits.heap_bytes), limits_(limits), steps_left_(limits.steps), now_(now) {}
+
+    // The template's variables are set before.
+    void set(std::string_view name, const Value &value) { globals_.set(name, value); }
+    Status run(const Program &program, std::string *out);
+
+    // ---- for filters, tests, methods and functions ----
+
+    Heap &heap() { return heap_; }
+    const std::tm &now() const { return now_; }
+
+    Status charge(size_t work); // steps
+    Status charge_text(std::string_view text) { return charge(text.size() / 64); }
+
+    Result<Value> attribute(const Value &object, std::string_view name);
+    Result<Value> item(const Value &object, const Value &key);
+    Result<Value> slice(const Value &object, const Value &from, const Value &to, const Value &step);
+    Result<Value> call(const Value &function, const CallArguments &arguments);
+
+    // What `for` goes through; a generator is used up.
+    Result<std::vector<Value>> iterate(const Value &value);
+    // len().
+    Result<int64_t> length(const Value &value);
+    // str(); fails for what Python prints with an address.
+    Status append_string(const Value &value, std::string *out);
+    Result<std::string> to_string(const Value &value);
+    // The same without a copy where the value is a string; else of the heap.
+    Result<std::string_view> to_text(const Value &value);
+    Status append_repr(const Value &value, std::string *out);
+
+    Result<Value> binary(Operation operation, const Value &left, const Value &right);
+    Result<bool> compare(Comparison comparison, const Value &left, const Value &right);
+    // Text with `part` replaced, the first `most` times or (< 0) always.
+    Result<Value> replace(std::string_view text, std::string_view part, std::string_view by,
+                          int64_t most);
+    Result<bool> contains(const Value &container, const Value &item);
+    Status charge_comparison(const Value &left, const Value &right);
+
+  private:
+    enum class Flow : uint8_t { next, break_, continue_ };
+    class Deeper;
+
+    Result<Value> evaluate(const Expression &expression);
+    Result<Value> evaluate_here(const Expression &expression);
+    Result<Value> evaluate_name(const Expression &expression);
+    Result<Value> evaluate_list(const Expression &expression);
+    Result<Value> evaluate_dict(const Expression &expression);
+    Result<Value> evaluate_logic(const Expression &expression);
+    Result<Value> evaluate_concatenation(const Expression &expression);
+    Result<Value> evaluate_comparison(const Expression &expression);
+    Result<Value> evaluate_binary(const Expression &expression);
+    Result<Value> evaluate_sign(const Expression &expression);
+    Result<Value> evaluate_attribute(const Expression &expression);
+    Result<Value> evaluate_item(const Expression &expression);
+    Result<Value> evaluate_slice(const Expression &expression);
+    Result<Value> evaluate_call(const Expression &expression);
+    Result<Value> evaluate_filter(const Expression &expression);
+    Result<Value> evaluate_test(const Expression &expression);
+    Status evaluate_arguments(const Arguments &arguments, CallArguments *out);
+    Result<Value> call_macro(const Callable &macro, const CallArguments &arguments);
+    Result<Value> filter_text(const Expression *filters, Value text);
+
+    Result<Flow> execute(const Body &body);
+    Result<Flow> execute(const Statement &statement);
+    Result<Flow> execute_for(const Statement &statement);
+    Result<Flow> execute_if(const Statement &statement);
+    Result<Flow> execute_with(const Statement &statement);
+    Status start(Loop *loop, const Value &iterated);
+    Result<bool> fetch(Loop *loop, size_t index);
+    Result<bool> passes(Loop *loop, const Value &item);
+    Result<Flow> execute_loop(const Statement &statement, Loop *loop);
+    Result<Value> loop_attribute(Loop *loop, std::string_view name);
+    Status assign(const Target &target, const Value &value);
+    Status print(std::string_view text);
+    // The body's text, in a scope of its own inside `scope`.
+    Result<Value> capture(const Body &body, Scope *scope);
+    // A new scope, to be given back unless an error ends the rendering.
+    Result<Scope *> inner_scope(Scope *parent);
+    void give_back(Scope *scope);
+
+    Heap heap_;
+    const Limits limits_;
+    int64_t steps_left_;
+    int32_t depth_ = 0;
+    size_t printed_ = 0;
+    const std::tm now_;
+    std::vector<Scope *> unused_scopes_;
+    Scope globals_;
+    Scope *scope_ = nullptr;
+    std::string *out_ = nullptr;
+    const Expression *block_filter_ = nullptr; // the innermost filter of a block at hand,
+    Value block_text_;                         // and the text that it takes
+};
+
+} // namespace batchllm::jinja

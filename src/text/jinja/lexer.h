@@ -1,0 +1,48 @@
+// Template text -> tokens, whitespace control applied: trim_blocks and lstrip_blocks are on, and the
+// one line end at the template's end is dropped, as transformers has jinja2 do it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm::jinja {
+
+enum class TokenType : uint8_t {
+    data,
+    variable_begin,
+    variable_end,
+    block_begin,
+    block_end,
+    name,
+    string,  // text is unescaped
+    integer, // integer
+    real,    // real
+    operator_,
+    end,
+};
+
+struct Token {
+    TokenType type = TokenType::end;
+    int32_t line = 0;
+    std::string text;
+    int64_t integer = 0;
+    double real = 0;
+
+    bool is(TokenType wanted, std::string_view spelling) const {
+        return type == wanted && text == spelling;
+    }
+};
+
+// Valid UTF-8 in. The last token is `end`. An error begins with "line N: ".
+Result<std::vector<Token>> tokenize(std::string_view source);
+
+// The words, and the text in quotes behind them.
+std::string quoted(std::string what, std::string_view text);
+
+Status error_at(int32_t line, const std::string &what);
+
+} // namespace batchllm::jinja

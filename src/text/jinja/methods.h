@@ -1,0 +1,25 @@
+// The methods of Python's values that templates may call, and the functions of their environment.
+#pragma once
+
+#include <string_view>
+
+#include "text/jinja/evaluator.h"
+
+namespace batchllm::jinja {
+
+// Whether values of this one's type have the method, and it is supported.
+bool has_method(const Value &value, std::string_view name);
+// Whether Python has the attribute for values of this type, but this library does not.
+bool lacks_attribute(const Value &value, std::string_view name);
+// Whether some Python type has a method of this name, and none that is supported does.
+bool is_refused_method(std::string_view name);
+
+Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,
+                          const CallArguments &arguments);
+
+// range, namespace, dict, raise_exception, strftime_now.
+bool has_function(std::string_view name);
+Result<Value> call_function(Evaluator *evaluator, std::string_view name,
+                            const CallArguments &arguments);
+
+} // namespace batchllm::jinja

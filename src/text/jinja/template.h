@@ -1,0 +1,38 @@
+// A Jinja template of the kind that chat models come with -> text, character for character as
+// jinja2's sandbox renders it with the settings of transformers (docs/chat.md).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <simdjson.h>
+
+#include "base/status.h"
+#include "text/jinja/evaluator.h"
+#include "text/jinja/parser.h"
+
+namespace batchllm::jinja {
+
+// Immutable once parsed: any number of threads may render it.
+class Template {
+  public:
+    // Fails with ROW_TEMPLATE, "line N: " and what is wrong or not supported.
+    static Result<Template> parse(std::string_view source);
+
+    // Appends to *out; on an error *out is what it was. The evaluator has the variables, and is used
+    // up.
+    Status render(Evaluator *evaluator, std::string *out) const;
+
+    bool reads_content_parts() const { return program_.reads_content_parts; }
+
+  private:
+    Program program_;
+};
+
+// What a rendering may take, by the size of what it is given.
+Limits limits_for(size_t input_bytes);
+
+// JSON, whose objects have distinct keys -> a value of the heap. Text stays where the document has it.
+Result<Value> to_value(Heap *heap, simdjson::dom::element element);
+
+} // namespace batchllm::jinja

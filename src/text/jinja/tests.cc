@@ -1,0 +1,156 @@
+// Tests: value is name.
+#include <algorithm>
+#include <cmath>
+
+#include "text/jinja/case.h"
+#include "text/jinja/filters.h"
+
+namespace batchllm::jinja {
+namespace {
+
+using Arguments = CallArguments;
+using Answer = Result<bool>;
+
+Result<Value> one_argument(std::string_view test, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(test, arguments, {"other"}));
+    return given.required(0);
+}
+
+Answer defined(Evaluator *, const Value &value, const Arguments &) {
+    return !value.is(Kind::undefined);
+}
+Answer undefined(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::undefined);
+}
+Answer none(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::none); }
+Answer boolean(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::boolean);
+}
+Answer is_true(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::boolean) && value.truth();
+}
+Answer is_false(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::boolean) && !value.truth();
+}
+Answer integer(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::integer);
+}
+Answer real(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::real); }
+Answer number(Evaluator *, const Value &value, const Arguments &) { return value.is_number(); }
+Answer string(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::string); }
+Answer mapping(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::dict); }
+Answer iterable(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::dict) ||
+           value.is(Kind::sequence) || value.is(Kind::loop);
+}
+Answer sequence(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::dict) ||
+           (value.is(Kind::sequence) && value.sequence().indexed());
+}
+Answer callable(Evaluator *, const Value &value, const Arguments &) {
+    return value.is(Kind::callable) || value.is(Kind::undefined);
+}
+
+Answer equal_to(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("equalto", arguments));
+    return evaluator->compare(Comparison::equal, value, other);
+}
+Answer not_equal_to(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("ne", arguments));
+    return evaluator->compare(Comparison::not_equal, value, other);
+}
+Answer less(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("lt", arguments));
+    return evaluator->compare(Comparison::less, value, other);
+}
+Answer less_equal(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("le", arguments));
+    return evaluator->compare(Comparison::less_equal, value, other);
+}
+Answer greater(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("gt", arguments));
+    return evaluator->compare(Comparison::greater, value, other);
+}
+Answer greater_equal(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("ge", arguments));
+    return evaluator->compare(Comparison::greater_equal, value, other);
+}
+Answer in(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("in", arguments));
+    return evaluator->contains(other, value);
+}
+
+// The rest of a division, as Python has it.
+Answer divides(Evaluator *evaluator, const Value &value, const Value &by, int64_t rest) {
+    ASSIGN_OR_RETURN(const Value left, evaluator->binary(Operation::modulo, value, by));
+    return equal(left, Value::integer(rest));
+}
+Answer odd(Evaluator *evaluator, const Value &value, const Arguments &) {
+    return divides(evaluator, value, Value::integer(2), 1);
+}
+Answer even(Evaluator *evaluator, const Value &value, const Arguments &) {
+    return divides(evaluator, value, Value::integer(2), 0);
+}
+Answer divisible(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value by, one_argument("divisibleby", arguments));
+    return divides(evaluator, value, by, 0);
+}
+
+struct Test {
+    std::string_view name;
+    Answer (*holds)(Evaluator *, const Value &, const Arguments &);
+    bool takes_one = false; // an argument
+};
+
+constexpr Test tests[] = {
+    {"!=", not_equal_to, true},
+    {"<", less, true},
+    {"<=", less_equal, true},
+    {"==", equal_to, true},
+    {">", greater, true},
+    {">=", greater_equal, true},
+    {"boolean", boolean},
+    {"callable", callable},
+    {"defined", defined},
+    {"divisibleby", divisible, true},
+    {"eq", equal_to, true},
+    {"equalto", equal_to, true},
+    {"even", even},
+    {"false", is_false},
+    {"float", real},
+    {"ge", greater_equal, true},
+    {"greaterthan", greater, true},
+    {"gt", greater, true},
+    {"in", in, true},
+    {"integer", integer},
+    {"iterable", iterable},
+    {"le", less_equal, true},
+    {"lessthan", less, true},
+    {"lt", less, true},
+    {"mapping", mapping},
+    {"ne", not_equal_to, true},
+    {"none", none},
+    {"number", number},
+    {"odd", odd},
+    {"sequence", sequence},
+    {"string", string},
+    {"true", is_true},
+    {"undefined", undefined},
+};
+
+} // namespace
+
+int32_t find_test(std::string_view name) {
+    const auto found = std::find_if(std::begin(tests), std::end(tests),
+                                    [&](const Test &test) { return test.name == name; });
+    return found == std::end(tests) ? -1 : static_cast<int32_t>(found - std::begin(tests));
+}
+
+Result<bool> apply_test(Evaluator *evaluator, int32_t test, const Value &value,
+                        const CallArguments &arguments) {
+    const Test &entry = tests[test];
+    if (!entry.takes_one) RETURN_IF_ERROR(Parameters::bind(entry.name, arguments, {}).status());
+    return entry.holds(evaluator, value, arguments);
+}
+
+} // namespace batchllm::jinja

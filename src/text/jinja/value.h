@@ -1,0 +1,239 @@
+// The values that a template computes with: Python's, as far as templates can tell.
+//
+// A Value is small and copied freely. What it points to (text, lists, dictionaries) belongs to the
+// rendering's Heap or to the document that was rendered, and does not change, namespaces aside: lists
+// and dictionaries are read-only, as in jinja2's immutable sandbox.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm::jinja {
+
+class Value;
+class Heap;
+
+enum class Kind : uint8_t {
+    undefined,
+    none,
+    boolean,
+    integer,
+    real,
+    string,
+    sequence,
+    dict,
+    name_space,
+    loop,
+    callable,
+};
+
+// What Python calls the type: it decides about len(), indices, truth and printing.
+enum class SequenceType : uint8_t {
+    list,
+    tuple,
+    range,
+    generator, // can be read once; always true
+    reversed,  // likewise
+    dict_items,
+    dict_keys,
+    dict_values,
+};
+
+struct Sequence;
+struct Dict;
+struct Namespace;
+struct Loop;
+struct Callable;
+
+class Value {
+  public:
+    Value() : kind_(Kind::undefined) { text_ = {"", 0}; }
+    // name: what error messages say is undefined; it outlives the value.
+    static Value undefined(std::string_view name) { return Value(Kind::undefined, name); }
+    static Value none() { return Value(Kind::none, {}); }
+    static Value boolean(bool value) {
+        Value made(Kind::boolean, {});
+        made.integer_ = value ? 1 : 0;
+        return made;
+    }
+    static Value integer(int64_t value) {
+        Value made(Kind::integer, {});
+        made.integer_ = value;
+        return made;
+    }
+    static Value real(double value) {
+        Value made(Kind::real, {});
+        made.real_ = value;
+        return made;
+    }
+    // UTF-8 that outlives the value.
+    static Value string(std::string_view text) { return Value(Kind::string, text); }
+    explicit Value(Sequence *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
+    explicit Value(const Dict *dict) : kind_(Kind::dict) { dict_ = dict; }
+    explicit Value(Namespace *name_space) : kind_(Kind::name_space) { namespace_ = name_space; }
+    explicit Value(Loop *loop) : kind_(Kind::loop) { loop_ = loop; }
+    explicit Value(const Callable *callable) : kind_(Kind::callable) { callable_ = callable; }
+
+    Kind kind() const { return kind_; }
+    bool is(Kind kind) const { return kind_ == kind; }
+    bool is_sequence(SequenceType type) const;
+    bool is_integral() const { return is(Kind::integer) || is(Kind::boolean); } // Python's int
+    bool is_number() const { return is_integral() || is(Kind::real); }
+
+    // Each for a value of that kind alone.
+    std::string_view text() const { return {text_.data, text_.size}; } // undefined: its name
+    int64_t integer() const { return integer_; }                       // booleans: 0 or 1
+    double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
+    Sequence &sequence() const { return *sequence_; }
+    const Dict &dict() const { return *dict_; }
+    Namespace &name_space() const { return *namespace_; }
+    Loop &loop() const { return *loop_; }
+    const Callable &callable() const { return *callable_; }
+
+    // bool(value).
+    bool truth() const;
+    // Levels of lists and dictionaries below it, itself included; 0 for anything else.
+    int32_t depth() const;
+    // "str", "int", "Undefined", ...: Python's name of the type.
+    const char *type_name() const;
+
+  private:
+    Value(Kind kind, std::string_view text) : kind_(kind) { text_ = {text.data(), text.size()}; }
+
+    struct Text {
+        const char *data;
+        size_t size;
+    };
+    Kind kind_;
+    union {
+        Text text_;
+        int64_t integer_;
+        double real_;
+        Sequence *sequence_;
+        const Dict *dict_;
+        Namespace *namespace_;
+        Loop *loop_;
+        const Callable *callable_;
+    };
+};
+
+struct Object {
+    virtual ~Object() = default;
+};
+
+struct Sequence : Object {
+    SequenceType type = SequenceType::list;
+    int32_t depth = 1;
+    size_t taken = 0; // of a generator: items that have been read
+    Status failure;   // of a generator: what reading beyond its items comes to
+    std::vector<Value> items;
+
+    bool read_once() const {
+        return type == SequenceType::generator || type == SequenceType::reversed;
+    }
+    // Whether it has indices and a length, and whether it has a length.
+    bool indexed() const {
+        return type == SequenceType::list || type == SequenceType::tuple ||
+               type == SequenceType::range;
+    }
+};
+
+struct Dict : Object {
+    int32_t depth = 1;
+    std::vector<std::pair<Value, Value>> items;         // in order of insertion; keys differ
+    std::unordered_map<std::string_view, size_t> index; // of string keys, when there are many
+
+    const Value *find(std::string_view key) const;
+    const Value *find(const Value &key) const;
+    // Replaces the value of an equal key. Keys are hashable: see hashable().
+    void set(const Value &key, const Value &value);
+};
+
+struct Namespace : Object {
+    std::vector<std::pair<std::string_view, Value>> items;
+    Value *find(std::string_view key);
+};
+
+struct MacroNode;
+struct Scope;
+struct Statement;
+
+// The variable `loop`. Items are taken one ahead of the body at most, as a condition may look at what
+// the body changes, unless the template asks for the length. Emptied when the loop has ended.
+struct Loop : Object {
+    const Statement *statement = nullptr;
+    Scope *outer = nullptr;
+    const std::vector<Value> *source = nullptr; // `own`, or what a list holds
+    std::vector<Value> own;
+    std::vector<Value> passed; // items of the source that the condition let pass, if there is one
+    size_t source_at = 0;
+    size_t index = 0; // of the item at hand
+    bool ended = false;
+    bool asked_changed = false;
+    std::vector<Value> changed; // what loop.changed() was last given
+
+    const Value &item(size_t at) const; // that was taken
+};
+
+// The names of a block that has its own, and the block around it.
+struct Scope : Object {
+    Scope *parent = nullptr;
+    std::vector<std::pair<std::string_view, Value>> names;
+    bool kept = false; // a macro refers to it
+
+    const Value *find(std::string_view name) const;
+    void set(std::string_view name, const Value &value); // in this scope
+};
+
+// A macro, a function of the environment, or a method with the value that it is called on.
+struct Callable : Object {
+    enum class Type : uint8_t { macro, function, method } type = Type::function;
+    const MacroNode *macro = nullptr;
+    Scope *scope = nullptr; // where the macro was defined
+    std::string_view name;
+    Value self;
+};
+
+// Owns what a rendering makes, and bounds it: nothing is given back before the rendering ends.
+class Heap {
+  public:
+    explicit Heap(size_t most_bytes) : left_(most_bytes) {}
+
+    // Whether so many bytes may still be made; counts nothing.
+    Status room_for(size_t bytes) const;
+    Result<Value> string(std::string text);
+    Result<Value> sequence(SequenceType type, std::vector<Value> items);
+    Result<Value> dict(std::unique_ptr<Dict> dict);
+    template <typename T> Result<T *> make() {
+        RETURN_IF_ERROR(take(sizeof(T) + 32));
+        objects_.push_back(std::make_unique<T>());
+        return static_cast<T *>(objects_.back().get());
+    }
+
+    // Values nested deeper than this are refused, so that walking through one needs a bounded stack.
+    static constexpr int32_t most_depth = 200;
+
+  private:
+    struct Text : Object {
+        std::string text;
+    };
+    Status take(size_t bytes);
+
+    size_t left_;
+    std::vector<std::unique_ptr<Object>> objects_;
+};
+
+// a == b, as Python has it. The depth of both is bounded.
+bool equal(const Value &a, const Value &b);
+
+// Whether the value can be the key of a dictionary. Tuples can when they hold no lists or tuples.
+bool hashable(const Value &value);
+
+} // namespace batchllm::jinja

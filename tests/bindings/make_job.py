@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Writes the job that every binding runs: rows of text with prefixes shared by a few, many and no rows, a fifth of them
+sampled. Usage: make_job.py ROWS OUTPUT.jsonl
+
+Lines have "id" (the line's number, from 1), "prompt", "max_tokens" and, where sampled, "temperature" and "seed". A runner
+takes MODEL_DIRECTORY, INPUT.jsonl and OUTPUT, and writes a line a row, in the order of the input: the generated token
+ids, parted by spaces. It gives rows their ids as tags, as the program does, since a row's tag is in its random numbers.
+"""
+
+import json
+import random
+import sys
+
+WORDS = "river stone lamp winter copper cloud märz tide über garden seven north glass paper orange".split()
+
+
+def job(rows, seed=1):
+    draw = random.Random(seed)
+    documents = [" ".join(draw.choices(WORDS, k=draw.randrange(5, 25))) for _ in range(max(1, rows // 12))]
+    for i in range(rows):
+        # The first document has many rows; every seventh row shares nothing.
+        document = documents[0] if i % 3 == 0 else draw.choice(documents)
+        own = " ".join(draw.choices(WORDS, k=draw.randrange(1, 8)))
+        row = {"id": i + 1, "prompt": f"{i} {own}" if i % 7 == 0 else f"{document}. {own} {i % 50}?",
+               "max_tokens": draw.randrange(1, 13)}
+        if i % 5 == 0:
+            row["temperature"] = 0.8
+            row["seed"] = draw.randrange(1 << 31)
+        yield row
+
+
+if __name__ == "__main__":
+    with open(sys.argv[2], "w", encoding="utf-8") as out:
+        for line in job(int(sys.argv[1])):
+            out.write(json.dumps(line, ensure_ascii=False) + "\n")

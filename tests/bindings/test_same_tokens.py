@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""One job gives the same tokens through everything that can run it.
+
+Usage: test_same_tokens.py ROWS NAME=COMMAND.. with each command's words parted by '|'. It is called with a model
+directory (BATCHLLM_TEXT_MODEL), the job and a file for the tokens, as make_job.py says.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    rows, runners = sys.argv[1], [runner.split("=", 1) for runner in sys.argv[2:]]
+    here = pathlib.Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory() as folder:
+        job = pathlib.Path(folder) / "job.jsonl"
+        subprocess.run([sys.executable, here / "make_job.py", rows, job], check=True)
+        outputs = {}
+        for name, command in runners:
+            output = pathlib.Path(folder) / name
+            subprocess.run([*command.split("|"), os.environ["BATCHLLM_TEXT_MODEL"], job, output], check=True)
+            outputs[name] = output.read_text().splitlines()
+    reference_name, reference = next(iter(outputs.items()))
+    assert len(reference) == int(rows) and all(reference), f"{reference_name}: a row without tokens"
+    assert len(set(reference)) > int(rows) // 4, "the rows hardly differ: the test would see nothing"
+    for name, found in outputs.items():
+        assert len(found) == len(reference), f"{name}: {len(found)} rows"
+        wrong = [i for i, (mine, other) in enumerate(zip(found, reference)) if mine != other]
+        assert not wrong, f"{name}: {len(wrong)} rows differ from {reference_name}'s, the first is {wrong[0]}:\n" \
+            f"  {found[wrong[0]]}\n  {reference[wrong[0]]}"
+    print(f"{rows} rows, {sum(len(row.split()) for row in reference)} tokens, the same through {', '.join(outputs)}")
+
+
+main()

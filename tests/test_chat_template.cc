@@ -1,0 +1,317 @@
+// Chat templates: the golden data of tests/text/chat, the files of a model directory, and the bounds that a hostile
+// template meets.
+#include "text/chat_template.h"
+
+#include <cstdarg>
+#include <cstddef>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <setjmp.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "base/file.h"
+#include "text/jinja/template.h"
+
+using namespace batchllm;
+
+namespace {
+
+const char one_message[] = R"([{"role": "user", "content": "Hi"}])";
+
+struct Rendered {
+    Status status;
+    std::string text;
+};
+
+Rendered render(const ChatTemplate &made, const std::string &conversation) {
+    Rendered out;
+    out.text = "kept";
+    out.status = made.render(conversation, {}, &out.text);
+    if (out.text.substr(0, 4) != "kept") out.text = "lost";
+    out.text.erase(0, 4);
+    return out;
+}
+
+Rendered render(const std::string &source, const std::string &conversation = one_message) {
+    return render(*ChatTemplate::from_source("file", source, {{"bos_token", "<s>"}}), conversation);
+}
+
+// Whether rendering fails with ROW_TEMPLATE and a text that holds this.
+bool fails_with(const std::string &source, const std::string &words,
+                const std::string &conversation = one_message) {
+    const Rendered rendered = render(source, conversation);
+    const bool named = rendered.status.message().find(words) != std::string::npos;
+    if (!named)
+        print_message("%s\n%s\n", source.substr(0, 200).c_str(), rendered.status.message().c_str());
+    return rendered.status.code() == BATCHLLM_ERROR_ROW_TEMPLATE && named && rendered.text.empty();
+}
+
+std::string repeated(const std::string &part, int times) {
+    std::string out;
+    for (int i = 0; i < times; ++i) out += part;
+    return out;
+}
+
+// ---- Against transformers ----
+
+int check_golden() {
+    int failures = 0, texts = 0, refusals = 0;
+    std::map<std::string, std::unique_ptr<const ChatTemplate>> templates;
+    std::ifstream lines("text/chat/golden.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+        const auto document = JsonDocument::parse(line, "golden.jsonl", BATCHLLM_ERROR_IO);
+        if (!document.ok()) return 1;
+        const JsonValue root = document->root();
+        const std::string name = root.at("template")->string().value();
+        auto &made = templates[name];
+        if (made == nullptr) {
+            made = ChatTemplate::from_source(
+                name, read_file("text/chat/" + name + ".jinja", 1 << 20).value(),
+                {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}});
+        }
+        std::string text;
+        const Status status =
+            made->render(root.at("conversation")->string().value(),
+                         {.add_generation_prompt = root.at("prompt")->boolean().value()}, &text);
+        const auto wanted = root.find("text");
+        const bool good = wanted.has_value()
+                              ? status.ok() && text == wanted->string().value()
+                              : status.code() == BATCHLLM_ERROR_ROW_TEMPLATE && text.empty();
+        (wanted.has_value() ? texts : refusals) += 1;
+        if (good) continue;
+        ++failures;
+        print_message("%s\n%s\n%s\n", line.substr(0, 500).c_str(), status.message().c_str(),
+                      text.c_str());
+    }
+    if (texts < 150 || refusals < 20) return 1; // the file is there, and is what it was
+    return failures;
+}
+
+void templates_render_as_transformers_renders_them(void **) { assert_int_equal(check_golden(), 0); }
+
+// ---- Bounds ----
+
+int check_bounds() {
+    int failures = 0;
+    const auto check = [&](const std::string &source, const char *words) {
+        if (!fails_with(source, words)) ++failures;
+    };
+    // Work.
+    check("{% set r = range(9999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+          "steps");
+    check("{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}", "nest too deeply");
+    check("{% set s = 'ab' * 1000000 %}{% for a in range(99999) %}{{ 'x' in s }}{% endfor %}",
+          "steps");
+    // Memory.
+    check("{{ 'a' * 100000000000 }}", "more text");
+    check("{{ [1] * 100000000000 }}", "more text");
+    check("{% set ns = namespace(s='ab') %}{% for a in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
+          "endfor %}",
+          "more text");
+    check("{% set ns = namespace(s=[1]) %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
+          "endfor %}",
+          "");
+    check("{{ ('a' * 9999999) | replace('a', 'b' * 9999) }}", "more text");
+    check("{{ ('a\n' * 999999) | indent(9999) }}", "more text");
+    check("{{ range(100001) }}", "range has more than");
+    // Depth of values, which would make exponential work of printing or comparing them.
+    check("{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% "
+          "endfor %}",
+          "nested deeper");
+    check("{% set ns = namespace(s=[1]) %}{% for a in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% "
+          "endfor %}{{ ns.s | tojson }}",
+          "steps");
+    check("{% set ns = namespace(s=[1], t=[1]) %}{% for a in range(99) %}{% set ns.s = [ns.s, "
+          "ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}"
+          "{{ ns.s == ns.t }}",
+          "steps");
+    // Output.
+    check("{% set s = 'ab' * 1000000 %}{% for a in range(999) %}{{ s }}{% endfor %}",
+          "prints more than");
+    // Nesting of the template itself.
+    check("{{ " + repeated("(", 5000) + "1" + repeated(")", 5000) + " }}", "nested too deeply");
+    check("{{ " + repeated("not ", 5000) + "1 }}", "nested too deeply");
+    check("{{ " + repeated("-", 5000) + "1 }}", "nested too deeply");
+    check("{{ 1" + repeated(" + 1", 5000) + " }}", "nested too deeply");
+    check("{{ x" + repeated(".a", 5000) + " }}", "nested too deeply");
+    check(repeated("{% if 1 %}", 5000) + repeated("{% endif %}", 5000), "nested too deeply");
+    check("{% set " + repeated("(", 5000) + "a" + repeated(")", 5000) + " = 1 %}",
+          "nested too deeply");
+    // Depth of what is given.
+    const std::string deep = repeated("[", 300) + repeated("]", 300);
+    if (!fails_with("x", "nested deeper",
+                    R"([{"role": "user", "content": "x", "extra": )" + deep + "}]"))
+        ++failures;
+    return failures;
+}
+
+void a_hostile_template_meets_a_bound(void **) { assert_int_equal(check_bounds(), 0); }
+
+// ---- Refusals ----
+
+int check_refusals() {
+    int failures = 0;
+    const auto check = [&](const std::string &source, const char *words) {
+        if (!fails_with(source, words)) ++failures;
+    };
+    check("a\nb {{ x | pprint }}",
+          "file: chat template \"default\": line 2: not supported: filter 'pprint'");
+    check("\n\n{{ x is sameas y }}", "line 3: not supported: test 'sameas'");
+    check("{% include 'x' %}", "line 1: not supported: tag 'include'");
+    check("{{ x.encode('utf8') }}", "not supported: method 'encode'");
+    check("{{ cycler(1) }}", "not supported: 'cycler'");
+    check("{{ x | map('pprint') }}", "not supported: filter 'pprint'");
+    check("{% for a in b recursive %}{% endfor %}", "recursive");
+    check("{{ (x | safe) ~ 'a' }}", "'safe'");
+    check("{{ f(*x) }}", "'*'");
+    check("{{ '%s' % 1 }}", "line 1: formatting");
+    check("{{ x", "a tag has no end");
+    check("{% if x %}", "the template ends without 'endif'");
+    check("{% break %}", "outside of a loop");
+    check("{# x", "comment");
+    check("{{ ] }}", "unexpected ']'");
+    check("\n{{ raise_exception('Roles: ' ~ messages[0].role) }}",
+          "chat template: line 2: the template refuses: Roles: user");
+    check("{{ x.y }}", "'x' is undefined");
+    check("{{ messages.append(1) }}", "'append' is undefined");
+    return failures;
+}
+
+void what_is_not_supported_is_refused_by_name_and_line(void **) {
+    assert_int_equal(check_refusals(), 0);
+}
+
+// ---- Conversations ----
+
+int check_conversations() {
+    int failures = 0;
+    const std::string source =
+        "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ tools is none }}";
+    const auto bad = [&](const std::string &conversation, const char *words) {
+        if (!fails_with(source, words, conversation)) ++failures;
+    };
+    bad("[", "not valid JSON");
+    bad("3", "must be a list of messages");
+    bad("[]", "at least one message");
+    bad("{}", "\"messages\" is missing");
+    bad(R"([{"content": "x"}])", "role");
+    bad(R"([{"role": "user", "content": 1}])", "\"[0].content\" is 1");
+    bad(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
+        "only parts of type \"text\"");
+    bad(R"([{"role": "user", "role": "user", "content": "x"}])", "stands twice");
+    bad(R"({"messages": [{"role": "user", "content": "x"}], "tool": 1})", "\"tool\"");
+    bad(R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tools": []}})",
+        "beside");
+    bad(R"({"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": true, "continue_final_message": true})",
+        "exclude each other");
+    bad(R"({"messages": [{"role": "user", "content": 18446744073709551615}]})", "content");
+    bad(R"({"messages": [{"role": "user", "content": "x", "n": 18446744073709551615}]})",
+        "beyond 64 bits");
+    const auto good = [&](const std::string &conversation, const std::string &text) {
+        const Rendered rendered = render(source, conversation);
+        if (rendered.status.ok() && rendered.text == text) return;
+        ++failures;
+        print_message("%s\n%s %s\n", conversation.c_str(), rendered.text.c_str(),
+                      rendered.status.message().c_str());
+    };
+    good(R"([{"role": "user", "content": "a\u00e9"}])", "user:a\u00e9;True");
+    good(
+        R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])",
+        "user:a\nb;True");
+    good(R"({"tools": [], "messages": [{"role": "assistant", "content": null}]})",
+         "assistant:;False");
+    good(
+        R"({"messages": [{"role": "assistant", "content": "Once "}], "continue_final_message": true})",
+        "assistant:Once ");
+    if (render(source, "[{\"role\": \"user\", \"content\": \"\xff\"}]").status.code() !=
+        BATCHLLM_ERROR_ROW_INVALID_UTF8)
+        ++failures;
+    if (render(source, R"([{"role": "user", "content": "\ud800"}])").status.ok()) ++failures;
+    // A template that looks at the parts gets them.
+    const Rendered parts = render(
+        "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}",
+        R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
+    if (parts.text != "<a><b>") ++failures;
+    return failures;
+}
+
+void conversations_are_checked(void **) { assert_int_equal(check_conversations(), 0); }
+
+void dates_are_those_of_the_call(void **) {
+    std::tm day{};
+    day.tm_year = 126;
+    day.tm_mon = 10;
+    day.tm_mday = 9;
+    const auto made = ChatTemplate::from_source("file", "{{ strftime_now('%d %b %Y') }}", {});
+    std::string text;
+    assert_true(made->render(one_message, {true, nullptr, day}, &text).ok());
+    assert_string_equal(text.c_str(), "09 Nov 2026");
+    assert_true(fails_with("{{ strftime_now('%Q') }}", "format"));
+}
+
+// ---- Files ----
+
+struct Directory {
+    Directory() {
+        char name[] = "/tmp/batchllm-chat-XXXXXX";
+        path = mkdtemp(name);
+    }
+    ~Directory() { (void)!std::system(("rm -r " + path).c_str()); }
+    void write(const std::string &name, const std::string &text) const {
+        (void)write_file(path + "/" + name, text).ok();
+    }
+    Rendered render(const std::string &conversation = one_message) const {
+        return ::render(*ChatTemplate::load(path), conversation);
+    }
+    std::string path;
+};
+
+int check_files() {
+    const Directory model;
+    if (model.render().status.message().find("tokenizer_config.json") == std::string::npos)
+        return 1;
+    model.write("chat_template.json", R"({"chat_template": "json"})");
+    if (model.render().text != "json") return 2;
+    model.write("special_tokens_map.json",
+                R"({"bos_token": "<map>", "eos_token": {"content": "</map>"}})");
+    model.write(
+        "tokenizer_config.json",
+        R"({"bos_token": "<config>", "pad_token": {"content": "<pad>"}, "add_bos_token": true,)"
+        R"( "chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ add_bos_token }}"})");
+    if (model.render().text != "<map></map><pad>") return 3;
+    // With its added tokens the configuration is complete, and the map is not looked at.
+    model.write(
+        "tokenizer_config.json",
+        R"({"bos_token": "<config>", "added_tokens_decoder": {}, "chat_template": [)"
+        R"({"name": "default", "template": "{{ bos_token }}{{ eos_token }}"},)"
+        R"({"name": "tool_use", "template": "tools"}, {"name": "rag", "template": "{% bad"}]})");
+    if (model.render().text != "<config>") return 4;
+    if (model.render(R"({"messages": [{"role": "user", "content": "x"}], "tools": []})").text !=
+        "tools")
+        return 5;
+    model.write("chat_template.jinja", "jinja {{ bos_token }}\n");
+    if (model.render().text != "jinja <config>") return 6;
+    model.write("tokenizer_config.json", "{");
+    if (model.render().status.message().find("not valid JSON") == std::string::npos) return 7;
+    return 0;
+}
+
+void the_template_is_found_as_transformers_finds_it(void **) { assert_int_equal(check_files(), 0); }
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(templates_render_as_transformers_renders_them),
+        cmocka_unit_test(a_hostile_template_meets_a_bound),
+        cmocka_unit_test(what_is_not_supported_is_refused_by_name_and_line),
+        cmocka_unit_test(conversations_are_checked),
+        cmocka_unit_test(dates_are_those_of_the_call),
+        cmocka_unit_test(the_template_is_found_as_transformers_finds_it),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,116 @@
+// What the CUDA backend says of a machine that it cannot run on, and which kernels it takes where it can:
+// decided by what the driver tells, so no device is needed.
+#include <cstring>
+#include <string>
+
+#include "attention_family.h"
+#include "backend_options.h"
+#include "testing.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+DeviceFacts good() {
+    DeviceFacts facts;
+    facts.driver = 13000;
+    facts.count = 2;
+    facts.device = 1;
+    facts.name = "Some GPU";
+    facts.major = 8;
+    return facts;
+}
+
+void assert_refused(const DeviceFacts &facts, const char *text) {
+    const Status status = check_device(facts);
+    assert_int_equal(status.code(), BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
+    if (status.message().find(text) == std::string::npos) {
+        fail_msg("\"%s\" does not say \"%s\"", status.message().c_str(), text);
+    }
+}
+
+void devices_that_cannot_run_it_are_refused_by_name(void **) {
+    assert_true(check_device(good()).ok());
+    DeviceFacts facts = good();
+    facts.driver = 0;
+    assert_refused(facts, "no NVIDIA driver");
+    facts = good();
+    facts.driver = 12080;
+    assert_refused(facts, "CUDA up to 12.8, this library needs 13.0");
+    facts = good();
+    facts.counted = cudaErrorInsufficientDriver;
+    assert_refused(facts, "the driver knows");
+    facts = good();
+    facts.counted = cudaErrorNoDevice;
+    assert_refused(facts, "no device is visible");
+    facts = good();
+    facts.counted = cudaErrorSystemNotReady;
+    assert_refused(facts, cudaGetErrorString(cudaErrorSystemNotReady));
+    facts = good();
+    facts.device = 2;
+    assert_refused(facts, "device 2 of 2 is not there");
+    facts = good();
+    facts.asked = cudaErrorUnknown;
+    assert_refused(facts, "device 1: ");
+    facts = good();
+    facts.major = 7;
+    facts.minor = 5;
+    assert_refused(facts, "device 1 (Some GPU) has compute capability 7.5");
+}
+
+const char *name_of(const char *asked, int major, int minor) {
+    const AttentionFamily *family = find_attention(asked, major, minor);
+    return family != nullptr ? family->name : "none";
+}
+
+void devices_take_the_kernels_of_their_capability(void **) {
+    assert_string_equal(name_of("auto", 8, 0), "sm80");
+    assert_string_equal(name_of("auto", 8, 6), "sm80");
+    assert_string_equal(name_of("auto", 8, 9), "sm80");
+    assert_string_equal(name_of("auto", 9, 0), "sm90");
+    assert_string_equal(name_of("auto", 10, 0), "sm80"); // sm_90a's code runs on 9.0 alone
+    assert_string_equal(name_of("auto", 12, 1), "sm80");
+    assert_string_equal(name_of("sm80", 9, 0), "sm80");
+    assert_string_equal(name_of("sm80_small", 8, 6), "sm80_small");
+    assert_string_equal(name_of("sm90", 8, 0), "none");
+    assert_string_equal(name_of("sm90", 10, 0), "none");
+    assert_string_equal(name_of("auto", 7, 5), "none");
+    assert_string_equal(name_of("sm75", 9, 0), "none");
+    assert_string_equal(name_of("", 9, 0), "none");
+}
+
+void a_machine_without_a_driver_is_told(void **) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver != 0) skip();
+    const auto opened = open_device(0);
+    assert_false(opened.ok());
+    assert_int_equal(opened.status().code(), BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
+    assert_non_null(std::strstr(opened.status().message().c_str(), "no NVIDIA driver"));
+}
+
+void a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error(void **) {
+    assert_int_equal(check_cuda(cudaErrorMemoryAllocation, "x").code(),
+                     BATCHLLM_ERROR_OUT_OF_MEMORY);
+    for (const cudaError_t lost :
+         {cudaErrorIllegalAddress, cudaErrorECCUncorrectable, cudaErrorDevicesUnavailable}) {
+        const Status status = check_cuda(lost, "a step");
+        assert_int_equal(status.code(), BATCHLLM_ERROR_DEVICE);
+        assert_non_null(std::strstr(status.message().c_str(), cudaGetErrorString(lost)));
+        assert_non_null(std::strstr(status.message().c_str(), "a step"));
+    }
+    assert_true(check_cuda(cudaSuccess, "x").ok());
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
+        cmocka_unit_test(devices_take_the_kernels_of_their_capability),
+        cmocka_unit_test(a_machine_without_a_driver_is_told),
+        cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
