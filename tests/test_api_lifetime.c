@@ -69,7 +69,7 @@ static void engines_left_in_any_state_leave_nothing(void **state) {
     for (int64_t i = 0; i < cycles; ++i) cycle(i, &rows);
     const int64_t grown = resident_bytes() - before;
     free_rows(&rows);
-    if (watch_memory && grown > 8 << 20)
+    if (watch_memory && grown > 1 << 20)
         fail_msg("%lld cycles grew the process by %lld bytes", (long long)cycles, (long long)grown);
 }
 
@@ -95,7 +95,7 @@ static void tokenizers_and_their_columns_leave_nothing(void **state) {
         batchllm_column_free(back);
     }
     const int64_t grown = resident_bytes() - before;
-    if (watch_memory && grown > 8 << 20)
+    if (watch_memory && grown > 1 << 20)
         fail_msg("%lld tokenizers grew the process by %lld bytes", (long long)times,
                  (long long)grown);
 }
