@@ -8,6 +8,7 @@
 
 #include "cli/conversation_text.h"
 #include "cli/json_text.h"
+#include "cli/line_id.h"
 #include "cli/row_keys.h"
 #include "cli/row_parameters.h"
 
@@ -318,6 +319,15 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
                         " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
 }
 
+// Of a line that holds a number that cannot be read.
+void set_id_alone(std::string_view text, Row *row) {
+    const std::optional<LineId> found = find_line_id(text);
+    if (!found.has_value()) return;
+    if (found->batch) row->record.format = RowFormat::batch_unknown;
+    const std::string &id = found->batch ? found->custom_id : found->id;
+    row->record.id = id.empty() ? std::to_string(row->line) : id;
+}
+
 RowError json_error(simdjson::error_code code) {
     if (code == simdjson::UTF8_ERROR) {
         return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
@@ -346,6 +356,7 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     element root;
     const simdjson::error_code code =
         parser.parse(reinterpret_cast<const uint8_t *>(text.data()), text.size(), false).get(root);
+    if (code == simdjson::NUMBER_ERROR) set_id_alone(text, row);
     if (code != simdjson::SUCCESS) return json_error(code);
     object members;
     if (root.get(members) != simdjson::SUCCESS) return format_error("the line is not an object");

@@ -13,6 +13,7 @@
 #include "cli/api.h"
 #include "cli/conversation_text.h"
 #include "cli/json_text.h"
+#include "cli/line_id.h"
 #include "cli/line_reader.h"
 #include "cli/row_parameters.h"
 
@@ -47,6 +48,10 @@ class ItemReader {
             parser_
                 .parse(reinterpret_cast<const uint8_t *>(line.text.data()), line.text.size(), false)
                 .get(root);
+        if (code == simdjson::NUMBER_ERROR) {
+            const std::optional<LineId> found = find_line_id(line.text);
+            if (found.has_value()) item.id = found->id;
+        }
         if (code == simdjson::UTF8_ERROR) {
             item.error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8),
                           "the line is not valid UTF-8"};
