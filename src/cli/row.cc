@@ -70,9 +70,9 @@ RowError read_score(element value, Row *row) {
 }
 
 RowError unknown_key(std::string_view key, const char *where) {
-    std::string message = "unknown key " + quoted(key) + where;
+    std::string message = "unknown key " + in_quotes(key) + where;
     const std::string_view near = nearest_row_key(key);
-    if (!near.empty()) message += " (did you mean " + quoted(near) + "?)";
+    if (!near.empty()) message += " (did you mean " + in_quotes(near) + "?)";
     return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
                                   "\"_\", or run with --ignore-unknown-keys");
 }
@@ -84,7 +84,8 @@ RowError take_conversation(ConversationText *conversation, Row *row) {
         row->is_chat = true;
         row->text = conversation->json();
     } else if (!conversation->other_key().empty()) {
-        return format_error(quoted(conversation->other_key()) + " is given without \"messages\"");
+        return format_error(in_quotes(conversation->other_key()) +
+                            " is given without \"messages\"");
     }
     return {};
 }
@@ -315,7 +316,7 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
     if (failed(error)) return error;
     if (row->record.format == RowFormat::completions) return read_body(body, options, row);
     if (row->record.format == RowFormat::chat) return read_chat_body(body, options, row);
-    return format_error("url " + quoted(url) +
+    return format_error("url " + in_quotes(url) +
                         " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
 }
 

@@ -85,7 +85,7 @@ class ItemReader {
             } else if (!decode_ && conversation.take(key, value)) {
                 continue;
             } else if (key != "metadata" && !key.starts_with('_')) {
-                item->error = format_error("unknown key " + quoted(key));
+                item->error = format_error("unknown key " + in_quotes(key));
             }
         }
         if (!item->error.code.empty()) return;
@@ -95,7 +95,7 @@ class ItemReader {
         } else if (conversation.has_messages() || !conversation.other_key().empty()) {
             item->error = format_error("\"messages\" is given beside \"text\", or is missing");
         } else if (!found) {
-            item->error = format_error(quoted(wanted) + " is missing");
+            item->error = format_error(in_quotes(wanted) + " is missing");
         }
     }
     static bool read_text(simdjson::dom::element value, Item *item) {
