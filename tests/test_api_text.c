@@ -230,6 +230,43 @@ static void a_stop_string_ends_the_row_and_is_not_in_its_text(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+static void a_stop_string_that_only_the_end_of_the_text_completes_is_cut_too(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    /* The first byte of a character of three, which the end makes U+FFFD; then, as it is penalised
+       and its logit is the largest, the letter b. */
+    const int32_t bias_tokens[] = {0xe2, 'b'};
+    const float bias_values[] = {1000, 500};
+    const int32_t stop_token = 'b';
+    const char *const strings[] = {"\xef\xbf\xbd"};
+    batchllm_params params = params_of(1);
+    params.bias_tokens = bias_tokens;
+    params.bias_values = bias_values;
+    params.bias_count = 2;
+    assert_ok(batchllm_add_prompt(engine, "cut short", -1, 0, &params));
+    params.stop_strings = strings;
+    params.stop_string_count = 1;
+    assert_ok(batchllm_add_prompt(engine, "cut short", -1, 1, &params));
+    params.max_tokens = 2;
+    params.repetition_penalty = 10;
+    params.stop_tokens = &stop_token;
+    params.stop_token_count = 1;
+    assert_ok(batchllm_add_prompt(engine, "cut short", -1, 2, &params));
+    batchllm_results *results = run_all(engine);
+    const int64_t plain = result_of(results, 0, 0), length = result_of(results, 1, 0),
+                  token = result_of(results, 2, 0);
+    assert_int_equal(results->text_offsets[plain + 1] - results->text_offsets[plain], 3);
+    assert_memory_equal(results->text + results->text_offsets[plain], strings[0], 3);
+    assert_int_equal(results->finish_reasons[plain], BATCHLLM_FINISH_LENGTH);
+    assert_int_equal(results->text_offsets[length + 1] - results->text_offsets[length], 0);
+    assert_int_equal(results->finish_reasons[length], BATCHLLM_FINISH_STOP);
+    assert_int_equal(token_count(results, token), 2);
+    assert_int_equal(results->text_offsets[token + 1] - results->text_offsets[token], 0);
+    assert_int_equal(results->finish_reasons[token], BATCHLLM_FINISH_STOP);
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 static void scored_text_equals_its_scored_tokens(void **state) {
     (void)state;
     batchllm_engine *engine = text_engine("cpu");
@@ -387,6 +424,7 @@ int main(void) {
         cmocka_unit_test(text_and_its_tokens_give_the_same_result),
         cmocka_unit_test(bad_text_rows_get_their_own_error),
         cmocka_unit_test(a_stop_string_ends_the_row_and_is_not_in_its_text),
+        cmocka_unit_test(a_stop_string_that_only_the_end_of_the_text_completes_is_cut_too),
         cmocka_unit_test(scored_text_equals_its_scored_tokens),
         cmocka_unit_test(a_saved_plan_is_used_again_and_refused_with_another_tokenizer),
     };

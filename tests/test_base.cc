@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 
@@ -94,12 +95,35 @@ void printable_text_drives_no_terminal(void **) {
     assert_string_equal(printable("abcdef", 3).c_str(), "abc...");
 }
 
+void optional_members_and_unknown_keys_are_told_apart(void **) {
+    const auto parsed = JsonDocument::parse(R"({"a":{"on":true,"no":null,"x\n":1}})", "FILE",
+                                            BATCHLLM_ERROR_MODEL_FORMAT);
+    assert_true(parsed.ok());
+    const JsonValue a = parsed->root().at("a").value();
+    assert_true(a.given("on").has_value());
+    assert_false(a.given("no").has_value());
+    assert_false(a.given("none").has_value());
+    assert_true(a.boolean("on").value());
+    assert_true(a.boolean_or("on", false).value());
+    assert_true(a.boolean_or("no", true).value());
+    assert_false(a.boolean_or("none", false).value());
+    assert_int_equal(a.boolean("no").status().code(), BATCHLLM_ERROR_MODEL_FORMAT);
+    assert_int_equal(a.boolean_or("x\n", true).status().code(), BATCHLLM_ERROR_MODEL_FORMAT);
+    assert_string_equal(a.string("none").status().message().c_str(), "FILE: \"a.none\" is missing");
+    assert_true(a.only_keys({"on", "no", "x\n"}).ok());
+    const Status unknown = a.only_keys({"on", "no"});
+    assert_int_equal(unknown.code(), BATCHLLM_ERROR_UNSUPPORTED);
+    assert_string_equal(unknown.message().c_str(), "FILE: \"a.x?\" is 1: the key is not known");
+    assert_false(a.at("on")->only_keys({}).ok());
+}
+
 } // namespace
 } // namespace batchllm
 
 int main() {
     using namespace batchllm;
     const CMUnitTest tests[] = {
+        cmocka_unit_test(optional_members_and_unknown_keys_are_told_apart),
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
         cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),

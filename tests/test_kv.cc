@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <vector>
 
 extern "C" {
@@ -56,6 +57,25 @@ void every_page_is_given_out_once(void **) {
     assert_int_equal(empty, 0);
     assert_int_equal(pool.free(), 100);
     assert_int_equal(pool.peak(), 100);
+}
+
+void a_pool_takes_memory_for_the_pages_that_are_used(void **) {
+    // A list of all of them would be 10 GB.
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    PagePool pool(INT32_MAX, 16);
+    PageTable table;
+    bool taken = true;
+    for (int32_t i = 0; i < 1000; ++i) taken &= pool.take(&table);
+    const int64_t used = pool.used(), empty = pool.free();
+    pool.give(&table);
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(taken);
+    assert_int_equal(used, 1000);
+    assert_int_equal(empty, INT32_MAX - 1000);
+    assert_int_equal(pool.free(), INT32_MAX);
+    assert_int_equal(pool.peak(), 1000);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64 * 1024); // KiB
 }
 
 void giving_a_page_twice_is_refused(void **) {
@@ -280,6 +300,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(pages_fill_up_before_a_new_one_is_needed),
         cmocka_unit_test(every_page_is_given_out_once),
+        cmocka_unit_test(a_pool_takes_memory_for_the_pages_that_are_used),
         cmocka_unit_test(giving_a_page_twice_is_refused),
         cmocka_unit_test(random_taking_and_giving_keeps_count),
         cmocka_unit_test(a_prefix_goes_with_its_last_user),

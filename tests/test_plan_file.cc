@@ -281,6 +281,61 @@ void a_file_that_declares_too_much_is_refused_before_memory_is_taken(void **) {
     }
 }
 
+std::string section(uint32_t id, const std::string &content) {
+    std::string out;
+    ByteWriter bytes(out);
+    bytes.fixed(id);
+    bytes.fixed(uint64_t{content.size()});
+    return out + content;
+}
+
+// Rows that are one token longer than a prefix which all of them share; `padding` bytes behind.
+std::string shared_rows(uint64_t rows, uint64_t prefix, size_t padding) {
+    std::string options, lengths, prefixes, groups, places;
+    ByteWriter writer(options);
+    for (const int x : {1, 1, 0, 16}) writer.varint(static_cast<uint64_t>(x));
+    writer.fixed(uint64_t{5});
+    for (const uint64_t count : {rows, uint64_t{1}, uint64_t{1}}) writer.varint(count);
+    for (uint64_t i = 0; i < rows; ++i) {
+        ByteWriter(lengths).varint(prefix + 1);
+        ByteWriter(places).varint(zigzag(1));
+    }
+    for (const uint64_t x : {uint64_t{0}, prefix, uint64_t{0}}) ByteWriter(prefixes).varint(x);
+    ByteWriter(groups).varint(zigzag(1) + 1);
+    ByteWriter(groups).varint(rows);
+    return section(1, options) + section(2, std::string(rows * 8, '\1')) + section(3, lengths) +
+           section(4, prefixes) + section(5, groups) + section(6, places) +
+           section(7, std::string(prefix + rows, '\0')) + section(8, std::string(padding, 'x'));
+}
+
+void a_large_file_may_not_ask_for_more_than_16_gib(void **) {
+    // 16 MiB that do not compress: 1,024 times as much would pass.
+    std::mt19937_64 random = seeded();
+    std::string noise;
+    while (noise.size() < size_t{17} << 20) ByteWriter(noise).fixed(random());
+    const auto large = read_plan(bytes_of(file_of(noise, (uint64_t{1} << 34) + 1)));
+    assert_int_equal(large.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+    assert_non_null(strstr(large.status().message().c_str(), "over the 16 GiB"));
+
+    // 2^32 tokens and more in 6 MB. One such row is read as far as its fingerprint.
+    const std::string bomb = shared_rows(4096, uint64_t{1} << 20, size_t{5} << 20);
+    const auto unfolded = read_plan_sections(bytes_of(bomb), true);
+    assert_int_equal(unfolded.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
+    assert_non_null(strstr(unfolded.status().message().c_str(), "over the 16 GiB"));
+    const std::string small = shared_rows(2, uint64_t{1} << 10, size_t{1} << 10);
+    const auto read = read_plan_sections(bytes_of(small), true);
+    assert_non_null(strstr(read.status().message().c_str(), "fingerprint"));
+}
+
+void a_plan_too_large_to_be_read_is_not_written(void **) {
+    Plan plan;
+    plan.options.self_contained = true;
+    plan.lengths.assign(4, (1 << 30) + 1); // the tokens need not be there to be counted
+    const auto file = write_plan(plan);
+    assert_int_equal(file.status().code(), BATCHLLM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(file.status().message().c_str(), "without the tokens"));
+}
+
 void a_newer_format_and_other_files_are_named_as_such(void **) {
     const auto newer = read_plan(bytes_of(file_of("", 0, 2)));
     assert_non_null(strstr(newer.status().message().c_str(), "format version 2"));
@@ -340,6 +395,8 @@ int main() {
         cmocka_unit_test(flipped_cut_and_extended_files_are_refused),
         cmocka_unit_test(damaged_sections_are_refused_or_make_a_sound_plan),
         cmocka_unit_test(a_file_that_declares_too_much_is_refused_before_memory_is_taken),
+        cmocka_unit_test(a_large_file_may_not_ask_for_more_than_16_gib),
+        cmocka_unit_test(a_plan_too_large_to_be_read_is_not_written),
         cmocka_unit_test(a_newer_format_and_other_files_are_named_as_such),
         cmocka_unit_test(plans_that_shrink_a_thousandfold_can_be_read_back),
         cmocka_unit_test(a_plan_that_contradicts_itself_is_not_written),

@@ -180,7 +180,7 @@ void hostile_offsets_are_refused(void **) {
     must_refuse(one("\"F32\"", "[1]", "4", 4), "must be a list");
     must_refuse(one("\"F32\"", "[1]", "[-4,0]", 4), "data_offsets[0]");
     must_refuse(one("\"F32\"", "[1]", "[4,0]", 4), "data_offsets[1]");
-    must_refuse(one("\"F32\"", "[1]", "[0,5]", 4), "data_offsets[1]");
+    must_refuse(one("\"F32\"", "[1]", "[0,5]", 4), "5 bytes where type and shape need 4");
     must_refuse(one("\"F32\"", "[1]", "[0,18446744073709551615]", 4), "data_offsets[1]");
     must_refuse(one("\"F32\"", "[1]", "[0,4.0]", 4), "data_offsets[1]");
     must_refuse(one("\"F32\"", "[1]", "[0,3]", 4), "3 bytes where type and shape need 4");
@@ -211,6 +211,14 @@ void a_file_cut_anywhere_is_refused(void **) {
         must_refuse(whole.substr(0, length), "");
     }
     must_refuse(whole + "x", "of 7");
+    must_refuse(whole.substr(0, whole.size() - 1),
+                "\"a.data_offsets\" is [0,6]: the file is cut short: it holds 5 bytes of tensors");
+    // The first tensor in the header of those that are gone.
+    const std::string three = file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                                      R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},)"
+                                      R"("c":{"dtype":"U8","shape":[2],"data_offsets":[4,6]}})",
+                                      6);
+    must_refuse(three.substr(0, three.size() - 3), "\"b.data_offsets\" is [2,4]: the file is cut");
 }
 
 // ---- Model directories ---------------------------------------------------------------------------

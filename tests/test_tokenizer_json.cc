@@ -74,19 +74,21 @@ void the_smallest_file_loads(void **) {
 void what_is_no_json_object_is_refused(void **) {
     assert_true(malformed("", "not valid JSON"));
     assert_true(malformed("{", "not valid JSON"));
-    assert_true(malformed("[]", "not an object"));
+    assert_true(malformed("[]", "must be an object"));
     assert_true(malformed("{}", "\"model\" is missing"));
     assert_true(malformed(std::string(100000, '['), "not valid JSON"));
     assert_true(malformed("{\"model\": \"\xFF\"}", "not valid JSON"));
 }
 
 void a_key_given_twice_is_refused(void **) {
-    assert_true(malformed(file_of(kModel, R"("decoder":null,"decoder":null)"), "given twice"));
     assert_true(
-        malformed(file_of(R"({"vocab":{"a":0},"vocab":{"a":0},"merges":[]})"), "FILE: model"));
-    assert_true(malformed(file_of(R"({"vocab":{"a":0,"a":1},"merges":[]})"), "given twice"));
+        malformed(file_of(kModel, R"("decoder":null,"decoder":null)"), "\"decoder\" stands twice"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0},"vocab":{"a":0},"merges":[]})"),
+                          "\"model.vocab\" stands twice"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0,"a":1},"merges":[]})"),
+                          "\"model.vocab.a\" stands twice"));
     assert_true(malformed(file_of(kModel, added("4", "x", R"(,"special":true,"special":false)")),
-                          "added_tokens[0]"));
+                          "\"added_tokens[0].special\" stands twice"));
 }
 
 void ids_that_cannot_be_are_refused(void **) {
@@ -115,14 +117,17 @@ void merges_that_cannot_be_are_refused(void **) {
 }
 
 void wrong_types_are_refused(void **) {
-    assert_true(malformed(file_of("3"), "model: not an object"));
-    assert_true(malformed(file_of(R"({"vocab":[],"merges":[]})"), "model.vocab: not an object"));
-    assert_true(malformed(file_of(R"({"vocab":{"a":0}})"), "\"merges\" is missing"));
+    assert_true(malformed(file_of("3"), "\"model\" is 3: must be an object"));
+    assert_true(malformed(file_of(R"({"vocab":[],"merges":[]})"),
+                          "\"model.vocab\" is []: must be an object"));
+    assert_true(malformed(file_of(R"({"vocab":{"a":0}})"), "\"model.merges\" is missing"));
     assert_true(malformed(file_of(R"({"vocab":{"a":0},"merges":[],"fuse_unk":1})"), "fuse_unk"));
     assert_true(
         malformed(file_of(R"({"vocab":{"a":0},"merges":[],"unk_token":"u"})"), "unk_token"));
-    assert_true(malformed(file_of(kModel, R"("added_tokens":{})"), "added_tokens: not an array"));
-    assert_true(malformed(file_of(kModel, added("4", "x", "")), "\"special\" is missing"));
+    assert_true(malformed(file_of(kModel, R"("added_tokens":{})"),
+                          "\"added_tokens\" is an object: must be a list"));
+    assert_true(
+        malformed(file_of(kModel, added("4", "x", "")), "\"added_tokens[0].special\" is missing"));
     assert_true(malformed(file_of(kModel, added("4", "\\udc00")), "not valid JSON"));
     assert_true(malformed(file_of(kModel, R"("normalizer":"NFC")"), "normalizer"));
     assert_true(malformed(file_of(kModel, pre(R"({"type":"Metaspace","replacement":"ab"})")),
@@ -137,9 +142,10 @@ void wrong_types_are_refused(void **) {
 
 void what_is_not_supported_is_refused_by_name(void **) {
     assert_true(unsupported(file_of(R"({"type":"Unigram","vocab":[]})"), "Unigram"));
-    assert_true(
-        unsupported(file_of(kModel, R"("truncation":{"max_length":5})"), "FILE: truncation"));
-    assert_true(unsupported(file_of(kModel, R"("padding":{"pad_id":0})"), "FILE: padding"));
+    assert_true(unsupported(file_of(kModel, R"("truncation":{"max_length":5})"),
+                            "FILE: \"truncation\" is an object: would cut"));
+    assert_true(unsupported(file_of(kModel, R"("padding":{"pad_id":0})"),
+                            "FILE: \"padding\" is an object: would add"));
     assert_true(unsupported(file_of(kModel, R"("extra":1)"), "extra"));
     assert_true(unsupported(R"({"version":"2.0","model":)" + kModel + "}", "version"));
     assert_true(unsupported(file_of(kModel, R"("normalizer":{"type":"NFKC"})"), "NFKC"));
@@ -181,11 +187,12 @@ void a_template_that_cannot_be_is_refused(void **) {
     assert_true(Tokenizer::parse(
                     "FILE", with(bos + "," + text, R"("c":{"id":"c","ids":[3],"tokens":["c"]})"))
                     .ok());
-    assert_true(malformed(with(bos + "," + text, ""), "\"c\" is missing"));
+    assert_true(
+        malformed(with(bos + "," + text, ""), "\"post_processor.special_tokens.c\" is missing"));
     assert_true(malformed(with(bos, R"("c":{"id":"c","ids":[4],"tokens":["c"]})"),
                           "no token has the id 4"));
     assert_true(malformed(with(bos, R"("c":{"id":"c","ids":[-4],"tokens":["c"]})"), "ids[0]"));
-    assert_true(unsupported(with(R"({"Sequence":{"id":"B","type_id":0}})", ""), "sequence B"));
+    assert_true(unsupported(with(R"({"Sequence":{"id":"B","type_id":0}})", ""), "sequence \"B\""));
     assert_true(malformed(with("{}", ""), "single[0]"));
 }
 

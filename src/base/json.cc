@@ -63,7 +63,13 @@ std::string plain(double value) {
 
 } // namespace
 
-Status JsonValue::fail(const std::string &problem) const {
+Status JsonValue::fail(const std::string &problem) const { return refuse(source_->code, problem); }
+
+Status JsonValue::unsupported(const std::string &what) const {
+    return refuse(BATCHLLM_ERROR_UNSUPPORTED, what);
+}
+
+Status JsonValue::refuse(int32_t code, const std::string &problem) const {
     // Minifying walks the whole value: only scalars and what is short are shown.
     std::string shown;
     if (element_.is_object()) {
@@ -75,8 +81,8 @@ Status JsonValue::fail(const std::string &problem) const {
         shown = printable(simdjson::minify(element_));
     }
     const std::string name = path_.empty() ? "the document" : "\"" + path_ + "\"";
-    return error(source_->code, "%s: %s is %s: %s", source_->file.c_str(), name.c_str(),
-                 shown.c_str(), problem.c_str());
+    return error(code, "%s: %s is %s: %s", source_->file.c_str(), name.c_str(), shown.c_str(),
+                 problem.c_str());
 }
 
 JsonValue JsonValue::child(std::string_view key, element value) const {
@@ -113,6 +119,8 @@ Result<double> JsonValue::number(double least, double most) const {
 Result<std::string> JsonValue::string() const {
     std::string_view value;
     if (element_.get(value) != simdjson::SUCCESS) return fail("must be a string");
+    // The escape of half a character gets through the parser.
+    if (!simdjson::validate_utf8(value.data(), value.size())) return fail("must be valid Unicode");
     return std::string(value);
 }
 
@@ -149,6 +157,37 @@ Result<JsonValue> JsonValue::at(std::string_view key) const {
     std::string path = path_.empty() ? "" : path_ + ".";
     path += key;
     return error(source_->code, "%s: \"%s\" is missing", source_->file.c_str(), path.c_str());
+}
+
+std::optional<JsonValue> JsonValue::given(std::string_view key) const {
+    std::optional<JsonValue> value = find(key);
+    if (value.has_value() && value->is_null()) value.reset();
+    return value;
+}
+
+Result<std::string> JsonValue::string(std::string_view key) const {
+    ASSIGN_OR_RETURN(const JsonValue value, at(key));
+    return value.string();
+}
+
+Result<bool> JsonValue::boolean(std::string_view key) const {
+    ASSIGN_OR_RETURN(const JsonValue value, at(key));
+    return value.boolean();
+}
+
+Result<bool> JsonValue::boolean_or(std::string_view key, bool otherwise) const {
+    const std::optional<JsonValue> value = given(key);
+    return value.has_value() ? value->boolean() : Result<bool>(otherwise);
+}
+
+Status JsonValue::only_keys(std::initializer_list<std::string_view> known) const {
+    if (!element_.is_object()) return fail("must be an object");
+    for (const auto field : object_of(element_)) {
+        if (std::find(known.begin(), known.end(), field.key) == known.end()) {
+            return child(field.key, field.value).unsupported("the key is not known");
+        }
+    }
+    return {};
 }
 
 Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,

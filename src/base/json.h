@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ class JsonValue {
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
-    Result<std::string> string() const;
+    Result<std::string> string() const; // valid UTF-8
     Result<std::vector<JsonValue>> elements() const;
     Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
 
@@ -39,12 +40,21 @@ class JsonValue {
     // error when it is absent.
     std::optional<JsonValue> find(std::string_view key) const;
     Result<JsonValue> at(std::string_view key) const;
+    // Nothing when it is absent or null.
+    std::optional<JsonValue> given(std::string_view key) const;
+    // at(key) read as such; boolean_or: `otherwise` when it is not given.
+    Result<std::string> string(std::string_view key) const;
+    Result<bool> boolean(std::string_view key) const;
+    Result<bool> boolean_or(std::string_view key, bool otherwise) const;
+    // Refuses, as not supported and by name, a key of the object that is none of these.
+    Status only_keys(std::initializer_list<std::string_view> known) const;
 
     simdjson::dom::element raw() const { return element_; }
     const std::string &file() const { return source_->file; }
 
-    // "file: path is value: problem". The document's error code.
+    // "file: path is value: problem". The document's error code, and BATCHLLM_ERROR_UNSUPPORTED.
     Status fail(const std::string &problem) const;
+    Status unsupported(const std::string &what) const;
 
   private:
     friend class JsonDocument;
@@ -54,6 +64,7 @@ class JsonValue {
     };
     JsonValue(simdjson::dom::element element, const Source *source, std::string path)
         : element_(element), source_(source), path_(std::move(path)) {}
+    Status refuse(int32_t code, const std::string &problem) const;
     JsonValue child(std::string_view key, simdjson::dom::element element) const;
 
     simdjson::dom::element element_;

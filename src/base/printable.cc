@@ -23,4 +23,6 @@ std::string printable(std::string_view text, size_t limit) {
     return out;
 }
 
+std::string in_quotes(std::string_view text) { return '"' + printable(text) + '"'; }
+
 } // namespace batchllm

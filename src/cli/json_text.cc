@@ -5,8 +5,6 @@
 
 #include <simdjson.h>
 
-#include "base/printable.h"
-
 namespace batchllm::cli {
 namespace {
 
@@ -93,8 +91,6 @@ void append_json(std::string *out, std::string_view text) {
     }
     *out += '"';
 }
-
-std::string quoted(std::string_view text) { return '"' + printable(text) + '"'; }
 
 void append_json_integer(std::string *out, int64_t value) { append_number(out, value); }
 void append_json_integer(std::string *out, uint64_t value) { append_number(out, value); }

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace batchllm::cli {
 
 // Quoted and escaped. Bytes that are not UTF-8 become U+FFFD.
@@ -39,9 +41,6 @@ template <typename T> void append_json_list(std::string *out, std::span<const T>
     }
     *out += ']';
 }
-
-// "key": between quotation marks, printable, for error texts.
-std::string quoted(std::string_view text);
 
 // An object, key by key: JsonObject(&out).field("rows", 3).field("name", "x"); closed by close().
 class JsonObject {

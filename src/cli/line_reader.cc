@@ -36,7 +36,10 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (path == "-") {
         reader.fd_ = STDIN_FILENO;
     } else {
-        reader.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        // A named pipe is opened without its writer, who is waited for as for any bytes: with an eye
+        // on the flag.
+        reader.fd_ =
+            ::open(path.c_str(), O_RDONLY | O_CLOEXEC | (stop != nullptr ? O_NONBLOCK : 0));
         reader.owned_ = true;
     }
     struct stat info;
@@ -46,6 +49,7 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (S_ISDIR(info.st_mode)) {
         return error(BATCHLLM_ERROR_IO, "%s: is a directory", path.c_str());
     }
+    if (reader.owned_ && stop != nullptr) ::fcntl(reader.fd_, F_SETFL, 0);
     reader.regular_ = S_ISREG(info.st_mode);
     if (reader.regular_) reader.file_bytes_ = info.st_size;
     reader.reserve(2 * read_bytes);

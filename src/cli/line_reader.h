@@ -26,8 +26,8 @@ struct Line {
 
 class LineReader {
   public:
-    // "-" is stdin. stop: when set by another thread or a signal, a read that waits for a pipe
-    // gives up and next() reports the end; may be null.
+    // "-" is stdin. stop: when set by another thread or a signal, a read that waits for a pipe (for
+    // its writer too, where it has a name) gives up and next() reports the end; may be null.
     static Result<LineReader> open(const std::string &path, int64_t max_line_bytes,
                                    const std::atomic<bool> *stop);
     LineReader(LineReader &&other) noexcept;
@@ -37,7 +37,7 @@ class LineReader {
     // False at the end. An error names the file.
     Result<bool> next(Line *line);
 
-    // Another flag than open()'s.
+    // Another flag than open()'s, not null where that was not.
     void stop_at(const std::atomic<bool> *stop) { stop_ = stop; }
 
     // Whether next() has a whole line at hand, and need not read.

@@ -8,6 +8,7 @@
 
 #include "cli/conversation_text.h"
 #include "cli/json_text.h"
+#include "cli/line_id.h"
 #include "cli/row_keys.h"
 #include "cli/row_parameters.h"
 
@@ -69,9 +70,9 @@ RowError read_score(element value, Row *row) {
 }
 
 RowError unknown_key(std::string_view key, const char *where) {
-    std::string message = "unknown key " + quoted(key) + where;
+    std::string message = "unknown key " + in_quotes(key) + where;
     const std::string_view near = nearest_row_key(key);
-    if (!near.empty()) message += " (did you mean " + quoted(near) + "?)";
+    if (!near.empty()) message += " (did you mean " + in_quotes(near) + "?)";
     return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
                                   "\"_\", or run with --ignore-unknown-keys");
 }
@@ -83,7 +84,8 @@ RowError take_conversation(ConversationText *conversation, Row *row) {
         row->is_chat = true;
         row->text = conversation->json();
     } else if (!conversation->other_key().empty()) {
-        return format_error(quoted(conversation->other_key()) + " is given without \"messages\"");
+        return format_error(in_quotes(conversation->other_key()) +
+                            " is given without \"messages\"");
     }
     return {};
 }
@@ -314,8 +316,17 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
     if (failed(error)) return error;
     if (row->record.format == RowFormat::completions) return read_body(body, options, row);
     if (row->record.format == RowFormat::chat) return read_chat_body(body, options, row);
-    return format_error("url " + quoted(url) +
+    return format_error("url " + in_quotes(url) +
                         " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
+}
+
+// Of a line that holds a number that cannot be read.
+void set_id_alone(std::string_view text, Row *row) {
+    const std::optional<LineId> found = find_line_id(text);
+    if (!found.has_value()) return;
+    if (found->batch) row->record.format = RowFormat::batch_unknown;
+    const std::string &id = found->batch ? found->custom_id : found->id;
+    row->record.id = id.empty() ? std::to_string(row->line) : id;
 }
 
 RowError json_error(simdjson::error_code code) {
@@ -346,6 +357,7 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     element root;
     const simdjson::error_code code =
         parser.parse(reinterpret_cast<const uint8_t *>(text.data()), text.size(), false).get(root);
+    if (code == simdjson::NUMBER_ERROR) set_id_alone(text, row);
     if (code != simdjson::SUCCESS) return json_error(code);
     object members;
     if (root.get(members) != simdjson::SUCCESS) return format_error("the line is not an object");

@@ -56,7 +56,7 @@ RowError parameter_error(std::string message) {
 }
 
 RowError type_error(std::string_view key, const char *wanted) {
-    return format_error(quoted(key) + " must be " + wanted);
+    return format_error(in_quotes(key) + " must be " + wanted);
 }
 
 RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *tokens) {
@@ -72,7 +72,7 @@ RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *
         }
         if (token < INT32_MIN || token > INT32_MAX) {
             return {row_error_code(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN),
-                    quoted(key) + " holds an id that no vocabulary has"};
+                    in_quotes(key) + " holds an id that no vocabulary has"};
         }
         tokens->push_back(static_cast<int32_t>(token));
     }
@@ -85,7 +85,7 @@ RowError check_keys_differ(const object &members) {
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
     if (twice == keys.end()) return {};
-    return format_error("the key " + quoted(*twice) + " is given twice");
+    return format_error("the key " + in_quotes(*twice) + " is given twice");
 }
 
 std::string to_string(element value) { return std::string(std::string_view(value)); }

@@ -36,7 +36,7 @@ std::string directory_name(std::string path) {
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted) try {
     // The input is opened first: a misspelt name must not leave an empty output behind.
     Result<LineReader> input =
-        LineReader::open(options.in.input, options.in.max_line_bytes, nullptr);
+        LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted);
     if (!input.ok()) return report(input.status().message());
     const NamedPath outputs[] = {{"--output", options.output},
                                  {"--stats", options.stats},

@@ -13,6 +13,7 @@
 #include "cli/api.h"
 #include "cli/conversation_text.h"
 #include "cli/json_text.h"
+#include "cli/line_id.h"
 #include "cli/line_reader.h"
 #include "cli/row_parameters.h"
 
@@ -47,6 +48,10 @@ class ItemReader {
             parser_
                 .parse(reinterpret_cast<const uint8_t *>(line.text.data()), line.text.size(), false)
                 .get(root);
+        if (code == simdjson::NUMBER_ERROR) {
+            const std::optional<LineId> found = find_line_id(line.text);
+            if (found.has_value()) item.id = found->id;
+        }
         if (code == simdjson::UTF8_ERROR) {
             item.error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8),
                           "the line is not valid UTF-8"};
@@ -80,7 +85,7 @@ class ItemReader {
             } else if (!decode_ && conversation.take(key, value)) {
                 continue;
             } else if (key != "metadata" && !key.starts_with('_')) {
-                item->error = format_error("unknown key " + quoted(key));
+                item->error = format_error("unknown key " + in_quotes(key));
             }
         }
         if (!item->error.code.empty()) return;
@@ -90,7 +95,7 @@ class ItemReader {
         } else if (conversation.has_messages() || !conversation.other_key().empty()) {
             item->error = format_error("\"messages\" is given beside \"text\", or is missing");
         } else if (!found) {
-            item->error = format_error(quoted(wanted) + " is missing");
+            item->error = format_error(in_quotes(wanted) + " is missing");
         }
     }
     static bool read_text(simdjson::dom::element value, Item *item) {

@@ -10,7 +10,8 @@
 // on a page of their own, so a prefix may end anywhere and is never copied; at most one page a node
 // is partly filled.
 //
-// Always: a page is in the free list or in exactly one page table. Taking and giving are O(1).
+// Always: a page that was ever taken is in the free list or in exactly one page table. Taking and
+// giving are O(1) amortised, and the pool's own memory grows with the most pages used at once.
 #pragma once
 
 #include <cstddef>
@@ -38,16 +39,17 @@ class PagePool {
     void give(PageTable *table);
 
     int32_t page_tokens() const { return page_tokens_; }
-    int64_t total() const { return static_cast<int64_t>(held_.size()); }
-    int64_t free() const { return static_cast<int64_t>(free_.size()); }
-    int64_t used() const { return total() - free(); }
-    int64_t peak() const { return peak_; } // most pages ever used at once
+    int64_t total() const { return total_; }
+    int64_t free() const { return total_ - used(); }
+    int64_t used() const { return peak() - static_cast<int64_t>(free_.size()); }
+    int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
 
   private:
+    int64_t total_;
     int32_t page_tokens_;
-    int64_t peak_ = 0;
-    std::vector<int32_t> free_;
-    std::vector<uint8_t> held_; // [pages]
+    // A new page is taken only when no other is free: those below peak() are the ones ever taken.
+    std::vector<int32_t> free_; // of these
+    std::vector<uint8_t> held_; // [peak]
 };
 
 } // namespace batchllm

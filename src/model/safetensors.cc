@@ -40,7 +40,8 @@ Result<int64_t> tensor_bytes(const JsonValue &info, const std::vector<int64_t> &
     return total / 8;
 }
 
-// begin: relative to the tensors' bytes, as in the file; data_bytes: of all tensors.
+// data_bytes: that the file holds behind its header. A tensor that ends beyond them is the mark of a
+// file cut short, by a download that broke off say.
 Result<StoredTensor> parse_tensor(std::string_view name, const JsonValue &info,
                                   int64_t data_bytes) {
     ASSIGN_OR_RETURN(const auto members, info.members());
@@ -70,11 +71,15 @@ Result<StoredTensor> parse_tensor(std::string_view name, const JsonValue &info,
 
     ASSIGN_OR_RETURN(const auto range, offsets.elements());
     if (range.size() != 2) return offsets.fail("must be a begin and an end");
-    ASSIGN_OR_RETURN(const int64_t begin, range[0].integer(0, data_bytes));
-    ASSIGN_OR_RETURN(const int64_t end, range[1].integer(begin, data_bytes));
+    ASSIGN_OR_RETURN(const int64_t begin, range[0].integer(0, INT64_MAX));
+    ASSIGN_OR_RETURN(const int64_t end, range[1].integer(begin, INT64_MAX));
     if (end - begin != bytes) {
         return offsets.fail("holds " + std::to_string(end - begin) +
                             " bytes where type and shape need " + std::to_string(bytes));
+    }
+    if (end > data_bytes) {
+        return offsets.fail("the file is cut short: it holds " + std::to_string(data_bytes) +
+                            " bytes of tensors");
     }
     tensor.offset = begin;
     tensor.bytes = bytes;

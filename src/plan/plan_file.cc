@@ -41,9 +41,25 @@ Result<std::string> compress(const std::string &sections) {
     return frame;
 }
 
+// A file that is written can be read.
+Status check_size(const Plan &plan, size_t section_bytes) {
+    const int64_t tokens = plan.options.self_contained ? plan.logical_tokens() : 0;
+    const auto most = static_cast<uint64_t>(most_plan_bytes);
+    if (section_bytes <= most && static_cast<uint64_t>(tokens) <= (most - section_bytes) / 4) {
+        return {};
+    }
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "a plan of %lld rows, with %lld tokens inside, is over the %lld GiB of a plan "
+                 "file%s",
+                 static_cast<long long>(plan.row_count()), static_cast<long long>(tokens),
+                 static_cast<long long>(most_plan_bytes >> 30),
+                 tokens > 0 ? "; without the tokens it may fit" : "");
+}
+
 } // namespace
 
 Result<std::string> write_plan(const Plan &plan) {
+    RETURN_IF_ERROR(check_size(plan, 0));
     RETURN_IF_ERROR(check_plan(plan));
     std::string sections = write_plan_sections(plan);
     const size_t bare = sections.size();
@@ -59,6 +75,7 @@ Result<std::string> write_plan(const Plan &plan) {
         }
         ASSIGN_OR_RETURN(frame, compress(sections));
     }
+    RETURN_IF_ERROR(check_size(plan, sections.size()));
     std::string file(magic, magic_bytes);
     ByteWriter header(file);
     header.fixed(plan_format_version);
@@ -94,6 +111,11 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
     if (size > most_content(frame.size())) {
         return error(bad, "%zu compressed bytes declare %llu: more than any plan", frame.size(),
                      static_cast<unsigned long long>(size));
+    }
+    if (size > static_cast<uint64_t>(most_plan_bytes)) {
+        return error(bad, "%llu bytes of sections, over the %lld GiB of a plan file",
+                     static_cast<unsigned long long>(size),
+                     static_cast<long long>(most_plan_bytes >> 30));
     }
     if (ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size()) {
         return error(bad, "the zstd frame is cut off, damaged or followed by something");

@@ -16,6 +16,10 @@ namespace batchllm {
 
 constexpr uint32_t plan_format_version = 1;
 
+// The most that the sections of a file and the rows' tokens, unfolded, may fill together: what a
+// reader takes is a small multiple of the sections, and the tokens.
+constexpr int64_t most_plan_bytes = int64_t{1} << 34;
+
 // The whole file, from memory.
 Result<std::string> write_plan(const Plan &plan);
 Result<Plan> read_plan(std::span<const std::byte> file);

@@ -128,6 +128,12 @@ Status read_tokens(ByteReader &section, size_t sections_bytes, Plan &plan) {
                      "section 'tokens': rows of %lld tokens in %zu bytes",
                      static_cast<long long>(total), sections_bytes);
     }
+    const int64_t most = most_plan_bytes - static_cast<int64_t>(sections_bytes);
+    if (total > most / static_cast<int64_t>(sizeof(int32_t))) {
+        return error(BATCHLLM_ERROR_PLAN_FORMAT,
+                     "section 'tokens': rows of %lld tokens, over the %lld GiB of a plan file",
+                     static_cast<long long>(total), static_cast<long long>(most_plan_bytes >> 30));
+    }
     int64_t stored = 0;
     for_each_run(plan, [&](int64_t, int32_t begin, int32_t end) {
         stored += end - begin;

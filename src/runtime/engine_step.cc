@@ -172,7 +172,8 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     } else if (sequence->stop != nullptr && sequence->stop->push(sample.token)) {
         finish(sequence, BATCHLLM_FINISH_STOP);
     } else if (static_cast<int32_t>(sequence->output.size()) >= sequence->max_tokens) {
-        finish(sequence, BATCHLLM_FINISH_LENGTH);
+        const bool stopped = sequence->stop != nullptr && sequence->stop->end();
+        finish(sequence, stopped ? BATCHLLM_FINISH_STOP : BATCHLLM_FINISH_LENGTH);
     }
 }
 

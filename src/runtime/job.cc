@@ -75,14 +75,23 @@ std::string decode(const Tokenizer &tokenizer, std::span<const int32_t> tokens) 
     return text + decoder.finish();
 }
 
-std::string text_of(const Sequence &sequence, const Tokenizer *tokenizer) {
+// stops: null without stop strings.
+std::string text_of(const Sequence &sequence, const StopStrings *stops,
+                    const Tokenizer *tokenizer) {
     if (tokenizer == nullptr) return {};
     if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
         return sequence.stop->text;
     }
     const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
                                                   : static_cast<size_t>(sequence.text_tokens);
-    return decode(*tokenizer, {sequence.output.data(), count});
+    std::string text = decode(*tokenizer, {sequence.output.data(), count});
+    if (stops == nullptr) return text;
+    // The end of the text alone, before an EOS or where the row was cancelled, can make one.
+    StopScanner scanner(*stops);
+    std::string cut;
+    scanner.push(text, &cut);
+    scanner.finish(&cut);
+    return cut;
 }
 
 // Puts the scores of the candidates and of the longer continuations back into the row's order.
@@ -195,7 +204,7 @@ void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokeniz
         outcome.prompt_tokens = job.prompt_length;
         outcome.shared_tokens = job.shared_tokens;
         outcome.tokens = sequence.output;
-        outcome.text = text_of(sequence, tokenizer);
+        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
         outcome.has_logprobs = job.params->logprobs >= 0;
         outcome.logprobs = sequence.logprobs;
         outcome.top_counts = sequence.top_counts;

@@ -27,6 +27,9 @@ struct StopWatch {
 
     // True once a stop string has been found.
     bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
+    // No more tokens: true when what the decoder held back (a character cut short becomes U+FFFD)
+    // completes a stop string. Nothing may be pushed after it.
+    bool end() { return scanner.push(decoder.finish(), &text); }
 };
 
 // What the scheduler computes, with what the runtime remembers of it.

@@ -119,8 +119,8 @@ Status ChatTemplate::read_config(const std::string &directory, bool with_templat
         const JsonValue root = document.root();
         RETURN_IF_ERROR(read_special_tokens(root));
         complete = root.find("added_tokens_decoder").has_value();
-        const std::optional<JsonValue> value = root.find("chat_template");
-        if (with_templates && value.has_value() && !value->is_null()) {
+        const std::optional<JsonValue> value = root.given("chat_template");
+        if (with_templates && value.has_value()) {
             RETURN_IF_ERROR(read_template(*value, config));
         }
     }
@@ -139,10 +139,8 @@ Status ChatTemplate::read_template(const JsonValue &value, const std::string &fi
     }
     ASSIGN_OR_RETURN(const std::vector<JsonValue> entries, value.elements());
     for (const JsonValue &entry : entries) {
-        ASSIGN_OR_RETURN(const JsonValue name_value, entry.at("name"));
-        ASSIGN_OR_RETURN(std::string name, name_value.string());
-        ASSIGN_OR_RETURN(const JsonValue source_value, entry.at("template"));
-        ASSIGN_OR_RETURN(std::string source, source_value.string());
+        ASSIGN_OR_RETURN(std::string name, entry.string("name"));
+        ASSIGN_OR_RETURN(std::string source, entry.string("template"));
         // The others are chosen by name alone, and nobody can name them here.
         if (name != "default" && name != "tool_use") continue;
         RETURN_IF_ERROR(add(std::move(name), file, std::move(source)));

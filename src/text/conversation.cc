@@ -24,8 +24,7 @@ Result<std::string> join_parts(const JsonValue &content) {
         ASSIGN_OR_RETURN(const JsonValue type, parts[i].at("type"));
         ASSIGN_OR_RETURN(const std::string name, type.string());
         if (name != "text") return type.fail("only parts of type \"text\" are supported");
-        ASSIGN_OR_RETURN(const JsonValue text, parts[i].at("text"));
-        ASSIGN_OR_RETURN(const std::string part, text.string());
+        ASSIGN_OR_RETURN(const std::string part, parts[i].string("text"));
         if (i > 0) joined += '\n';
         joined += part;
     }
@@ -180,10 +179,7 @@ Status check_arguments(const JsonValue &value) {
 
 } // namespace
 
-bool has_tools(const JsonValue &root) {
-    const std::optional<JsonValue> tools = root.find("tools");
-    return tools.has_value() && !tools->is_null();
-}
+bool has_tools(const JsonValue &root) { return root.given("tools").has_value(); }
 
 Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, Heap *heap) {
     Conversation conversation;

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "base/file.h"
-#include "text/json.h"
+#include "base/json.h"
 #include "text/tokenizer_parts.h"
 #include "text/tokenizer_spec.h"
 #include "text/utf8.h"
@@ -21,26 +21,26 @@ constexpr size_t kMostSteps = 16;
 
 Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
     simdjson::dom::object object;
-    if (value.raw().get(object) != simdjson::SUCCESS) return value.malformed("not an object");
+    if (value.raw().get(object) != simdjson::SUCCESS) return value.fail("must be an object");
     for (const auto [token, id_value] : object) {
         int64_t id = 0;
         if (!id_value.is_number() || id_value.get(id) != simdjson::SUCCESS || id < 0 ||
             id > kMostId) {
-            return value.malformed("token " + quote_for_error(token) +
-                                   ": id is not an integer from 0 to " + std::to_string(kMostId));
+            return value.fail("token " + in_quotes(token) + ": id is not an integer from 0 to " +
+                              std::to_string(kMostId));
         }
         if (!simdjson::validate_utf8(token.data(), token.size())) {
-            return value.malformed("token of id " + std::to_string(id) + ": not valid Unicode");
+            return value.fail("token of id " + std::to_string(id) + ": not valid Unicode");
         }
         if (token.size() > kMostTokenBytes) {
-            return value.malformed("token " + quote_for_error(token) + ": longer than " +
-                                   std::to_string(kMostTokenBytes) + " bytes");
+            return value.fail("token " + in_quotes(token) + ": longer than " +
+                              std::to_string(kMostTokenBytes) + " bytes");
         }
         if (!vocabulary->insert(token, static_cast<int32_t>(id))) {
-            return value.malformed(vocabulary->find(token) >= 0
-                                       ? "token " + quote_for_error(token) + " is given twice"
-                                       : "token " + quote_for_error(token) +
-                                             ": another one has its id, " + std::to_string(id));
+            return value.fail(vocabulary->find(token) >= 0
+                                  ? "token " + in_quotes(token) + " is given twice"
+                                  : "token " + in_quotes(token) + ": another one has its id, " +
+                                        std::to_string(id));
         }
     }
     return {};
@@ -50,7 +50,7 @@ Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
 Result<std::pair<std::string_view, std::string_view>>
 read_merge(const JsonValue &merges, simdjson::dom::element item, size_t index, bool legacy) {
     const auto malformed = [&](const char *what) {
-        return JsonValue(item, merges.where() + "[" + std::to_string(index) + "]").malformed(what);
+        return merges.fail("merge " + std::to_string(index) + ": " + what);
     };
     if (legacy) {
         std::string_view text;
@@ -74,13 +74,13 @@ read_merge(const JsonValue &merges, simdjson::dom::element item, size_t index, b
 
 Status read_merges(const JsonValue &value, BpeSettings *model) {
     simdjson::dom::array items;
-    if (value.raw().get(items) != simdjson::SUCCESS) return value.malformed("not an array");
+    if (value.raw().get(items) != simdjson::SUCCESS) return value.fail("must be a list");
     const TokenTable &vocabulary = model->vocabulary;
     size_t index = 0;
     bool legacy = false;
     std::string joined;
     for (const simdjson::dom::element item : items) {
-        if (index == kMostMerges) return value.malformed("more than 16777216 merges");
+        if (index == kMostMerges) return value.fail("more than 16777216 merges");
         if (index == 0) legacy = item.is_string();
         std::string_view text;
         if (legacy && item.get(text) == simdjson::SUCCESS && text.starts_with("#version")) {
@@ -96,8 +96,8 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
             const std::string_view missing = pair.left < 0    ? merge.first
                                              : pair.right < 0 ? merge.second
                                                               : std::string_view(joined);
-            return value.malformed("merge " + std::to_string(index) + ": token " +
-                                   quote_for_error(missing) + " is not in the vocabulary");
+            return value.fail("merge " + std::to_string(index) + ": token " + in_quotes(missing) +
+                              " is not in the vocabulary");
         }
         model->merges.push_back(pair);
         ++index;
@@ -106,73 +106,62 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
 }
 
 // Refuses a key that must be absent, null, or a value that changes nothing.
-Status refuse_affix(const JsonObject &model, const char *key) {
-    if (!model.has(key)) return {};
-    ASSIGN_OR_RETURN(const std::string text, model.string(key));
-    return text.empty() ? Status() : model[key].unsupported("only null is supported");
+Status refuse_affix(const JsonValue &model, const char *key) {
+    const std::optional<JsonValue> value = model.given(key);
+    if (!value.has_value()) return {};
+    ASSIGN_OR_RETURN(const std::string text, value->string());
+    return text.empty() ? Status() : value->unsupported("only null is supported");
 }
 
 Status read_model(const JsonValue &value, BpeSettings *model) {
-    simdjson::dom::object raw;
-    if (value.raw().get(raw) != simdjson::SUCCESS) return value.malformed("not an object");
-    simdjson::dom::element type;
-    if (raw["type"].get(type) == simdjson::SUCCESS) {
-        ASSIGN_OR_RETURN(const std::string name, JsonValue(type, value.where() + ".type").string());
-        if (name != "BPE") {
-            return value.unsupported("model " + quote_for_error(name) +
-                                     " is not supported, only BPE");
-        }
+    if (const std::optional<JsonValue> type = value.find("type")) {
+        ASSIGN_OR_RETURN(const std::string name, type->string());
+        if (name != "BPE") return type->unsupported("the only supported model is BPE");
     }
-    ASSIGN_OR_RETURN(
-        const JsonObject object,
-        JsonObject::open(value, {"type", "dropout", "unk_token", "continuing_subword_prefix",
-                                 "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
-                                 "vocab", "merges"}));
-    if (object.has("dropout")) {
-        double dropout = 0;
-        if (object["dropout"].raw().get(dropout) != simdjson::SUCCESS) {
-            return object["dropout"].malformed("not a number");
-        }
-        if (dropout != 0) return object["dropout"].unsupported("only null and 0 are supported");
+    RETURN_IF_ERROR(value.only_keys({"type", "dropout", "unk_token", "continuing_subword_prefix",
+                                     "end_of_word_suffix", "fuse_unk", "byte_fallback",
+                                     "ignore_merges", "vocab", "merges"}));
+    if (const std::optional<JsonValue> dropout = value.given("dropout")) {
+        ASSIGN_OR_RETURN(const double share, dropout->number(0, 1));
+        if (share != 0) return dropout->unsupported("only null and 0 are supported");
     }
-    RETURN_IF_ERROR(refuse_affix(object, "continuing_subword_prefix"));
-    RETURN_IF_ERROR(refuse_affix(object, "end_of_word_suffix"));
-    ASSIGN_OR_RETURN(model->fuse_unknown, object.boolean("fuse_unk", false));
-    ASSIGN_OR_RETURN(model->byte_fallback, object.boolean("byte_fallback", false));
-    ASSIGN_OR_RETURN(model->ignore_merges, object.boolean("ignore_merges", false));
-    ASSIGN_OR_RETURN(const JsonValue vocabulary, object.get("vocab"));
+    RETURN_IF_ERROR(refuse_affix(value, "continuing_subword_prefix"));
+    RETURN_IF_ERROR(refuse_affix(value, "end_of_word_suffix"));
+    ASSIGN_OR_RETURN(model->fuse_unknown, value.boolean_or("fuse_unk", false));
+    ASSIGN_OR_RETURN(model->byte_fallback, value.boolean_or("byte_fallback", false));
+    ASSIGN_OR_RETURN(model->ignore_merges, value.boolean_or("ignore_merges", false));
+    ASSIGN_OR_RETURN(const JsonValue vocabulary, value.at("vocab"));
     RETURN_IF_ERROR(read_vocabulary(vocabulary, &model->vocabulary));
-    ASSIGN_OR_RETURN(const JsonValue merges, object.get("merges"));
+    ASSIGN_OR_RETURN(const JsonValue merges, value.at("merges"));
     RETURN_IF_ERROR(read_merges(merges, model));
-    if (object.has("unk_token")) {
-        ASSIGN_OR_RETURN(const std::string unknown, object.string("unk_token"));
+    if (const std::optional<JsonValue> token = value.given("unk_token")) {
+        ASSIGN_OR_RETURN(const std::string unknown, token->string());
         model->unknown_token = model->vocabulary.find(unknown);
         if (model->unknown_token < 0) {
-            return object["unk_token"].malformed(quote_for_error(unknown) +
-                                                 " is not in the vocabulary");
+            return token->fail("not in the vocabulary");
         }
-        if (unknown.empty()) return object["unk_token"].unsupported("an empty token");
+        if (unknown.empty()) return token->unsupported("an empty token");
     }
     return {};
 }
 
 Result<AddedToken> read_added_token(const JsonValue &value) {
-    ASSIGN_OR_RETURN(const JsonObject object,
-                     JsonObject::open(value, {"id", "content", "single_word", "lstrip", "rstrip",
-                                              "normalized", "special"}));
+    RETURN_IF_ERROR(value.only_keys(
+        {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
-    ASSIGN_OR_RETURN(const JsonValue id, object.get("id"));
+    ASSIGN_OR_RETURN(const JsonValue id, value.at("id"));
     ASSIGN_OR_RETURN(const int64_t number, id.integer(0, kMostId));
     token.id = static_cast<int32_t>(number);
-    ASSIGN_OR_RETURN(token.content, object.string("content"));
-    ASSIGN_OR_RETURN(token.single_word, object.boolean("single_word"));
-    ASSIGN_OR_RETURN(token.left_strip, object.boolean("lstrip"));
-    ASSIGN_OR_RETURN(token.right_strip, object.boolean("rstrip"));
-    ASSIGN_OR_RETURN(token.normalized, object.boolean("normalized"));
-    ASSIGN_OR_RETURN(token.special, object.boolean("special"));
-    if (token.content.empty()) return object["content"].unsupported("an empty token");
+    ASSIGN_OR_RETURN(const JsonValue content, value.at("content"));
+    ASSIGN_OR_RETURN(token.content, content.string());
+    ASSIGN_OR_RETURN(token.single_word, value.boolean("single_word"));
+    ASSIGN_OR_RETURN(token.left_strip, value.boolean("lstrip"));
+    ASSIGN_OR_RETURN(token.right_strip, value.boolean("rstrip"));
+    ASSIGN_OR_RETURN(token.normalized, value.boolean("normalized"));
+    ASSIGN_OR_RETURN(token.special, value.boolean("special"));
+    if (token.content.empty()) return content.unsupported("an empty token");
     if (token.content.size() > kMostAddedBytes) {
-        return object["content"].unsupported("longer than 4096 bytes");
+        return content.unsupported("longer than 4096 bytes");
     }
     return token;
 }
@@ -181,7 +170,7 @@ Result<AddedToken> read_added_token(const JsonValue &value) {
 // one, whatever the file says. A file that says otherwise is refused: one of its readers would be
 // wrong.
 Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
-    ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.array());
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
     if (items.size() > kMostAdded) return value.unsupported("more than 131072 tokens");
     const TokenTable &vocabulary = spec->model.vocabulary;
     const Normalizer normalizer(spec->normalizer);
@@ -191,21 +180,21 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     for (const JsonValue &item : items) {
         ASSIGN_OR_RETURN(AddedToken token, read_added_token(item));
         if (!contents.insert(token.content).second) {
-            return item.malformed("token " + quote_for_error(token.content) + " is given twice");
+            return item.fail("token " + in_quotes(token.content) + " is given twice");
         }
         int32_t id = vocabulary.find(token.content);
         if (id < 0) {
             id = next_id++;
             if (vocabulary.contains(id)) {
                 return item.unsupported("the vocabulary's ids have gaps: token " +
-                                        quote_for_error(token.content) + " would share id " +
+                                        in_quotes(token.content) + " would share id " +
                                         std::to_string(id));
             }
         }
         if (id != token.id) {
-            return item.malformed("token " + quote_for_error(token.content) + " has id " +
-                                  std::to_string(token.id) + ", but its place gives it " +
-                                  std::to_string(id));
+            return item.fail("token " + in_quotes(token.content) + " has id " +
+                             std::to_string(token.id) + ", but its place gives it " +
+                             std::to_string(id));
         }
         std::string buffer;
         token.pattern = token.normalized ? normalizer.apply(token.content, &buffer) : token.content;
@@ -218,8 +207,9 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     return {};
 }
 
-Status refuse_unless_null(const JsonObject &root, const char *key, const char *why) {
-    return root.has(key) ? root[key].unsupported(why) : Status();
+Status refuse_unless_null(const JsonValue &root, const char *key, const char *why) {
+    const std::optional<JsonValue> value = root.given(key);
+    return value.has_value() ? value->unsupported(why) : Status();
 }
 
 // Metaspace with prepend_scheme first asks whether a piece starts where the raw text does. That is
@@ -245,43 +235,42 @@ Status check_first_piece(const JsonValue &root, const TokenizerSpec &spec) {
     return {};
 }
 
-Status read_root(const JsonValue &root_value, TokenizerSpec *spec) {
-    ASSIGN_OR_RETURN(const JsonObject root,
-                     JsonObject::open(root_value, {"version", "truncation", "padding",
-                                                   "added_tokens", "normalizer", "pre_tokenizer",
-                                                   "post_processor", "decoder", "model"}));
-    if (root.has("version")) {
-        ASSIGN_OR_RETURN(const std::string version, root.string("version"));
-        if (version != "1.0") return root["version"].unsupported("only \"1.0\" is supported");
+Status read_root(const JsonValue &root, TokenizerSpec *spec) {
+    RETURN_IF_ERROR(
+        root.only_keys({"version", "truncation", "padding", "added_tokens", "normalizer",
+                        "pre_tokenizer", "post_processor", "decoder", "model"}));
+    if (const std::optional<JsonValue> value = root.given("version")) {
+        ASSIGN_OR_RETURN(const std::string version, value->string());
+        if (version != "1.0") return value->unsupported("only \"1.0\" is supported");
     }
     RETURN_IF_ERROR(refuse_unless_null(
         root, "truncation", "would cut texts silently; set it to null to use this file"));
     RETURN_IF_ERROR(refuse_unless_null(
         root, "padding", "would add tokens silently; set it to null to use this file"));
-    ASSIGN_OR_RETURN(const JsonValue model, root.get("model"));
+    ASSIGN_OR_RETURN(const JsonValue model, root.at("model"));
     RETURN_IF_ERROR(read_model(model, &spec->model));
-    if (root.has("normalizer")) {
-        RETURN_IF_ERROR(read_normalizer(root["normalizer"], &spec->normalizer));
+    if (const std::optional<JsonValue> part = root.given("normalizer")) {
+        RETURN_IF_ERROR(read_normalizer(*part, &spec->normalizer));
         if (spec->normalizer.size() > kMostSteps) {
-            return root["normalizer"].unsupported("more than 16 steps");
+            return part->unsupported("more than 16 steps");
         }
     }
-    if (root.has("pre_tokenizer")) {
-        RETURN_IF_ERROR(read_pre_tokenizer(root["pre_tokenizer"], spec));
+    if (const std::optional<JsonValue> part = root.given("pre_tokenizer")) {
+        RETURN_IF_ERROR(read_pre_tokenizer(*part, spec));
         if (spec->pre_tokenizer.size() > kMostSteps) {
-            return root["pre_tokenizer"].unsupported("more than 16 steps");
+            return part->unsupported("more than 16 steps");
         }
     }
-    RETURN_IF_ERROR(check_first_piece(root_value, *spec));
-    if (root.has("added_tokens")) {
-        RETURN_IF_ERROR(read_added_tokens(root["added_tokens"], spec));
+    RETURN_IF_ERROR(check_first_piece(root, *spec));
+    if (const std::optional<JsonValue> part = root.given("added_tokens")) {
+        RETURN_IF_ERROR(read_added_tokens(*part, spec));
     }
     spec->special = {{true, {}}};
-    if (root.has("post_processor")) {
-        RETURN_IF_ERROR(read_post_processor(root["post_processor"], spec));
+    if (const std::optional<JsonValue> part = root.given("post_processor")) {
+        RETURN_IF_ERROR(read_post_processor(*part, spec));
     }
-    if (root.has("decoder")) {
-        RETURN_IF_ERROR(read_decoder(root["decoder"], &spec->decoder));
+    if (const std::optional<JsonValue> part = root.given("decoder")) {
+        RETURN_IF_ERROR(read_decoder(*part, &spec->decoder));
     } else {
         spec->decoder.push_back({.kind = DecoderStep::Kind::join});
     }
@@ -291,14 +280,14 @@ Status read_root(const JsonValue &root_value, TokenizerSpec *spec) {
 } // namespace
 
 Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes) {
-    simdjson::dom::parser parser(kMostFileBytes);
-    simdjson::dom::element root;
-    if (const auto code = parser.parse(bytes).get(root); code != simdjson::SUCCESS) {
-        return error(BATCHLLM_ERROR_TOKENIZER_FORMAT, "%s: not valid JSON: %s", name.c_str(),
-                     simdjson::error_message(code));
+    constexpr int32_t code = BATCHLLM_ERROR_TOKENIZER_FORMAT;
+    if (bytes.size() > kMostFileBytes) {
+        return error(code, "%s: %zu bytes, more than the %zu allowed", name.c_str(), bytes.size(),
+                     kMostFileBytes);
     }
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(bytes, name, code));
     TokenizerSpec spec;
-    RETURN_IF_ERROR(read_root(JsonValue(root, name + ": "), &spec));
+    RETURN_IF_ERROR(read_root(document.root(), &spec));
     return spec;
 }
 

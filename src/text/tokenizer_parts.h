@@ -7,13 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "text/json.h"
+#include "base/json.h"
 #include "text/tokenizer_spec.h"
 
 namespace batchllm {
-
-// The value of the part's key "type".
-Result<std::string> part_type(const JsonValue &part);
 
 Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps);
 
@@ -29,6 +26,6 @@ Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps);
 Result<std::string> read_string_pattern(const JsonValue &pattern);
 
 // A string of one character.
-Result<std::string> read_character(const JsonObject &object, std::string_view key);
+Result<std::string> read_character(const JsonValue &object, std::string_view key);
 
 } // namespace batchllm

@@ -329,6 +329,35 @@ class Streams(ProgramTest):
         for pipe in (child.stdin, child.stdout, child.stderr):
             pipe.close()
 
+    def test_an_interrupt_ends_a_wait_for_the_writer_of_a_named_pipe(self):
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        for command in (["run", *SIM], ["plan"]):
+            with self.subTest(command=command[0]):
+                child = subprocess.Popen([PROGRAM, *command, "-i", str(pipe), "-o", str(self.output)],
+                                         stderr=subprocess.PIPE)
+                wait_for_handler(child)
+                time.sleep(0.2)  # for it to open the pipe; the test holds too when it has not yet
+                child.send_signal(signal.SIGINT)
+                _, errors = child.communicate(timeout=20)
+                self.assertEqual(child.returncode, 130, errors)
+                self.assertIn(b"interrupted", errors)
+
+    def test_the_writer_of_a_named_pipe_may_come_late(self):
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        child = subprocess.Popen([PROGRAM, "run", *SIM, "-i", str(pipe), "-o", str(self.output)],
+                                 stderr=subprocess.PIPE)
+        time.sleep(0.5)
+        with open(pipe, "wb") as file:
+            file.write(lines(token_rows(20)))
+            file.flush()
+            time.sleep(0.3)
+            file.write(b'{"id": "last", "tokens": [1]}\n')
+        _, errors = child.communicate(timeout=20)
+        self.assertEqual(child.returncode, 0, errors)
+        self.assertEqual(len(self.read_output()), 21)
+
 
 if __name__ == "__main__":
     unittest.main()

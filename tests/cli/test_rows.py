@@ -49,6 +49,13 @@ class BadRows(ProgramTest):
         (b'not json at all', "ROW_JSON", "not JSON", None),
         (b'\xff\xfe', "ROW_INVALID_UTF8", "UTF-8", None),
         (b'{"id": "\\ud800", "tokens": [1]}', "ROW_JSON", "not JSON", None),
+        (b'{"id": 28, "tokens": [100000000000000000000]}', "ROW_JSON", "too large", 28),
+        (b'{"tokens": [1], "metadata": {"x": -1e999}, "id": "a\\n29"}', "ROW_JSON", "too large",
+         "a\n29"),
+        (b'{"id": 100000000000000000000030 , "tokens": [1]}', "ROW_JSON", "too large",
+         100000000000000000000030),
+        (b'{"id": {}, "tokens": [1e999]}', "ROW_JSON", "too large", None),
+        (b'{"id": 31, "tokens": [01]}', "ROW_JSON", "malformed", 31),
     ]
 
     def test_each_bad_row_has_its_own_error_and_the_others_their_results(self):
@@ -256,16 +263,17 @@ class OpenAiBatch(ProgramTest):
                 self.request("typo", prompt=[1], temprature=1),
                 self.request("token", prompt=[5000]),
                 dict(self.request("url", prompt=[1]), url="/v1/embeddings"),
-                self.request("none")]
+                self.request("none"), self.request("number", prompt=[1], seed=10 ** 30)]
         results = self.run_rows(rows, expect=3)
         self.assertEqual({r["custom_id"] for r in results},
-                         {"chat", "two", "echo", "typo", "token", "url", "none"})
+                         {"chat", "two", "echo", "typo", "token", "url", "none", "number"})
         for row in results:
             self.assertEqual(row["response"]["status_code"], 400)
             self.assertEqual(row["response"]["body"]["error"]["code"], row["error"]["code"])
         codes = {r["custom_id"]: r["error"]["code"] for r in results}
         self.assertEqual(codes["chat"], "ROW_INVALID_PARAMETER")  # sim has no tokenizer
         self.assertEqual(codes["token"], "ROW_UNKNOWN_TOKEN")
+        self.assertEqual(codes["number"], "ROW_JSON")
 
 
 if __name__ == "__main__":
