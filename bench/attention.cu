@@ -248,15 +248,16 @@ double check(const Case &c, Sharing sharing, uint64_t seed, int rows, bool poiso
         CHECK(cudaMemcpy(const_cast<void *>(setup.a.kv), kv.data(), kv.size() * 2,
                          cudaMemcpyHostToDevice));
     }
-    // Twice: the second launch finds what the first left behind, and must give the same bits.
+    // The second launch finds what the first left behind, and must give the same bits. The third has CTAs
+    // that begin when others have ended: nobody may wait for them.
     std::vector<uint16_t> first(out.size());
-    for (int run = 0; run < 2; ++run) {
-        CHECK(family->launch(setup.a, sm_count(), nullptr));
+    for (int run = 0; run < 3; ++run) {
+        CHECK(family->launch(setup.a, run < 2 ? sm_count() : 3 * sm_count(), nullptr));
         CHECK(cudaDeviceSynchronize());
         CHECK(cudaMemcpy((run == 0 ? first : out).data(), setup.a.out, out.size() * 2,
                          cudaMemcpyDeviceToHost));
+        if (run == 1 && first != out) return 1e9;
     }
-    if (first != out) return 1e9;
 
     std::mt19937 random(static_cast<unsigned>(seed));
     double worst = 0;

@@ -89,7 +89,7 @@ cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
 // The same as on a device with little shared memory: so that it can be checked on any.
 cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
                                         cudaStream_t stream);
-// wgmma, sm_90a alone. Takes sms CTAs, which wait for one another: at most as many as there are SMs.
+// wgmma, sm_90a alone. Takes sms CTAs, one an SM; none waits for one that has not begun.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);
 

@@ -6,9 +6,10 @@
 
 namespace batchllm::cuda {
 
-// Draws jobs from the queue that this CTA prefers, then from the other. A CTA's first ticket is its
-// own number, and the counters stand for the tickets after those. The next stream job is drawn while
-// the caller works on the last; matrix jobs are long, and one drawn early would be missed elsewhere.
+// Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, the first
+// too: CTAs wait for one another's partials, and a job that belonged to a CTA that has not begun could
+// be waited for by those in whose place it is to run. The next stream job is drawn while the caller
+// works on the last; matrix jobs are long, and one drawn early would be missed elsewhere.
 class JobSource {
   public:
     __device__ explicit JobSource(const AttentionArguments &a)
@@ -18,7 +19,6 @@ class JobSource {
         const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
         const int before = cta * a.matrix_ctas / ctas;
         queue_ = before == (cta + 1) * a.matrix_ctas / ctas;
-        ticket_ = queue_ == 0 ? before : cta - before;
     }
 
     __device__ int take() { // -1: both are empty
@@ -41,15 +41,12 @@ class JobSource {
     }
 
   private:
-    __device__ int draw() {
-        return (queue_ == 0 ? a_.matrix_ctas : static_cast<int>(gridDim.x) - a_.matrix_ctas) +
-               atomicAdd(&a_.queues[queue_], 1);
-    }
+    __device__ int draw() { return atomicAdd(&a_.queues[queue_], 1); }
 
     const AttentionArguments &a_;
     int matrix_jobs_, stream_jobs_;
     int queue_;
-    int ticket_; // -1: not drawn yet
+    int ticket_ = -1; // not drawn yet
     int exhausted_ = 0;
 };
 

@@ -389,6 +389,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     } else {
         take(kHalf);
     }
+    __syncwarp(); // all lanes have read the exchange
     if (lane == 0) barrier_arrive(region_free);
     self.region_phase ^= 1;
 }

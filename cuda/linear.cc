@@ -183,7 +183,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
     ASSIGN_OR_RETURN(const Event begin, Event::create(true));
     ASSIGN_OR_RETURN(const Event end, Event::create(true));
     float shortest = 0;
-    int32_t best = 0;
+    int32_t best = -1;
     for (size_t i = 0; i < found.size(); ++i) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
         // The first run loads the kernel.
@@ -200,12 +200,12 @@ Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
         float milliseconds = 0;
         RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
         // An earlier one is left only for what is clearly faster: two runs choose alike more often.
-        if (i == 0 || milliseconds < 0.97f * shortest) {
+        if (best < 0 || milliseconds < 0.97f * shortest) {
             shortest = milliseconds;
             best = static_cast<int32_t>(i);
         }
     }
-    return best;
+    return std::max(best, 0);
 }
 
 Result<const Linear::Plan *> Linear::plan_of(const Matrix &w, const void *x, int64_t rows,
