@@ -71,6 +71,11 @@ class Evaluator {
 
     Status charge(size_t work); // steps
     Status charge_text(std::string_view text) { return charge(text.size() / 64); }
+    // For work on each of two texts' bytes once for every stretch of the other.
+    Status charge_product(std::string_view a, std::string_view b) {
+        return charge((1 + a.size() / 64) * (1 + b.size() / 64));
+    }
+    Status charge_lookup(const Dict &dict, const Value &key);
 
     Result<Value> attribute(const Value &object, std::string_view name);
     Result<Value> item(const Value &object, const Value &key);
