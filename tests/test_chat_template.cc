@@ -151,6 +151,9 @@ int check_bounds() {
     check("{% macro m(p" + numbered(", p", "", 9999) + ") %}{% endmacro %}" + many + "{{ m() }}" +
               end,
           "steps");
+    // Filters that apply filters.
+    check("{{ 'a' | map('map'" + repeated(", 'map'", 20000) + ", 'upper') | map('list') | list }}",
+          "");
     // Names of filters and tests that the parser does not see.
     check("{{ [messages] | map('selectattr', 'role', 'nosuch') | map('list') | list }}", "a test");
     check("{{ [[1]] | map('select', 5) | map('list') | list }}", "a test");

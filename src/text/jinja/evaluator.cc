@@ -321,6 +321,13 @@ Result<Value> Evaluator::call(const Value &function, const CallArguments &argume
     return call_function(this, callable.name, arguments);
 }
 
+Result<Value> Evaluator::filter(int32_t filter, const Value &value,
+                                const CallArguments &arguments) {
+    const Deeper deeper(this);
+    RETURN_IF_ERROR(deeper.check());
+    return apply_filter(this, filter, value, arguments);
+}
+
 Result<Value> Evaluator::call_macro(const Callable &callable, const CallArguments &arguments) {
     const Deeper deeper(this);
     RETURN_IF_ERROR(deeper.check());

@@ -82,6 +82,9 @@ class Evaluator {
     Result<Value> slice(const Value &object, const Value &from, const Value &to, const Value &step);
     Result<Value> call(const Value &function, const CallArguments &arguments);
 
+    // A filter that another applies: one level of evaluation more.
+    Result<Value> filter(int32_t filter, const Value &value, const CallArguments &arguments);
+
     // What `for` goes through; a generator is used up.
     Result<std::vector<Value>> iterate(const Value &value);
     // len().

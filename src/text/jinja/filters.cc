@@ -561,11 +561,12 @@ Result<Value> map(Evaluator *evaluator, const Value &value, const Arguments &arg
         if (!value.truth()) return {};
         ASSIGN_OR_RETURN(const int32_t filter,
                          find_named(arguments.positional[0], find_filter, "filter"));
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const Arguments rest = rest_of(arguments, 1);
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
         for (const Value &item : items) {
             RETURN_IF_ERROR(evaluator->charge(1));
-            ASSIGN_OR_RETURN(const Value made, apply_filter(evaluator, filter, item, rest));
+            ASSIGN_OR_RETURN(const Value made, evaluator->filter(filter, item, rest));
             mapped->push_back(made);
         }
         return {};
@@ -586,6 +587,7 @@ Result<Value> choose(Evaluator *evaluator, const Value &value, const Arguments &
         if (tests) {
             ASSIGN_OR_RETURN(test, find_named(arguments.positional[place], find_test, "test"));
         }
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const Arguments rest = tests ? rest_of(arguments, place + 1) : Arguments();
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
         for (const Value &item : items) {
