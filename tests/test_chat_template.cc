@@ -56,6 +56,13 @@ std::string repeated(const std::string &part, int times) {
     return out;
 }
 
+// before 0 after before 1 after ..., so many of them.
+std::string numbered(const std::string &before, const std::string &after, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += before + std::to_string(i) + after;
+    return out;
+}
+
 // ---- Against transformers ----
 
 int check_golden() {
@@ -118,6 +125,39 @@ int check_bounds() {
     check("{{ ('a' * 9999999) | replace('a', 'b' * 9999) }}", "more text");
     check("{{ ('a\n' * 999999) | indent(9999) }}", "more text");
     check("{{ range(100001) }}", "range has more than");
+    // Lists of a text's parts are refused before they are made.
+    check("{{ ('a,' * 15000000).split(',') }}", "more text");
+    check("{{ ('a ' * 15000000).split() }}", "more text");
+    check("{{ ('\\n' * 30000000).splitlines() }}", "more text");
+    check("{{ ('\\n' * 30000000) | indent(0) }}", "more text");
+    check("{{ ('\\u0001' * 60000000) | tojson }}", "more text");
+    // Work that grows with more than one operand.
+    const std::string many = "{% for a in range(99999) %}", end = "{% endfor %}";
+    check("{% set p = '0.' * 2000000 %}{{ (['a'] * 30000) | map(attribute=p) | list }}", "steps");
+    check("{{ ('a' * 4000000).rfind('b' ~ 'a' * 2000000) }}", "steps");
+    check("{% set c = 'b' * 9999999 ~ 'a' %}" + many + "{{ 'aaaaaaaa'.strip(c) }}" + end, "steps");
+    check("{% set s = 'a' * 9999999 %}" + many + "{{ s.startswith(s) }}" + end, "steps");
+    check("{% set t = ('a',) * 500000 %}" + many + "{{ 'b'.startswith(t) }}" + end, "steps");
+    check("{% set s = 'a' * 9999999 %}{% set d = {'a': 1" + numbered(", 'k", "': 1", 20) + "} %}" +
+              many + "{{ s in d }}" + end,
+          "steps");
+    check("{% set d = {0: 1" + numbered(", ", ": 1", 30000) + "} %}", "steps");
+    check("{% set d = {'a': 1" + numbered(", 'k", "': 1", 9999) + "} %}{{ d.keys() == d.keys() }}",
+          "steps");
+    check("{% set ns = namespace(s=[1], t=[1]) %}{% for a in range(99) %}{% set ns.s = [ns.s, "
+          "ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}"
+          "{{ {'a': ns.s, 'b': 1}.items() == {'b': 1, 'a': ns.t}.items() }}",
+          "steps");
+    check("{% macro m(p" + numbered(", p", "", 9999) + ") %}{% endmacro %}" + many + "{{ m() }}" +
+              end,
+          "steps");
+    // Filters that apply filters.
+    check("{{ 'a' | map('map'" + repeated(", 'map'", 20000) + ", 'upper') | map('list') | list }}",
+          "");
+    // Names of filters and tests that the parser does not see.
+    check("{{ [messages] | map('selectattr', 'role', 'nosuch') | map('list') | list }}", "a test");
+    check("{{ [[1]] | map('select', 5) | map('list') | list }}", "a test");
+    check("{{ [[1]] | map('map', 'nosuch') | map('list') | list }}", "a filter");
     // Depth of values, which would make exponential work of printing or comparing them.
     check("{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% "
           "endfor %}",
@@ -141,6 +181,37 @@ int check_bounds() {
     check(repeated("{% if 1 %}", 5000) + repeated("{% endif %}", 5000), "nested too deeply");
     check("{% set " + repeated("(", 5000) + "a" + repeated(")", 5000) + " = 1 %}",
           "nested too deeply");
+    // Searches take time that grows with the text alone, and names are found by hash.
+    const auto check_quick = [&](const std::string &source, const std::string &wanted,
+                                 const std::string &conversation) {
+        const Rendered rendered = render(source, conversation);
+        if (rendered.status.ok() && rendered.text == wanted) return;
+        print_message("%s\n%s\n", source.substr(0, 200).c_str(), rendered.status.message().c_str());
+        ++failures;
+    };
+    check_quick("{{ ('a' * 9000000).find('a' * 4000000 ~ 'b') }}", "-1", one_message);
+    check_quick("{{ ('a' * 9000000).count('a' * 4000000 ~ 'b') }}", "0", one_message);
+    check_quick(numbered("{% set a", " = 1 %}", 100000) + "{{ a99999 }}", "1", one_message);
+    check_quick("{% set ns = namespace() %}" + numbered("{% set ns.a", " = 1 %}", 100000) +
+                    "{{ ns.a99999 }}",
+                "1", one_message);
+    check_quick(
+        "{{ k199999 }}", "0",
+        R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"k": 1)" +
+            numbered(", \"k", "\": 0", 200000) + "}}");
+    const std::string long_text(2000000, 'a');
+    check_quick("{{ messages[0].content ~ messages[1].content }}",
+                long_text + std::string(1000000, 'a') + "b",
+                R"({"continue_final_message": true, "messages": [{"role": "user", "content": ")" +
+                    long_text + R"("}, {"role": "user", "content": ")" + std::string(1000000, 'a') +
+                    R"(b"}]})");
+    // Errors are short, and UTF-8.
+    const Rendered refused = render("{{ raise_exception('\xC3\xA9' * 200000) }}");
+    if (refused.status.message().size() > 5000 || !refused.status.message().ends_with("\xC3\xA9"))
+        ++failures;
+    const Rendered undefined =
+        render("{{ x['\xC3\xA9' * 300].y }}{{ ({})['a' ~ '\xC3\xA9' * 300].y }}");
+    if (!simdjson::validate_utf8(undefined.status.message())) ++failures;
     // Depth of what is given.
     const std::string deep = repeated("[", 300) + repeated("]", 300);
     if (!fails_with("x", "nested deeper",

@@ -29,7 +29,7 @@ Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) 
     const std::string_view bare = jinja::right_strip(continue_mark);
     const size_t place = rendered.rfind(bare);
     if (place == std::string_view::npos ||
-        rendered.find(jinja::strip(final_text)) == std::string_view::npos) {
+        jinja::find(rendered, jinja::strip(final_text)) == std::string_view::npos) {
         return error(
             BATCHLLM_ERROR_ROW_TEMPLATE,
             "continue_final_message: the template does not print the last message as it is");

@@ -6,6 +6,7 @@
 
 #include "text/jinja/filters.h"
 #include "text/jinja/methods.h"
+#include "text/jinja/python_text.h"
 
 namespace batchllm::jinja {
 
@@ -31,7 +32,8 @@ Status template_error(const char *format, ...) {
     va_start(arguments, format);
     std::vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return Status(BATCHLLM_ERROR_ROW_TEMPLATE, text);
+    // A text that fills the buffer may have been cut in the middle of a character.
+    return Status(BATCHLLM_ERROR_ROW_TEMPLATE, std::string(cut(text, sizeof text - 5)));
 }
 
 // One level of evaluation: what bounds the stack.
@@ -175,6 +177,7 @@ Result<Value> Evaluator::evaluate_dict(const Expression &expression) {
         if (!hashable(key)) {
             return template_error("a %s cannot be the key of a dictionary", key.type_name());
         }
+        RETURN_IF_ERROR(charge_lookup(*dict, key));
         dict->set(key, value);
     }
     return heap_.dict(std::move(dict));
@@ -318,6 +321,13 @@ Result<Value> Evaluator::call(const Value &function, const CallArguments &argume
     return call_function(this, callable.name, arguments);
 }
 
+Result<Value> Evaluator::filter(int32_t filter, const Value &value,
+                                const CallArguments &arguments) {
+    const Deeper deeper(this);
+    RETURN_IF_ERROR(deeper.check());
+    return apply_filter(this, filter, value, arguments);
+}
+
 Result<Value> Evaluator::call_macro(const Callable &callable, const CallArguments &arguments) {
     const Deeper deeper(this);
     RETURN_IF_ERROR(deeper.check());
@@ -327,6 +337,7 @@ Result<Value> Evaluator::call_macro(const Callable &callable, const CallArgument
         return template_error("macro '%s' takes no more than %zu arguments", macro.name.c_str(),
                               count);
     }
+    RETURN_IF_ERROR(charge(count * (1 + arguments.named.size() / 8)));
     ASSIGN_OR_RETURN(Scope *const scope, inner_scope(callable.scope));
     std::vector<bool> given(count, false);
     for (size_t i = 0; i < arguments.positional.size(); ++i) {
@@ -633,12 +644,7 @@ Status Evaluator::assign(const Target &target, const Value &value) {
         return template_error("a namespace cannot hold '%s': it begins with '_'",
                               target.attribute.c_str());
     }
-    Namespace &space = object->name_space();
-    if (Value *held = space.find(target.attribute)) {
-        *held = value;
-    } else {
-        space.items.emplace_back(target.attribute, value);
-    }
+    object->name_space().attributes.set(Value::string(target.attribute), value);
     return {};
 }
 

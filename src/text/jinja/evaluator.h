@@ -71,11 +71,19 @@ class Evaluator {
 
     Status charge(size_t work); // steps
     Status charge_text(std::string_view text) { return charge(text.size() / 64); }
+    // For work on each of two texts' bytes once for every stretch of the other.
+    Status charge_product(std::string_view a, std::string_view b) {
+        return charge((1 + a.size() / 64) * (1 + b.size() / 64));
+    }
+    Status charge_lookup(const Dict &dict, const Value &key);
 
     Result<Value> attribute(const Value &object, std::string_view name);
     Result<Value> item(const Value &object, const Value &key);
     Result<Value> slice(const Value &object, const Value &from, const Value &to, const Value &step);
     Result<Value> call(const Value &function, const CallArguments &arguments);
+
+    // A filter that another applies: one level of evaluation more.
+    Result<Value> filter(int32_t filter, const Value &value, const CallArguments &arguments);
 
     // What `for` goes through; a generator is used up.
     Result<std::vector<Value>> iterate(const Value &value);

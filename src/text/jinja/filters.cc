@@ -21,7 +21,11 @@ Result<Value> attribute_path(Evaluator *evaluator, Value value, const Value &pat
     if (!path.is(Kind::string)) {
         return template_error("an attribute's name must be text, not a %s", path.type_name());
     }
-    for (const std::string_view name : split(path.text(), ".", -1)) {
+    size_t end = 0;
+    for (size_t begin = 0; end != std::string_view::npos; begin = end + 1) {
+        end = path.text().find('.', begin);
+        const std::string_view name = path.text().substr(begin, end - begin);
+        RETURN_IF_ERROR(evaluator->charge(1 + name.size() / 64));
         int64_t index = 0;
         const auto read = std::from_chars(name.data(), name.data() + name.size(), index);
         const bool number = read.ec == std::errc() && read.ptr == name.data() + name.size() &&
@@ -51,7 +55,7 @@ Result<Value> trim(Evaluator *evaluator, const Value &value, const Arguments &ar
     RETURN_IF_ERROR(evaluator->charge_text(text));
     if (!given.has(0) || given.get(0, {}).is(Kind::none)) return Value::string(strip(text));
     ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, ""));
-    RETURN_IF_ERROR(evaluator->charge(text.size() / 64 * (1 + characters.size() / 64)));
+    RETURN_IF_ERROR(evaluator->charge_product(text, characters));
     return Value::string(left_strip(right_strip(text, characters), characters));
 }
 
@@ -112,6 +116,7 @@ Result<Value> indent(Evaluator *evaluator, const Value &value, const Arguments &
         return template_error("indent needs text, not a %s", value.type_name());
     }
     RETURN_IF_ERROR(evaluator->charge(value.text().size() / 8));
+    RETURN_IF_ERROR(evaluator->heap().room_for_parts(value.text().size() + 1));
     // jinja2 appends a line end, so that a text's own last one starts one more line.
     std::string text(value.text());
     text += '\n';
@@ -499,7 +504,8 @@ Result<Value> unique(Evaluator *evaluator, const Value &value, const Arguments &
             }
             ASSIGN_OR_RETURN(key, sort_key(evaluator, key, given.flag(0, false)));
             if (!hashable(key)) return template_error("unique: a %s has no hash", key.type_name());
-            RETURN_IF_ERROR(evaluator->charge(1 + seen.items.size() / 8));
+            RETURN_IF_ERROR(evaluator->charge(1));
+            RETURN_IF_ERROR(evaluator->charge_lookup(seen, key));
             if (seen.find(key) != nullptr) continue;
             seen.set(key, key);
             kept->push_back(item);
@@ -517,6 +523,14 @@ Result<Value> default_value(Evaluator *evaluator, const Value &value, const Argu
 }
 
 // ---- filters over the items of a list ----
+
+// The filter or test that an argument names. The parser looks at names that are written out; those
+// that map hands on come here unseen.
+Result<int32_t> find_named(const Value &name, int32_t (*find)(std::string_view), const char *what) {
+    const int32_t found = name.is(Kind::string) ? find(name.text()) : -1;
+    if (found >= 0) return found;
+    return template_error("a %s that is not supported, or not named by text", what);
+}
 
 // The arguments behind the first `taken`.
 Arguments rest_of(const Arguments &arguments, size_t taken) {
@@ -545,12 +559,14 @@ Result<Value> map(Evaluator *evaluator, const Value &value, const Arguments &arg
     }
     return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
         if (!value.truth()) return {};
-        const int32_t filter = find_filter(arguments.positional[0].text());
+        ASSIGN_OR_RETURN(const int32_t filter,
+                         find_named(arguments.positional[0], find_filter, "filter"));
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const Arguments rest = rest_of(arguments, 1);
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
         for (const Value &item : items) {
             RETURN_IF_ERROR(evaluator->charge(1));
-            ASSIGN_OR_RETURN(const Value made, apply_filter(evaluator, filter, item, rest));
+            ASSIGN_OR_RETURN(const Value made, evaluator->filter(filter, item, rest));
             mapped->push_back(made);
         }
         return {};
@@ -567,7 +583,11 @@ Result<Value> choose(Evaluator *evaluator, const Value &value, const Arguments &
             return template_error("%s needs the name of an attribute", name);
         }
         const bool tests = arguments.positional.size() > place;
-        const int32_t test = tests ? find_test(arguments.positional[place].text()) : -1;
+        int32_t test = -1;
+        if (tests) {
+            ASSIGN_OR_RETURN(test, find_named(arguments.positional[place], find_test, "test"));
+        }
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const Arguments rest = tests ? rest_of(arguments, place + 1) : Arguments();
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
         for (const Value &item : items) {

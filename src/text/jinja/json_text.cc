@@ -18,9 +18,7 @@ class Writer {
         RETURN_IF_ERROR(evaluator_->heap().room_for(out_->size()));
         switch (value.kind()) {
         case Kind::string:
-            RETURN_IF_ERROR(evaluator_->charge(value.text().size() / 16));
-            append_json_string(value.text(), style_.ensure_ascii, out_);
-            return {};
+            return write_string(value.text());
         case Kind::dict:
             return write_dict(value.dict(), level);
         case Kind::sequence:
@@ -41,6 +39,13 @@ class Writer {
     }
 
   private:
+    Status write_string(std::string_view text) {
+        RETURN_IF_ERROR(evaluator_->charge(text.size() / 16));
+        RETURN_IF_ERROR(evaluator_->heap().room_for(out_->size() + 6 * text.size())); // all escaped
+        append_json_string(text, style_.ensure_ascii, out_);
+        return {};
+    }
+
     void append_scalar(const Value &value) {
         if (value.is(Kind::none)) {
             *out_ += "null";
@@ -81,10 +86,7 @@ class Writer {
 
     // Keys that are no strings are written as strings.
     Status write_key(const Value &key) {
-        if (key.is(Kind::string)) {
-            append_json_string(key.text(), style_.ensure_ascii, out_);
-            return {};
-        }
+        if (key.is(Kind::string)) return write_string(key.text());
         if (!key.is(Kind::none) && !key.is_number()) {
             return template_error("a %s cannot be a key in JSON", key.type_name());
         }

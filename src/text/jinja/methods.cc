@@ -64,7 +64,7 @@ Result<Value> strip_method(Evaluator *evaluator, std::string_view text,
         return Value::string(text);
     }
     ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, ""));
-    RETURN_IF_ERROR(evaluator->charge(text.size() / 64 * (1 + characters.size() / 64)));
+    RETURN_IF_ERROR(evaluator->charge_product(text, characters));
     if (side != Side::left) text = right_strip(text, characters);
     if (side != Side::right) text = left_strip(text, characters);
     return Value::string(text);
@@ -87,11 +87,14 @@ Result<Value> split_method(Evaluator *evaluator, std::string_view text,
         if (from_right && most >= 0) {
             return template_error("rsplit with maxsplit and without sep is not supported");
         }
+        RETURN_IF_ERROR(evaluator->heap().room_for_parts(text.size() / 2 + 1));
         return list_of(evaluator, split_spaces(text, most));
     }
     ASSIGN_OR_RETURN(const std::string_view separator, given.text(0, ""));
     if (separator.empty()) return template_error("split: the separator is empty");
+    RETURN_IF_ERROR(evaluator->heap().room_for_parts(text.size() / separator.size() + 1));
     if (!from_right || most < 0) return list_of(evaluator, split(text, separator, most));
+    RETURN_IF_ERROR(evaluator->charge_product(text, separator));
     std::vector<std::string_view> parts;
     while (static_cast<int64_t>(parts.size()) < most) {
         const size_t found = text.rfind(separator);
@@ -105,18 +108,21 @@ Result<Value> split_method(Evaluator *evaluator, std::string_view text,
 }
 
 // startswith and endswith: a text, or a tuple of them.
-Result<Value> affix_method(std::string_view name, std::string_view text,
+Result<Value> affix_method(Evaluator *evaluator, std::string_view name, std::string_view text,
                            const CallArguments &arguments) {
     ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(name, arguments, {"prefix"}));
     ASSIGN_OR_RETURN(const Value wanted, given.required(0));
     std::vector<Value> choices = {wanted};
-    if (wanted.is_sequence(SequenceType::tuple)) choices = wanted.sequence().items;
+    if (wanted.is_sequence(SequenceType::tuple)) {
+        ASSIGN_OR_RETURN(choices, evaluator->iterate(wanted));
+    }
     bool found = false;
     for (const Value &choice : choices) {
         if (!choice.is(Kind::string)) {
             return template_error("%s needs text, not a %s", std::string(name).c_str(),
                                   choice.type_name());
         }
+        RETURN_IF_ERROR(evaluator->charge_text(choice.text()));
         found |=
             name == "startswith" ? text.starts_with(choice.text()) : text.ends_with(choice.text());
     }
@@ -133,7 +139,8 @@ Result<Value> find_method(Evaluator *evaluator, std::string_view name, std::stri
         return Value::integer(
             static_cast<int64_t>(part.empty() ? length(text) + 1 : count(text, part)));
     }
-    const size_t found = name == "rfind" ? text.rfind(part) : text.find(part);
+    if (name == "rfind") RETURN_IF_ERROR(evaluator->charge_product(text, part));
+    const size_t found = name == "rfind" ? text.rfind(part) : find(text, part);
     if (found != std::string_view::npos) {
         return Value::integer(static_cast<int64_t>(length(text.substr(0, found))));
     }
@@ -186,7 +193,8 @@ Result<Value> call_string(Evaluator *evaluator, std::string_view text, std::stri
     if (name == "rstrip") return strip_method(evaluator, text, arguments, Side::right);
     if (name == "split") return split_method(evaluator, text, arguments, false);
     if (name == "rsplit") return split_method(evaluator, text, arguments, true);
-    if (name == "startswith" || name == "endswith") return affix_method(name, text, arguments);
+    if (name == "startswith" || name == "endswith")
+        return affix_method(evaluator, name, text, arguments);
     if (name == "find" || name == "rfind" || name == "index" || name == "count") {
         return find_method(evaluator, name, text, arguments);
     }
@@ -195,12 +203,14 @@ Result<Value> call_string(Evaluator *evaluator, std::string_view text, std::stri
     if (name == "splitlines") {
         RETURN_IF_ERROR(Parameters::bind(name, arguments, {}).status());
         RETURN_IF_ERROR(evaluator->charge(text.size() / 8));
+        RETURN_IF_ERROR(evaluator->heap().room_for_parts(text.size()));
         return list_of(evaluator, split_lines(text));
     }
     if (name == "removeprefix" || name == "removesuffix") {
         ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(name, arguments, {"affix"}));
         RETURN_IF_ERROR(given.required(0).status());
         ASSIGN_OR_RETURN(const std::string_view affix, given.text(0, ""));
+        RETURN_IF_ERROR(evaluator->charge_text(affix));
         if (name == "removeprefix" && text.starts_with(affix)) text.remove_prefix(affix.size());
         if (name == "removesuffix" && text.ends_with(affix)) text.remove_suffix(affix.size());
         return Value::string(text);
@@ -329,7 +339,10 @@ Result<std::unique_ptr<Dict>> named_values(Evaluator *evaluator, std::string_vie
                                   given.type_name());
         }
         RETURN_IF_ERROR(evaluator->charge(given.dict().items.size()));
-        for (const auto &[key, value] : given.dict().items) dict->set(key, value);
+        for (const auto &[key, value] : given.dict().items) {
+            RETURN_IF_ERROR(evaluator->charge_lookup(*dict, key));
+            dict->set(key, value);
+        }
     }
     for (const auto &[name, value] : arguments.named) dict->set(Value::string(name), value);
     return dict;
@@ -343,8 +356,8 @@ Result<Value> make_namespace(Evaluator *evaluator, const CallArguments &argument
         if (!key.is(Kind::string) || key.text().starts_with('_')) {
             return template_error("a namespace cannot hold a name that begins with '_'");
         }
-        space->items.emplace_back(key.text(), value);
     }
+    space->attributes = std::move(*values);
     return Value(space);
 }
 
@@ -357,8 +370,8 @@ Result<Value> format_now(Evaluator *evaluator, const CallArguments &arguments) {
     for (size_t i = 0; i < format.size(); ++i) {
         if (format[i] != '%') continue;
         if (i + 1 == format.size() || known.find(format[i + 1]) == std::string_view::npos) {
-            return template_error("strftime_now: format '%.40s' is not supported",
-                                  std::string(format).c_str());
+            return template_error("strftime_now: format '%s' is not supported",
+                                  std::string(cut(format, 40)).c_str());
         }
         ++i;
     }
@@ -424,7 +437,8 @@ Result<Value> call_function(Evaluator *evaluator, std::string_view name,
                      Parameters::bind("raise_exception", arguments, {"message"}));
     ASSIGN_OR_RETURN(const Value message, given.required(0));
     ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(message));
-    return Status(BATCHLLM_ERROR_ROW_TEMPLATE, "the template refuses: " + std::string(text));
+    return Status(BATCHLLM_ERROR_ROW_TEMPLATE,
+                  "the template refuses: " + std::string(cut(text, 4000)));
 }
 
 } // namespace batchllm::jinja

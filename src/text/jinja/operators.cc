@@ -12,7 +12,7 @@ namespace batchllm::jinja {
 namespace {
 
 Status undefined_error(const Value &value) {
-    return template_error("'%s' is undefined", std::string(value.text()).substr(0, 80).c_str());
+    return template_error("'%s' is undefined", std::string(cut(value.text(), 80)).c_str());
 }
 
 const char *sign_of(Operation operation) {
@@ -158,9 +158,18 @@ Result<int64_t> slice_part(const Value &part, int64_t otherwise) {
     return template_error("a slice needs whole numbers, not a %s", part.type_name());
 }
 
-// Which items a slice takes, in order: Python's slice.indices().
-Result<std::vector<size_t>> slice_places(size_t size, const Value &from, const Value &to,
-                                         const Value &step) {
+// The items that a slice takes, in order: begin, begin + step, ...
+struct SlicePlaces {
+    int64_t begin = 0;
+    int64_t step = 1;
+    int64_t count = 0;
+
+    size_t operator[](int64_t i) const { return static_cast<size_t>(begin + i * step); }
+};
+
+// Python's slice.indices().
+Result<SlicePlaces> slice_places(size_t size, const Value &from, const Value &to,
+                                 const Value &step) {
     ASSIGN_OR_RETURN(const int64_t by, slice_part(step, 1));
     if (by == 0) return template_error("the step of a slice is 0");
     const auto count = static_cast<int64_t>(size);
@@ -174,10 +183,11 @@ Result<std::vector<size_t>> slice_places(size_t size, const Value &from, const V
     ASSIGN_OR_RETURN(const int64_t given_to, slice_part(to, 0));
     const int64_t begin = from.is(Kind::none) ? (by < 0 ? most : least) : clip(given_from);
     const int64_t end = to.is(Kind::none) ? (by < 0 ? least : most) : clip(given_to);
-    std::vector<size_t> places;
-    for (int64_t i = begin; by > 0 ? i < end : i > end;) {
-        places.push_back(static_cast<size_t>(i));
-        if (__builtin_add_overflow(i, by, &i)) break;
+    const int64_t between = by < 0 ? begin - end : end - begin;
+    const uint64_t stride = by < 0 ? 0 - static_cast<uint64_t>(by) : static_cast<uint64_t>(by);
+    SlicePlaces places{begin, by, 0};
+    if (between > 0) {
+        places.count = static_cast<int64_t>(static_cast<uint64_t>(between - 1) / stride) + 1;
     }
     return places;
 }
@@ -190,7 +200,7 @@ Result<Value> Evaluator::attribute(const Value &object, std::string_view name) {
     if (object.is(Kind::undefined)) return undefined_error(object);
     if (object.is(Kind::loop)) return loop_attribute(&object.loop(), name);
     if (object.is(Kind::name_space)) {
-        const Value *found = object.name_space().find(name);
+        const Value *found = object.name_space().attributes.find(name);
         return found == nullptr ? Value::undefined(name) : *found;
     }
     if (has_method(object, name)) {
@@ -205,7 +215,7 @@ Result<Value> Evaluator::attribute(const Value &object, std::string_view name) {
                               object.type_name());
     }
     if (object.is(Kind::dict)) {
-        if (object.dict().index.empty()) RETURN_IF_ERROR(charge(object.dict().items.size() / 8));
+        RETURN_IF_ERROR(charge_lookup(object.dict(), Value::string(name)));
         if (const Value *found = object.dict().find(name)) return *found;
     }
     return Value::undefined(name);
@@ -215,9 +225,7 @@ Result<Value> Evaluator::item(const Value &object, const Value &key) {
     if (object.is(Kind::undefined)) return undefined_error(object);
     if (object.is(Kind::dict)) {
         if (!hashable(key)) return Value::undefined("an item");
-        if (!key.is(Kind::string) || object.dict().index.empty()) {
-            RETURN_IF_ERROR(charge(object.dict().items.size() / 8));
-        }
+        RETURN_IF_ERROR(charge_lookup(object.dict(), key));
         if (const Value *found = object.dict().find(key)) return *found;
     }
     if (key.is_integral()) {
@@ -248,18 +256,17 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         const std::string_view text = object.text();
         RETURN_IF_ERROR(charge(text.size() / 8));
         if (step.is(Kind::none) || (step.is_integral() && step.integer() == 1)) {
-            ASSIGN_OR_RETURN(const std::vector<size_t> ends,
+            ASSIGN_OR_RETURN(const SlicePlaces places,
                              slice_places(jinja::length(text), from, to, Value::none()));
-            if (ends.empty()) return Value::string("");
-            const size_t begin = byte_of(text, ends.front());
-            const size_t bytes = byte_of(text.substr(begin), ends.size());
+            if (places.count == 0) return Value::string("");
+            const size_t begin = byte_of(text, places[0]);
+            const size_t bytes = byte_of(text.substr(begin), static_cast<size_t>(places.count));
             return Value::string(text.substr(begin, bytes));
         }
         ASSIGN_OR_RETURN(const std::vector<Value> characters, iterate(object));
-        ASSIGN_OR_RETURN(const std::vector<size_t> places,
-                         slice_places(characters.size(), from, to, step));
+        ASSIGN_OR_RETURN(const SlicePlaces places, slice_places(characters.size(), from, to, step));
         std::string out;
-        for (const size_t place : places) out += characters[place].text();
+        for (int64_t i = 0; i < places.count; ++i) out += characters[places[i]].text();
         return heap_.string(std::move(out));
     }
     if (object.is(Kind::sequence) && object.sequence().indexed()) {
@@ -267,11 +274,11 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         if (sequence.type == SequenceType::range) {
             return template_error("a slice of a range is not supported");
         }
-        ASSIGN_OR_RETURN(const std::vector<size_t> places,
+        ASSIGN_OR_RETURN(const SlicePlaces places,
                          slice_places(sequence.items.size(), from, to, step));
-        RETURN_IF_ERROR(charge(places.size() / 8));
+        RETURN_IF_ERROR(charge(static_cast<size_t>(places.count) / 8));
         std::vector<Value> items;
-        for (const size_t place : places) items.push_back(sequence.items[place]);
+        for (int64_t i = 0; i < places.count; ++i) items.push_back(sequence.items[places[i]]);
         return heap_.sequence(sequence.type, std::move(items));
     }
     // Python takes a slice of nothing else; jinja2 calls the outcome undefined.
@@ -379,7 +386,7 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
         return {};
     case Kind::string:
         RETURN_IF_ERROR(charge_text(value.text()));
-        RETURN_IF_ERROR(heap_.room_for(out->size() + value.text().size()));
+        RETURN_IF_ERROR(heap_.room_for(out->size() + 4 * value.text().size())); // all escaped
         jinja::append_repr(value.text(), out);
         return {};
     case Kind::undefined:
@@ -517,6 +524,16 @@ Result<bool> Evaluator::compare(Comparison comparison, const Value &left, const 
     }
 }
 
+// Finding a key: hashed where the dictionary has an index, else compared with all keys.
+Status Evaluator::charge_lookup(const Dict &dict, const Value &key) {
+    const bool hashed = key.is(Kind::string) && !dict.index.empty();
+    const size_t compared = hashed ? 0 : dict.items.size() / 8;
+    const size_t each = key.is(Kind::string)     ? key.text().size() / 64
+                        : key.is(Kind::sequence) ? key.sequence().items.size()
+                                                 : 0;
+    return charge(compared + (1 + compared) * each);
+}
+
 // What a comparison of two values may cost: the smaller one's size, all levels counted.
 Status Evaluator::charge_comparison(const Value &left, const Value &right) {
     if (left.kind() != right.kind()) return {};
@@ -526,8 +543,15 @@ Status Evaluator::charge_comparison(const Value &left, const Value &right) {
     if (left.is(Kind::sequence)) {
         const std::vector<Value> &a = left.sequence().items, &b = right.sequence().items;
         const size_t both = std::min(a.size(), b.size());
-        RETURN_IF_ERROR(charge(both));
-        for (size_t i = 0; i < both; ++i) RETURN_IF_ERROR(charge_comparison(a[i], b[i]));
+        if (left.sequence().indexed()) {
+            RETURN_IF_ERROR(charge(both));
+            for (size_t i = 0; i < both; ++i) RETURN_IF_ERROR(charge_comparison(a[i], b[i]));
+        } else if (a.size() == b.size()) { // sets: each with all
+            for (const Value &one : a) {
+                RETURN_IF_ERROR(charge(both));
+                for (const Value &other : b) RETURN_IF_ERROR(charge_comparison(one, other));
+            }
+        }
         return {};
     }
     if (left.is(Kind::dict)) {
@@ -563,14 +587,12 @@ Result<bool> Evaluator::contains(const Value &container, const Value &item) {
                        : template_error("a %s cannot be in a str", item.type_name());
         }
         RETURN_IF_ERROR(charge_text(container.text()));
-        return container.text().find(item.text()) != std::string_view::npos;
+        return find(container.text(), item.text()) != std::string_view::npos;
     case Kind::dict:
         if (!hashable(item)) {
             return template_error("a %s cannot be the key of a dictionary", item.type_name());
         }
-        if (!item.is(Kind::string) || container.dict().index.empty()) {
-            RETURN_IF_ERROR(charge(container.dict().items.size() / 8));
-        }
+        RETURN_IF_ERROR(charge_lookup(container.dict(), item));
         return container.dict().find(item) != nullptr;
     case Kind::sequence: {
         Sequence &sequence = container.sequence();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "text/utf8.h"
 
@@ -137,7 +138,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
                                     int64_t most) {
     std::vector<std::string_view> parts;
     while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
-        const size_t found = text.find(separator);
+        const size_t found = find(text, separator);
         if (found == std::string_view::npos) break;
         parts.push_back(text.substr(0, found));
         text.remove_prefix(found + separator.size());
@@ -146,10 +147,18 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
     return parts;
 }
 
+size_t find(std::string_view text, std::string_view part, size_t from) {
+    if (from > text.size()) return std::string_view::npos;
+    if (part.empty()) return from;
+    const void *found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
+    if (found == nullptr) return std::string_view::npos;
+    return static_cast<size_t>(static_cast<const char *>(found) - text.data());
+}
+
 size_t count(std::string_view text, std::string_view part) {
     size_t found = 0;
-    for (size_t at = text.find(part); at != std::string_view::npos;
-         at = text.find(part, at + part.size())) {
+    for (size_t at = find(text, part); at != std::string_view::npos;
+         at = find(text, part, at + part.size())) {
         ++found;
     }
     return found;
@@ -172,7 +181,7 @@ std::string replace(std::string_view text, std::string_view part, std::string_vi
         return out += text.substr(i);
     }
     while (more()) {
-        const size_t found = text.find(part);
+        const size_t found = find(text, part);
         if (found == std::string_view::npos) break;
         out += text.substr(0, found);
         out += by;
@@ -185,6 +194,12 @@ std::string replace(std::string_view text, std::string_view part, std::string_vi
 bool is_ascii(std::string_view text) {
     return std::all_of(text.begin(), text.end(),
                        [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
+}
+
+std::string_view cut(std::string_view text, size_t most) {
+    if (text.size() <= most) return text;
+    while (most > 0 && utf8_continues(text[most])) --most;
+    return text.substr(0, most);
 }
 
 void append_repr(std::string_view text, std::string *out) {

@@ -29,6 +29,8 @@ std::vector<std::string_view> split_spaces(std::string_view text, int64_t most);
 std::vector<std::string_view> split(std::string_view text, std::string_view separator,
                                     int64_t most);
 
+// text.find(part, from) in time that grows with the text, not with the text times the part.
+size_t find(std::string_view text, std::string_view part, size_t from = 0);
 size_t count(std::string_view text, std::string_view part); // part is not empty
 // Replaces the first `most` occurrences (< 0: all). part may be empty, as in Python.
 std::string replace(std::string_view text, std::string_view part, std::string_view by,
@@ -38,6 +40,9 @@ std::string replace(std::string_view text, std::string_view part, std::string_vi
 bool is_printable(uint32_t point);
 
 bool is_ascii(std::string_view text);
+
+// The first bytes of a text, `most` of them or what whole characters leave of them.
+std::string_view cut(std::string_view text, size_t most);
 
 // repr(): quoted and escaped, appended.
 void append_repr(std::string_view text, std::string *out);

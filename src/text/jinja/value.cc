@@ -149,29 +149,20 @@ void Dict::set(const Value &key, const Value &value) {
     }
 }
 
-Value *Namespace::find(std::string_view key) {
-    for (auto &[name, value] : items) {
-        if (name == key) return &value;
-    }
-    return nullptr;
+void Dict::clear() {
+    items.clear();
+    if (!index.empty()) index.clear();
 }
 
 const Value *Scope::find(std::string_view name) const {
     for (const Scope *scope = this; scope != nullptr; scope = scope->parent) {
-        for (const auto &[known, value] : scope->names) {
-            if (known == name) return &value;
-        }
+        if (const Value *found = scope->names.find(name)) return found;
     }
     return nullptr;
 }
 
 void Scope::set(std::string_view name, const Value &value) {
-    for (auto &[known, held] : names) {
-        if (known != name) continue;
-        held = value;
-        return;
-    }
-    names.emplace_back(name, value);
+    names.set(Value::string(name), value);
 }
 
 Status Heap::room_for(size_t bytes) const {

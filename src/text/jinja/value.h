@@ -154,11 +154,11 @@ struct Dict : Object {
     const Value *find(const Value &key) const;
     // Replaces the value of an equal key. Keys are hashable: see hashable().
     void set(const Value &key, const Value &value);
+    void clear();
 };
 
 struct Namespace : Object {
-    std::vector<std::pair<std::string_view, Value>> items;
-    Value *find(std::string_view key);
+    Dict attributes; // keys are strings
 };
 
 struct MacroNode;
@@ -185,7 +185,7 @@ struct Loop : Object {
 // The names of a block that has its own, and the block around it.
 struct Scope : Object {
     Scope *parent = nullptr;
-    std::vector<std::pair<std::string_view, Value>> names;
+    Dict names;        // keys are strings
     bool kept = false; // a macro refers to it
 
     const Value *find(std::string_view name) const;
@@ -208,6 +208,10 @@ class Heap {
 
     // Whether so many bytes may still be made; counts nothing.
     Status room_for(size_t bytes) const;
+    // The same for a list of so many parts of a text.
+    Status room_for_parts(size_t parts) const {
+        return room_for(parts * (sizeof(std::string_view) + sizeof(Value)));
+    }
     Result<Value> string(std::string text);
     Result<Value> sequence(SequenceType type, std::vector<Value> items);
     Result<Value> dict(std::unique_ptr<Dict> dict);
