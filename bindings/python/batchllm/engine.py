@@ -287,9 +287,12 @@ class Engine:
             self._add_job(job, rows, params, plan)
             report = reporter(progress, job.rows)
             try:
-                while not self._complete(job):
-                    self._advance_and_collect(report, interval)
+                while True:
+                    complete = self._complete(job)
                     yield from self._each(job)
+                    if complete:
+                        return
+                    self._advance_and_collect(report, interval)
             finally:
                 report.close()
 
@@ -306,11 +309,14 @@ class Engine:
         with _Active(self) as job:
             await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
             report = reporter(False, 0)
-            while not self._complete(job):
-                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
+            while True:
+                complete = self._complete(job)
                 for results in self._each(job):
                     for result in results:
                         yield result
+                if complete:
+                    return
+                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
 
     # ---- Step by step ----
 
@@ -546,6 +552,7 @@ class Engine:
         self._polled = []
 
     def _complete(self, job: _Job) -> bool:
+        """Every row's result has come, by this call's steps or by another's; the mail may still hold some."""
         with self._lock:
             self._enter()
             return self._mail[job].done >= job.rows

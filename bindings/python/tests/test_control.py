@@ -1,5 +1,6 @@
 """What interrupts: Ctrl-C, other threads, close, fork, callbacks; and what is left behind."""
 
+import asyncio
 import copy
 import gc
 import pickle
@@ -100,6 +101,23 @@ class Threads(unittest.TestCase):
                 thread.join()
         self.assertEqual(errors, [])
         self.assertEqual(found, expected)
+
+    def test_streams_beside_each_other_lose_no_result(self):
+        # Each call's steps may finish the rows of the others.
+        params = SamplingParams(max_tokens=8)
+        with batchllm.Engine(MODEL) as engine:
+            streams = [engine.stream([f"stream {i} row {j}" for j in range(5)], params, interval=1) for i in range(4)]
+            firsts = [next(stream) for stream in streams]
+            self.assertEqual([len(list(stream)) for stream in streams], [4] * 4)
+            self.assertEqual(len(firsts), 4)
+
+            async def count(i):
+                return sorted([result.tag async for result in engine.astream([f"task {i} {j}" for j in range(5)], params)])
+
+            async def together():
+                return await asyncio.gather(*map(count, range(4)))
+
+            self.assertEqual(asyncio.run(together()), [[0, 1, 2, 3, 4]] * 4)
 
     def test_other_python_threads_run_while_the_library_works(self):
         many = batchllm.Tokens(array("i", range(1000)) * 30_000, array("q", range(0, 30_000_001, 1000)))
