@@ -8,6 +8,12 @@
 #define PY_SSIZE_T_CLEAN
 %}
 
+%{
+#include <pthread.h>
+#include <time.h>
+%}
+
+%include "text.i"
 %include "column.i"
 %include "errors.i"
 %include "log.i"

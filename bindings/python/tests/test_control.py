@@ -4,6 +4,7 @@ import asyncio
 import copy
 import gc
 import pickle
+import sys
 import threading
 import time
 import unittest
@@ -12,6 +13,11 @@ from array import array
 import batchllm
 from batchllm import SamplingParams
 from support import MODEL, columns, rows, run_script, sim, slow_sim
+
+try:
+    import _xxsubinterpreters  # Python 3.8 to 3.12
+except ImportError:
+    _xxsubinterpreters = None
 
 LONG = SamplingParams(max_tokens=10_000_000, ignore_eos=True)
 
@@ -171,6 +177,52 @@ class Threads(unittest.TestCase):
             self.assertEqual(ended, [batchllm.ClosedError] * 2)
 
 
+    def test_tags_of_a_running_call_are_refused_and_poll_gives_everything_between_calls(self):
+        with sim() as engine:
+            engine.add(rows(2), SamplingParams(max_tokens=2, ignore_eos=True), tags=[7, 8])
+            engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
+            engine.add(rows(3), SamplingParams(max_tokens=2, ignore_eos=True, samples=2), tags=[9, 10, 11])
+            engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
+            # In parts as they were collected, but one sequence: a row's samples stay together.
+            self.assertEqual([engine.poll(1).tags.tolist(), engine.poll(3).tags.tolist()], [[7], [8, 9, 9]])
+            self.assertEqual([engine.poll().tags.tolist(), len(engine.poll())], [[10, 10, 11, 11], 0])
+            with self.assertRaises(ValueError):
+                engine.poll(-1)
+        with slow_sim() as engine:
+            def progress(now):
+                with self.assertRaisesRegex(batchllm.StateError, "tags: 1 is a row"):
+                    engine.add(rows(2), tags=[2, 1])
+                engine.add(rows(1), SamplingParams(max_tokens=1), tags=[2])
+                raise LookupError
+
+            with self.assertRaises(LookupError):
+                engine.generate(rows(2), LONG, progress=progress)
+            engine.cancel(0, 1)
+            engine.run()
+            self.assertEqual(sorted(engine.poll().tags), [0, 1, 2])
+            engine.add(rows(1), SamplingParams(max_tokens=1), tags=[1])
+            engine.run()
+            self.assertEqual(engine.poll().tags.tolist(), [1])
+
+    def test_a_stream_that_the_garbage_collector_ends_while_results_are_sorted_is_forgotten(self):
+        with sim() as engine:
+            stream = engine.stream(rows(2), [SamplingParams(max_tokens=1), LONG], interval=0)
+            next(stream)
+
+            class Ending(list):
+                """The list that the rows of a step come into; it ends the stream, as a collection there would."""
+
+                def __iter__(self):
+                    stream.close()
+                    return super().__iter__()
+
+            engine._polled = Ending()
+            engine._collect()
+            self.assertEqual((len(engine._jobs), len(engine._ended)), (0, 1))
+            engine.run()
+            self.assertEqual((len(engine.poll()), engine._ended, engine._mail), (0, [], {}))
+
+
 class Closing(unittest.TestCase):
     def test_use_after_close_raises_and_closing_twice_does_not(self):
         engine, tokenizer, plan = sim(), batchllm.Tokenizer(MODEL), batchllm.Plan.build(rows(3))
@@ -213,8 +265,11 @@ class Closing(unittest.TestCase):
             from support import MODEL, rows
             engine = batchllm.Engine(MODEL)
             expected = engine.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts
+            stream = engine.stream(["row", "other"], batchllm.SamplingParams(max_tokens=4), interval=0)
+            rest = [next(stream)]
             child = os.fork()
             if child == 0:
+                del stream
                 try:
                     engine.generate(["row"])
                 except batchllm.ForkError as error:
@@ -224,13 +279,14 @@ class Closing(unittest.TestCase):
                 fresh = batchllm.Engine(MODEL)
                 print(fresh.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts == expected, flush=True)
                 sys.exit(0)
-            print("child ended with", os.waitpid(child, 0)[1], flush=True)
+            print("child ended with", os.waitpid(child, 0)[1], len([*rest, *stream]), flush=True)
             print(engine.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts == expected)
             """
         )
         lines = done.stdout.splitlines()
         self.assertIn("after fork() make one here", lines[0], done.stderr)
-        self.assertEqual(lines[1:], ["4", "True", "child ended with 0", "True"], done.stderr)
+        self.assertEqual(lines[1:], ["4", "True", "child ended with 0 2", "True"], done.stderr)
+        self.assertEqual(done.stderr, "")
 
     def test_an_interpreter_that_ends_with_everything_open_ends_well(self):
         done = run_script(
@@ -249,6 +305,34 @@ class Closing(unittest.TestCase):
             """
         )
         self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
+
+    def test_an_interpreter_that_ends_while_threads_write_log_lines_ends_well(self):
+        for _ in range(4):
+            done = run_script(
+                """
+                import logging, os, sys, threading, time
+                sys.path.insert(0, os.environ["TESTS"])
+                logging.basicConfig(level=logging.DEBUG, stream=open(os.devnull, "w"))
+                from support import rows, sim
+                def work():
+                    while True:
+                        sim().generate(rows(5))
+                for _ in range(4):
+                    threading.Thread(target=work, daemon=True).start()
+                time.sleep(0.2)
+                print("end")
+                """
+            )
+            self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
+
+    @unittest.skipIf(_xxsubinterpreters is None, "needs subinterpreters")
+    def test_a_subinterpreter_is_refused(self):
+        interpreter = _xxsubinterpreters.create()
+        try:
+            with self.assertRaisesRegex(Exception, "ImportError"):
+                _xxsubinterpreters.run_string(interpreter, f"import sys; sys.path[:0] = {sys.path!r}; import batchllm")
+        finally:
+            _xxsubinterpreters.destroy(interpreter)
 
 
 def resident():
