@@ -321,19 +321,26 @@ class Engine:
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
     ) -> AsyncIterator[Result]:
-        """`stream` for asyncio: the steps run in a thread of the loop's executor, so that the loop goes on."""
+        """`stream` for asyncio: whatever waits for the engine does so in a thread of the loop's executor, so that the
+        loop goes on, also beside other calls."""
         loop = asyncio.get_running_loop()
-        with _Active(self) as job:
+        call = _Active(self)
+        left: Optional[type[BaseException]] = GeneratorExit
+        try:
+            job = await loop.run_in_executor(None, call.__enter__)
             await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
-            report = reporter(False, 0)
-            while True:
-                complete = self._complete(job)
-                for results in self._each(job):
+            complete = False
+            while not complete:
+                found, complete = await loop.run_in_executor(None, self._turn, job, interval)
+                for results in found:
                     for result in results:
                         yield result
-                if complete:
-                    return
-                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
+            left = None
+        except BaseException as error:
+            left = type(error)
+            raise
+        finally:
+            await asyncio.shield(loop.run_in_executor(None, call.__exit__, left))
 
     # ---- Step by step ----
 
@@ -599,6 +606,13 @@ class Engine:
             self._enter()
             return self._mail[job].done >= job.rows
 
+    def _turn(self, job: _Job, interval: float) -> tuple[list[Results], bool]:
+        """Some work for a job, unless it is complete; -> its results since the last turn, whether those are the last."""
+        if not self._complete(job):
+            self._advance_and_collect(reporter(False, 0), interval)
+        complete = self._complete(job)
+        return list(self._each(job)), complete
+
     def _results(self, job: _Job) -> Results:
         """All of a job's results as one, in the order of its rows."""
         with self._lock:
@@ -634,6 +648,8 @@ class _Active:
     def __enter__(self) -> _Job:
         engine = self._engine
         with engine._lock:
+            if self._job.over:  # an `astream` that was cancelled while it waited to begin
+                return self._job
             engine._collect()
             stats = engine.stats()
             alone = not engine._jobs and stats.rows == stats.rows_done
@@ -647,9 +663,9 @@ class _Active:
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         engine, job = self._engine, self._job
         with engine._lock:
+            job.over = True
             if job not in engine._jobs:
                 return
-            job.over = True
             engine._jobs.remove(job)
             if kind is None or engine.closed or engine._forked:
                 del engine._mail[job]

@@ -125,6 +125,38 @@ class Threads(unittest.TestCase):
 
             self.assertEqual(asyncio.run(together()), [[0, 1, 2, 3, 4]] * 4)
 
+    def test_the_loop_goes_on_while_streams_wait_for_each_other(self):
+        async def main(engine):
+            async def work(i):
+                async for _ in engine.astream(rows(1 + i), LONG, interval=0.5):
+                    pass
+
+            longest = 0.0
+
+            async def beat():
+                nonlocal longest
+                while True:
+                    start = time.monotonic()
+                    await asyncio.sleep(0.001)
+                    longest = max(longest, time.monotonic() - start)
+
+            heart, tasks = asyncio.create_task(beat()), []
+            for i in range(3):  # each begins, and is cancelled, within another's half second
+                tasks.append(asyncio.create_task(work(i)))
+                await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+                await asyncio.sleep(0.1)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self.assertEqual([type(one) for one in ended], [asyncio.CancelledError] * 3)
+            heart.cancel()
+            return longest
+
+        with slow_sim() as engine:
+            self.assertLess(asyncio.run(main(engine)), 0.25)
+            self.assertTrue(engine.run().idle)
+            self.assertEqual((len(engine.poll()), engine._jobs, engine._ended, engine._mail), (0, [], [], {}))
+
     def test_other_python_threads_run_while_the_library_works(self):
         many = batchllm.Tokens(array("i", range(1000)) * 30_000, array("q", range(0, 30_000_001, 1000)))
         stop, ticks = threading.Event(), []
