@@ -51,6 +51,25 @@ class Plain(unittest.TestCase):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
 
+    def test_none_for_a_handle_is_an_error_at_every_call_of_the_generated_layer(self):
+        native = batchllm.native
+        with sim() as engine:
+            for name in [name for name in dir(native) if "_column_" in name and "create" not in name and "_add_" not in name]:
+                with self.subTest(name=name), self.assertRaises((TypeError, batchllm.Error)):
+                    getattr(native, name)(None)
+            for call in (
+                lambda: native.batchllm_advance(engine._native, 0.0, None), lambda: native.batchllm_advance(None, 0.0, None),
+                lambda: native.batchllm_results_of_rows(None, 0, 1, 1), lambda: native.batchllm_results_take(None, 0, 1),
+                lambda: native.batchllm_results_join(native.batchllm_results_none(), None),
+                lambda: native.batchllm_results_rows(None), lambda: native.batchllm_arrow_write(None),
+                lambda: native.batchllm_params_set_integers(None, "max_tokens", array("q", [1])),
+                lambda: native.batchllm_params_set_integers(native.batchllm_params_column_create(1), None, array("q", [1])),
+                lambda: native.batchllm_plan_groups_of(None), lambda: native.batchllm_plan_save(None, "x"),
+                lambda: native.batchllm_set_log(None, 1), lambda: native.batchllm_plan_load_from(None), lambda: native.batchllm_tokenizer_create_from(None),
+            ):
+                with self.assertRaises((TypeError, batchllm.Error)):
+                    call()
+
     def test_rows_that_are_arrays_of_another_type_are_iterated(self):
         self.assertEqual(as_lists([array("q", row) for row in IDS]), IDS)
 
