@@ -3,10 +3,10 @@
 // The host builds a worklist once a step (attention_worklist.h); every layer reuses it. An item is a
 // set of query tokens against up to two stretches of keys. One item and one KV head are a job; CTAs
 // take jobs from two queues until both are empty:
-//   matrix queue  up to 128 query rows (tokens x query heads of the KV head); bound by math
+//   matrix queue  up to 128 query rows (tokens x query heads of the KV head)
 //   stream queue  up to 16 query rows; bound by reading the keys and values
-// A token that several items cover gets a partial (O, log-sum-exp) from each; the item that arrives
-// last merges them, in slot order, so that the result does not depend on timing.
+// A token that several items cover gets a partial (O, log-sum-exp) from each; they are merged within the
+// launch once all are there, in slot order, so that the result does not depend on timing.
 //
 // KV pool of a layer: [page][kv_head][K, V][head_dim / 64][64 keys][64 elements], 2-byte elements,
 // the 16-byte chunk c of key k's 128-byte row stored at chunk c ^ (k % 8): the swizzle that wgmma
@@ -73,7 +73,8 @@ struct AttentionArguments {
     int32_t matrix_ctas; // CTAs that take the matrix queue's jobs first (sm90); 0: none
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
-    const int32_t *merged;        // [merged_count] tokens whose partials are to be merged
+    const int32_t *merged; // [merged_count] tokens whose partials are to be merged; none in a
+                           // launch of some of the items that another is to complete
     int32_t merged_count;
     float *partial_out; // [slots, heads, head_dim] f32, each normalised
     float *partial_lse; // [slots, heads] base 2

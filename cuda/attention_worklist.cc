@@ -90,6 +90,8 @@ class Builder {
             const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
             const int32_t keys = nodes_[i].keys;
             double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
+            // A stream item merges its warps eight rows at a time.
+            if (!matrix && static_cast<int32_t>(tokens) * ratio_ > 8) together += options_.item_us;
             for (size_t first = 0; first < tokens; first += each) {
                 together +=
                     time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;

@@ -30,14 +30,14 @@ struct WorklistOptions {
     int32_t sms = 132;
     // Modelled costs on one of the sms SMs, measured by bench/attention; a key read by several items
     // comes from L2.
-    double wide_us = 1.85;   // 128 keys of a matrix item of more than kNarrowRows query rows
-    double narrow_us = 0.6;  // 64 keys of one of fewer
-    double stream_us = 0.55; // 64 keys
-    double item_us = 1.5;    // start and end of a job
-    double merge_us = 0.04;  // writing and merging one partial row of one head
-    double share_us = 5;     // what sharing must save of a launch, for its partials end it later
-    double bytes_us = 4.4e6; // from memory
-    double matrix_split = 1; // no job longer than its queue's share of an SM's time over this
+    double wide_us = 1.85;     // 128 keys of a matrix item of more than kNarrowRows query rows
+    double narrow_us = 0.6;    // 64 keys of one of fewer
+    double stream_us = 0.55;   // 64 keys
+    double item_us = 1.5;      // start and end of a job
+    double merge_us = 0.04;    // writing and merging one partial row of one head
+    double share_us = 0.6;     // what sharing must save of a launch, for its partials end it later
+    double bytes_us = 4.4e6;   // from memory
+    double matrix_split = 0.9; // no job longer than its queue's share of an SM's time over this
     double stream_split = 4;
     // Whether queries are stacked on a shared prefix: where it is faster, or for comparison never
     // (share false) or wherever several queries read one.

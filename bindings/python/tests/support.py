@@ -38,9 +38,11 @@ def columns(count, length=20):
 
 
 def chat_model(folder, template):
-    """The text model with a chat template."""
+    """The text model with a chat template, or without one (None)."""
     shutil.copytree(MODEL, folder, dirs_exist_ok=True)
-    config = {"chat_template": template, "bos_token": "<s>", "eos_token": "</s>"}
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    if template is not None:
+        config["chat_template"] = template
     (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 

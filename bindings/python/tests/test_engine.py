@@ -214,10 +214,7 @@ class Chat(unittest.TestCase):
 
     def test_a_model_without_a_template_fails_the_row_and_one_conversation_is_no_list_of_them(self):
         message = {"role": "user", "content": "Hello"}
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(chat_model(folder, "")) / "tokenizer_config.json").unlink()
-            engine = batchllm.Engine(folder)
-        with engine:
+        with tempfile.TemporaryDirectory() as folder, batchllm.Engine(chat_model(folder, None)) as engine:
             self.assertIn("ROW_TEMPLATE", engine.generate([[message]])[0].error)
             with self.assertRaisesRegex(TypeError, "one conversation"):
                 engine.generate([message])

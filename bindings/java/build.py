@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""The steps of the Java build that Meson has no rules for. Every output is the same for the same input.
+
+build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
+build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
+build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
+build.py javadoc FOLDER JAVADOC FLAG... -- SOURCE...          pages into FOLDER
+"""
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+# What a host with a JVM has, or what only a host with a GPU needs.
+SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|"
+                    r"libcuda|libcudart|libcublas|libcublasLt|libnvidia.*)\.so")
+# Lies in the JAR for libbatchllm.so, which opens it when a GPU is wanted.
+OPENED_LATER = "libbatchllm_cuda.so"
+
+
+def run(*command):
+    """What a tool has to say it has said by itself."""
+    code = subprocess.run(command).returncode
+    if code:
+        sys.exit(code)
+
+
+def fresh(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    pathlib.Path(folder).mkdir(parents=True)
+    return pathlib.Path(folder)
+
+
+def swig(folder, wrap, *command):
+    folder = fresh(folder)
+    run(*command[:-1], "-outdir", folder, "-o", wrap, command[-1])
+    # SWIG has no setting for this one's visibility.
+    constants = folder / "NativeConstants.java"
+    constants.write_text(constants.read_text().replace("public interface", "interface"))
+
+
+def write_jar(path, files):
+    """files: name in the JAR -> bytes."""
+    with zipfile.ZipFile(path, "w") as jar:
+        for name in sorted(files, key=lambda name: (not name.startswith("META-INF/"), name)):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            jar.writestr(entry, files[name])
+
+
+def split(arguments):
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1:]
+
+
+def classes(out, javac, folder, *arguments):
+    flags, sources = split(arguments)
+    if folder != "-":
+        sources = [*sources, *sorted(str(path) for path in pathlib.Path(folder).glob("*.java"))]
+    with tempfile.TemporaryDirectory() as made:
+        run(javac, "-d", made, *flags, *sources)
+        root = pathlib.Path(made)
+        write_jar(out, {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.class")})
+
+
+def dependencies(library):
+    """Paths of what a library needs and a host may lack, needed ones first."""
+    listed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE)
+    # ldd lists breadth first: what something needs comes after it.
+    return [(name, path) for name, path in reversed(found) if not SYSTEM.match(name)]
+
+
+def jar(out, class_jar, version, platform, *libraries):
+    folder = f"org/batchllm/native/{platform}/"
+    files, index = {}, []
+
+    def add(name, path, how):
+        if folder + name in files:
+            return
+        # Paths of the build folder, and what is only for a debugger, stay out.
+        with tempfile.NamedTemporaryFile() as stripped:
+            run("strip", "--strip-unneeded", "-o", stripped.name, path)
+            files[folder + name] = pathlib.Path(stripped.name).read_bytes()
+        index.append(f"{hashlib.sha256(files[folder + name]).hexdigest()} {how} {name}\n")
+
+    own = {pathlib.Path(library).name.split(".so")[0]: library for library in libraries}
+    for library in libraries:
+        if OPENED_LATER in library:
+            continue
+        for name, path in dependencies(library):
+            if name.split(".so")[0] not in own:
+                add(name, path, "load")
+    for library in libraries:
+        name = pathlib.Path(library).name.split(".so")[0] + ".so"
+        add(name, library, "open" if name == OPENED_LATER else "load")
+    files[folder + "index"] = "".join(index).encode()
+    with zipfile.ZipFile(class_jar) as source:
+        for name in source.namelist():
+            files[name] = source.read(name)
+    files["META-INF/MANIFEST.MF"] = (
+        "Manifest-Version: 1.0\r\n"
+        "Automatic-Module-Name: org.batchllm\r\n"
+        "Implementation-Title: libbatchllm\r\n"
+        f"Implementation-Version: {version}\r\n\r\n").encode()
+    write_jar(out, files)
+
+
+def javadoc(folder, tool, *arguments):
+    flags, sources = split(arguments)
+    run(tool, "-quiet", "-d", fresh(folder), *flags, *sources)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("LC_ALL", "C.UTF-8")
+    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,147 @@
+package org.batchllm.spark;
+
+import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.monotonically_increasing_id;
+import static org.apache.spark.sql.functions.udf;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.logging.Logger;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Encoders;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.api.java.UDF2;
+import org.apache.spark.sql.expressions.UserDefinedFunction;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+
+/**
+ * A language model over a Dataset:
+ *
+ * <pre>{@code
+ * Dataset<Row> answers = BatchLlm.transform(rows, new BatchLlmOptions().model("/models/m").maxTokens(64));
+ * }</pre>
+ *
+ * <p>The result has the rows' own columns, the key, and: text, tokens, finish_reason, error (null when
+ * there was none), prompt_tokens, shared_tokens, completion_tokens; and where asked for sample, logprobs,
+ * scores. Rows come in no order: order them by their key.
+ *
+ * <p>The rows are read twice: once, by this call, to see where their prompts share prefixes (a sample
+ * of prompts goes to the driver), and when the result is computed. Rows that share a prefix meet
+ * in a partition; each executor has one engine for each of its GPUs (or for its CPU), shared by its tasks.
+ * Rows must be the same in both readings, as Spark wants it of everything that it may compute again.
+ */
+public final class BatchLlm {
+    private static final Logger LOG = Logger.getLogger(BatchLlm.class.getName());
+
+    private static final int PARTITIONS_A_SLOT = 4;
+    private static final int LEAST_ROWS = 1_000;
+    private static final long SAMPLE_BYTES = 64L << 20;
+    private static final String PLACE = "batchllm_place";
+
+    private BatchLlm() {}
+
+    public static Dataset<Row> transform(Dataset<Row> rows, BatchLlmOptions options) {
+        return transform(rows, options, new BatchLlmMetrics(rows.sparkSession().sparkContext()));
+    }
+
+    /** Counts into metrics. */
+    public static Dataset<Row> transform(
+            Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
+        options.check();
+        JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());
+        Dataset<Row> keyed = rows;
+        if (options.keyColumn == null) keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
+        Columns columns = new Columns(keyed.schema(), options);
+
+        PromptSample sample = sample(keyed, columns, options, context);
+        int partitions = partitions(sample.rows(), options, context);
+        PrefixRanges ranges = PrefixRanges.choose(sample, partitions, outputTokens(options));
+        if (ranges.blind()) {
+            LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
+                    + " bytes, so rows are not put together by what follows: set headBytes higher");
+        }
+
+        UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
+        UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
+        Dataset<Row> placed =
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.key()))
+                        .repartition(ranges.partitions(), col(PLACE))
+                        .drop(PLACE)
+                        .sortWithinPartitions(columns.prompt(), columns.key());
+
+        byte[] file = planFile(options);
+        Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
+        BatchLlmOptions sent = options.withoutPlan();
+        MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
+        return placed.mapPartitions(compute, Encoders.row(columns.result()));
+    }
+
+    /** Of the prompts' heads, by one pass over the rows. */
+    private static PromptSample sample(
+            Dataset<Row> keyed, Columns columns, BatchLlmOptions options, JavaSparkContext context) {
+        int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
+        int capacity = options.sampleRows;
+        if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
+        int headBytes = options.headBytes;
+        if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
+        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.key())
+                .toJavaRDD()
+                .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
+                    columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));
+                    if (!row.isNullAt(0))
+                        sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));
+                    return sample;
+                }, PromptSample::merge);
+    }
+
+    private static int outputTokens(BatchLlmOptions options) {
+        if (options.expectedTokens != 0) return options.expectedTokens;
+        return options.continuationsColumn != null ? 1 : options.maxTokens;
+    }
+
+    private static int partitions(long rows, BatchLlmOptions options, JavaSparkContext context) {
+        if (options.partitions != 0) return options.partitions;
+        return clamp(rows / LEAST_ROWS, 1, PARTITIONS_A_SLOT * context.defaultParallelism());
+    }
+
+    private static int clamp(long value, int least, int most) {
+        return (int) Math.max(least, Math.min(most, value));
+    }
+
+    private static UDF2<Object, Long, Integer> place(Broadcast<PrefixRanges> ranges, Columns columns) {
+        int[] names = partitionNames(ranges.value().partitions());
+        return (head, key) -> names[head == null ? 0 : ranges.value().partition(columns.bytes(head), key)];
+    }
+
+    /**
+     * For each partition a number that Spark's hash partitioning puts into it, so that a column of such
+     * numbers says where rows go. (Spark 4.1 has repartitionById for that; this serves older ones too.)
+     */
+    static int[] partitionNames(int partitions) {
+        int[] names = new int[partitions];
+        boolean[] found = new boolean[partitions];
+        for (int name = 0, left = partitions; left > 0; ++name) {
+            int partition = Math.floorMod(Murmur3_x86_32.hashInt(name, 42), partitions);
+            if (found[partition]) continue;
+            found[partition] = true;
+            names[partition] = name;
+            left--;
+        }
+        return names;
+    }
+
+    private static byte[] planFile(BatchLlmOptions options) {
+        if (options.planPath == null) return options.plan;
+        try {
+            return Files.readAllBytes(Path.of(options.planPath));
+        } catch (IOException e) {
+            throw new UncheckedIOException("planPath " + options.planPath, e);
+        }
+    }
+}

@@ -1,0 +1,392 @@
+package org.batchllm.spark;
+
+import java.io.Serializable;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * What {@link BatchLlm#transform} does: columns, model, sampling, partitions. Setters change this
+ * object and return it. What is not set has the library's own default.
+ */
+public final class BatchLlmOptions implements Serializable, Cloneable {
+    private static final long serialVersionUID = 1;
+
+    // Columns.
+    String promptColumn = "prompt";
+    String keyColumn;
+    String continuationsColumn;
+    String maxTokensColumn;
+    String temperatureColumn;
+    String seedColumn;
+    String resultPrefix = "";
+    // Engine.
+    String model;
+    String backend;
+    String devices;
+    String computeType;
+    String backendOptions;
+    String planPath;
+    byte[] plan;
+    String enlarge;
+    int threads;
+    int levels;
+    int minPrefixTokens;
+    long kvMemoryBytes;
+    double kvMemoryFraction;
+    long stepTokens;
+    long maxRequestTokens;
+    long maxRequests;
+    double idleSeconds = 60;
+    // Sampling.
+    int maxTokens = 128;
+    double temperature;
+    double topP = 1;
+    double minP;
+    int topK;
+    double repetitionPenalty = 1;
+    double presencePenalty;
+    double frequencyPenalty;
+    int samples = 1;
+    long seed;
+    boolean ignoreEos;
+    boolean logprobs;
+    boolean parseSpecial = true;
+    boolean addSpecial = true;
+    int[] stopTokens = {};
+    String[] stopStrings = {};
+    // Distribution.
+    int partitions;
+    int expectedTokens;
+    int sampleRows;
+    int headBytes;
+    int windowRows = 16_384;
+    long windowBytes = 64L << 20;
+
+    // ---- Columns ----
+
+    /** The prompts: a string column, or an array of token ids. Default "prompt". */
+    public BatchLlmOptions promptColumn(String name) {
+        promptColumn = Objects.requireNonNull(name);
+        return this;
+    }
+
+    /**
+     * A column of integers that differ, one a row: names the row, fixes its random numbers, and puts
+     * results back into order. Default: none, and a column "batchllm_key" is added, which rises in the
+     * order of the input.
+     */
+    public BatchLlmOptions keyColumn(String name) {
+        keyColumn = name;
+        return this;
+    }
+
+    /**
+     * Rows are scored, not continued: an array of strings (or of arrays of token ids, where prompts
+     * are token ids), whose log-probabilities after the prompt come in the column "scores".
+     */
+    public BatchLlmOptions continuationsColumn(String name) {
+        continuationsColumn = name;
+        return this;
+    }
+
+    /** A column of integers: maxTokens of each row. Null in a row: {@link #maxTokens}. */
+    public BatchLlmOptions maxTokensColumn(String name) {
+        maxTokensColumn = name;
+        return this;
+    }
+
+    /** A column of numbers: temperature of each row. Null in a row: {@link #temperature}. */
+    public BatchLlmOptions temperatureColumn(String name) {
+        temperatureColumn = name;
+        return this;
+    }
+
+    /** A column of integers: seed of each row. Null in a row: {@link #seed}. */
+    public BatchLlmOptions seedColumn(String name) {
+        seedColumn = name;
+        return this;
+    }
+
+    /** Put before the names of the result columns. Default "". */
+    public BatchLlmOptions resultPrefix(String prefix) {
+        resultPrefix = Objects.requireNonNull(prefix);
+        return this;
+    }
+
+    // ---- Engine ----
+
+    /** The model's directory, at the same path on every executor. */
+    public BatchLlmOptions model(String directory) {
+        model = directory;
+        return this;
+    }
+
+    /** "auto" (default), "cuda", "cpu" or "sim". */
+    public BatchLlmOptions backend(String name) {
+        backend = name;
+        return this;
+    }
+
+    /** CUDA device numbers ("0", "0,1"). Default: the addresses of the task's "gpu" resource. */
+    public BatchLlmOptions devices(String numbers) {
+        devices = numbers;
+        return this;
+    }
+
+    /** "auto" (default), "bf16", "f16" or "f32". */
+    public BatchLlmOptions computeType(String name) {
+        computeType = name;
+        return this;
+    }
+
+    /** "key=value,key=value" of the backend. */
+    public BatchLlmOptions backendOptions(String pairs) {
+        backendOptions = pairs;
+        return this;
+    }
+
+    /**
+     * A plan file (`batchllm plan`, or the Plan class) of these rows, made with the same tokenizer:
+     * rows that it has keep its groups. Read once, on the driver, and sent to the executors.
+     */
+    public BatchLlmOptions planPath(String path) {
+        planPath = path;
+        return this;
+    }
+
+    /** The same, as the bytes of such a file. */
+    public BatchLlmOptions plan(byte[] file) {
+        plan = file;
+        return this;
+    }
+
+    /** What is shared: "optimal" (default), "paper" or "none". */
+    public BatchLlmOptions enlarge(String name) {
+        enlarge = name;
+        return this;
+    }
+
+    /** CPU threads of an engine; 0 (default): every core that the executor's process may use. */
+    public BatchLlmOptions threads(int count) {
+        threads = count;
+        return this;
+    }
+
+    /** 2: shared prefixes share heads too. */
+    public BatchLlmOptions levels(int count) {
+        levels = count;
+        return this;
+    }
+
+    /** Shorter prefixes are not shared. */
+    public BatchLlmOptions minPrefixTokens(int count) {
+        minPrefixTokens = count;
+        return this;
+    }
+
+    /** Bytes of KV pages of an engine. */
+    public BatchLlmOptions kvMemoryBytes(long bytes) {
+        kvMemoryBytes = bytes;
+        return this;
+    }
+
+    /** The same, as a fraction of the memory that is free after loading. */
+    public BatchLlmOptions kvMemoryFraction(double fraction) {
+        kvMemoryFraction = fraction;
+        return this;
+    }
+
+    /** Most tokens computed in a step. */
+    public BatchLlmOptions stepTokens(long tokens) {
+        stepTokens = tokens;
+        return this;
+    }
+
+    /** Longest prompt plus output. */
+    public BatchLlmOptions maxRequestTokens(long tokens) {
+        maxRequestTokens = tokens;
+        return this;
+    }
+
+    /** Most rows running at once. */
+    public BatchLlmOptions maxRequests(long count) {
+        maxRequests = count;
+        return this;
+    }
+
+    /** How long an engine that no task uses stays loaded, for the next task. Default 60. */
+    public BatchLlmOptions idleSeconds(double seconds) {
+        idleSeconds = seconds;
+        return this;
+    }
+
+    // ---- Sampling: as batchllm_params in batchllm.h ----
+
+    /** Most tokens generated for a row. Default 128. */
+    public BatchLlmOptions maxTokens(int count) {
+        maxTokens = count;
+        return this;
+    }
+
+    /** 0 (default): greedy. */
+    public BatchLlmOptions temperature(double value) {
+        temperature = value;
+        return this;
+    }
+
+    public BatchLlmOptions topP(double value) {
+        topP = value;
+        return this;
+    }
+
+    public BatchLlmOptions minP(double value) {
+        minP = value;
+        return this;
+    }
+
+    public BatchLlmOptions topK(int value) {
+        topK = value;
+        return this;
+    }
+
+    public BatchLlmOptions repetitionPenalty(double value) {
+        repetitionPenalty = value;
+        return this;
+    }
+
+    public BatchLlmOptions presencePenalty(double value) {
+        presencePenalty = value;
+        return this;
+    }
+
+    public BatchLlmOptions frequencyPenalty(double value) {
+        frequencyPenalty = value;
+        return this;
+    }
+
+    /** Results for each row; more than 1: so many output rows, told apart by the column "sample". */
+    public BatchLlmOptions samples(int count) {
+        samples = count;
+        return this;
+    }
+
+    /** With a row's key it fixes the row's random numbers. */
+    public BatchLlmOptions seed(long value) {
+        seed = value;
+        return this;
+    }
+
+    /** The model's EOS ids do not stop a row. */
+    public BatchLlmOptions ignoreEos(boolean value) {
+        ignoreEos = value;
+        return this;
+    }
+
+    /** A column "logprobs" with the natural log of each generated token's probability. */
+    public BatchLlmOptions logprobs(boolean value) {
+        logprobs = value;
+        return this;
+    }
+
+    /** false: special tokens written in a prompt's text are plain text. */
+    public BatchLlmOptions parseSpecial(boolean value) {
+        parseSpecial = value;
+        return this;
+    }
+
+    /** false: no BOS and the like before a prompt's text. */
+    public BatchLlmOptions addSpecial(boolean value) {
+        addSpecial = value;
+        return this;
+    }
+
+    /** Besides the model's EOS ids. */
+    public BatchLlmOptions stopTokens(List<Integer> tokens) {
+        stopTokens = tokens.stream().mapToInt(Integer::intValue).toArray();
+        return this;
+    }
+
+    /** The text is cut before the first of these that is found. */
+    public BatchLlmOptions stopStrings(List<String> texts) {
+        stopStrings = texts.toArray(new String[0]);
+        return this;
+    }
+
+    // ---- Distribution ----
+
+    /** Partitions of the result. 0 (default): four a task slot, but none for fewer than 1,000 rows. */
+    public BatchLlmOptions partitions(int count) {
+        partitions = count;
+        return this;
+    }
+
+    /** Tokens that a row generates on average, to balance partitions. 0 (default): maxTokens. */
+    public BatchLlmOptions expectedTokens(int count) {
+        expectedTokens = count;
+        return this;
+    }
+
+    /** Rows sampled to find the partitions. 0 (default): 200 a partition, 2,000 to 100,000. */
+    public BatchLlmOptions sampleRows(int count) {
+        sampleRows = count;
+        return this;
+    }
+
+    /**
+     * Bytes of a sampled prompt's head (four a token). Prompts that are equal so far are taken as
+     * equal when partitions are made. 0 (default): 64 MiB over the sampled rows, 1,024 to 16,384.
+     */
+    public BatchLlmOptions headBytes(int count) {
+        headBytes = count;
+        return this;
+    }
+
+    /** Most rows of a task that are in memory before the engine has them. Default 16,384. */
+    public BatchLlmOptions windowRows(int count) {
+        windowRows = count;
+        return this;
+    }
+
+    /** Most bytes of prompts in a window. Default 64 MiB. */
+    public BatchLlmOptions windowBytes(long count) {
+        windowBytes = count;
+        return this;
+    }
+
+    /** A copy for the tasks, which get the plan by broadcast. */
+    BatchLlmOptions withoutPlan() {
+        try {
+            BatchLlmOptions copy = (BatchLlmOptions) clone();
+            copy.plan = null;
+            copy.planPath = null;
+            return copy;
+        } catch (CloneNotSupportedException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    /** Throws for what no engine would see. */
+    void check() {
+        positive("windowRows", windowRows);
+        positive("windowBytes", windowBytes);
+        positive("samples", samples);
+        notNegative("partitions", partitions);
+        notNegative("expectedTokens", expectedTokens);
+        notNegative("sampleRows", sampleRows);
+        notNegative("headBytes", headBytes);
+        if (continuationsColumn != null && samples != 1) {
+            throw new IllegalArgumentException("samples: scored rows have one result");
+        }
+        if (plan != null && planPath != null) {
+            throw new IllegalArgumentException("plan and planPath: one of them");
+        }
+    }
+
+    private static void positive(String name, long value) {
+        if (value < 1) throw new IllegalArgumentException(name + ": " + value + " is not positive");
+    }
+
+    private static void notNegative(String name, long value) {
+        if (value < 0) throw new IllegalArgumentException(name + ": " + value + " is negative");
+    }
+}

@@ -1,0 +1,283 @@
+package org.batchllm.spark;
+
+import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.octet_length;
+import static org.apache.spark.sql.functions.size;
+import static org.apache.spark.sql.functions.slice;
+import static org.apache.spark.sql.functions.substring;
+
+import java.io.Serializable;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.Column;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.Seq;
+import scala.collection.immutable.ArraySeq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Where a row's prompt and key are, and how a result row is made of a row and its answer. */
+final class Columns implements Serializable {
+    private static final long serialVersionUID = 1;
+
+    /** Of the column of keys that is added where there is none. */
+    static final String KEY = "batchllm_key";
+
+    private final String promptName;
+    private final String keyName;
+    private final int prompt;
+    private final int key;
+    private final int continuations; // -1: none
+    private final int maxTokens; // of these three too
+    private final int temperature;
+    private final int seed;
+    private final RowParams common;
+    private final boolean tokens;
+    private final boolean longTokens;
+    private final boolean sampled;
+    private final boolean logprobs;
+    private final StructType result;
+
+    /** Throws IllegalArgumentException, with the column's name, for what cannot be used. */
+    Columns(StructType input, BatchLlmOptions options) {
+        promptName = options.promptColumn;
+        keyName = options.keyColumn != null ? options.keyColumn : KEY;
+        prompt = index(input, promptName);
+        key = index(input, keyName);
+        continuations = optional(input, options.continuationsColumn);
+        maxTokens = optional(input, options.maxTokensColumn);
+        temperature = optional(input, options.temperatureColumn);
+        seed = optional(input, options.seedColumn);
+        common = new RowParams(options.maxTokens, options.temperature, options.seed);
+        sampled = options.samples > 1;
+        logprobs = options.logprobs;
+
+        DataType type = input.fields()[prompt].dataType();
+        tokens = isTokens(type);
+        if (!tokens && !(type instanceof StringType)) {
+            throw new IllegalArgumentException("column " + promptName + ": " + type.catalogString()
+                    + " is neither text nor an array of token ids");
+        }
+        longTokens = tokens && ((ArrayType) type).elementType() instanceof LongType;
+        integers(input, key);
+        integers(input, maxTokens);
+        integers(input, seed);
+        if (temperature >= 0 && !(input.fields()[temperature].dataType() instanceof NumericType)) {
+            throw new IllegalArgumentException("column " + options.temperatureColumn + ": "
+                    + input.fields()[temperature].dataType().catalogString() + " is no number");
+        }
+        if (scored()) {
+            DataType given = input.fields()[continuations].dataType();
+            DataType one = given instanceof ArrayType ? ((ArrayType) given).elementType() : given;
+            if (!(given instanceof ArrayType) || (tokens ? !isTokens(one) : !(one instanceof StringType))) {
+                throw new IllegalArgumentException("column " + options.continuationsColumn + ": "
+                        + given.catalogString()
+                        + (tokens ? " is no array of arrays of token ids" : " is no array of texts"));
+            }
+        }
+        result = result(input, options.resultPrefix);
+    }
+
+    private static int index(StructType input, String name) {
+        int at = Arrays.asList(input.fieldNames()).indexOf(name);
+        if (at < 0)
+            throw new IllegalArgumentException(
+                    "no column " + name + "; there are " + String.join(", ", input.fieldNames()));
+        return at;
+    }
+
+    private static int optional(StructType input, String name) {
+        return name == null ? -1 : index(input, name);
+    }
+
+    private static void integers(StructType input, int at) {
+        if (at < 0) return;
+        StructField field = input.fields()[at];
+        if (!isInteger(field.dataType())) {
+            throw new IllegalArgumentException(
+                    "column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
+        }
+    }
+
+    private static boolean isInteger(DataType type) {
+        return type instanceof IntegerType || type instanceof LongType || type instanceof ShortType;
+    }
+
+    private static boolean isTokens(DataType type) {
+        return type instanceof ArrayType && isInteger(((ArrayType) type).elementType());
+    }
+
+    private StructType result(StructType input, String prefix) {
+        List<StructField> fields = new ArrayList<>(Arrays.asList(input.fields()));
+        List<StructField> added = new ArrayList<>();
+        if (sampled) added.add(field("sample", DataTypes.IntegerType, false));
+        if (scored()) {
+            added.add(field("scores", DataTypes.createArrayType(DataTypes.DoubleType, false), true));
+        } else {
+            added.add(field("text", DataTypes.StringType, true));
+            added.add(field("tokens", DataTypes.createArrayType(DataTypes.IntegerType, false), true));
+            if (logprobs)
+                added.add(field("logprobs", DataTypes.createArrayType(DataTypes.FloatType, false), true));
+        }
+        added.add(field("finish_reason", DataTypes.StringType, false));
+        added.add(field("error", DataTypes.StringType, true));
+        added.add(field("prompt_tokens", DataTypes.LongType, false));
+        added.add(field("shared_tokens", DataTypes.LongType, false));
+        added.add(field("completion_tokens", DataTypes.LongType, false));
+        for (StructField field : added) {
+            String name = prefix + field.name();
+            for (String other : input.fieldNames()) {
+                if (other.equalsIgnoreCase(name)) {
+                    throw new IllegalArgumentException("column " + other
+                            + " is among the rows' own columns and among the results: "
+                            + "rename it, or set resultPrefix");
+                }
+            }
+            fields.add(field(name, field.dataType(), field.nullable()));
+        }
+        return new StructType(fields.toArray(new StructField[0]));
+    }
+
+    private static StructField field(String name, DataType type, boolean nullable) {
+        return DataTypes.createStructField(name, type, nullable);
+    }
+
+    StructType result() {
+        return result;
+    }
+
+    boolean tokens() {
+        return tokens;
+    }
+
+    boolean scored() {
+        return continuations >= 0;
+    }
+
+    // ---- On the driver: expressions ----
+
+    Column prompt() {
+        return col(quoted(promptName));
+    }
+
+    Column key() {
+        return col(quoted(keyName)).cast(DataTypes.LongType);
+    }
+
+    /** At least so many bytes of a prompt; see {@link #bytes}. */
+    Column head(int bytes) {
+        return tokens ? slice(prompt(), 1, bytes / Prompts.TOKEN_BYTES + 1) : substring(prompt(), 1, bytes);
+    }
+
+    /** Of a whole prompt. */
+    Column promptBytes() {
+        return tokens ? size(prompt()).multiply(Prompts.TOKEN_BYTES) : octet_length(prompt());
+    }
+
+    private static String quoted(String name) {
+        return "`" + name.replace("`", "``") + "`";
+    }
+
+    // ---- On the executors: values ----
+
+    /** A value of {@link #head}, or of a prompt, as bytes. */
+    byte[] bytes(Object value) {
+        return tokens ? Prompts.bytes(tokens(value)) : Prompts.bytes((String) value);
+    }
+
+    private static int[] tokens(Object value) {
+        List<?> list = CollectionConverters.asJava((Seq<?>) value);
+        int[] tokens = new int[list.size()];
+        int i = 0;
+        // What is no id of any vocabulary (null, beyond 32 bits) becomes -1: the row's error says so.
+        for (Object token : list) {
+            long id = token == null ? -1 : ((Number) token).longValue();
+            tokens[i++] = id == (int) id ? (int) id : -1;
+        }
+        return tokens;
+    }
+
+    /** The prompt is null when the row's is. */
+    Request request(Row row) {
+        Object[] values = new Object[row.size()];
+        for (int i = 0; i < values.length; ++i) values[i] = row.get(i);
+        requireKey(values[key]);
+        byte[] bytes = values[prompt] == null ? null : bytes(values[prompt]);
+        values[prompt] = null;
+        byte[][] scored = null;
+        if (scored() && values[continuations] != null) {
+            List<?> list = CollectionConverters.asJava((Seq<?>) values[continuations]);
+            scored = new byte[list.size()][];
+            for (int i = 0; i < scored.length; ++i)
+                scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
+        }
+        return new Request(values, bytes, ((Number) values[key]).longValue(), scored, params(values));
+    }
+
+    void requireKey(Object value) {
+        if (value == null) throw new IllegalArgumentException("column " + keyName + ": a row has no key");
+    }
+
+    private RowParams params(Object[] values) {
+        if (maxTokens < 0 && temperature < 0 && seed < 0) return common;
+        Number most = value(values, maxTokens, common.maxTokens());
+        // Beyond 32 bits there is no length: as good as the most there is.
+        int length = (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
+        return new RowParams(length, value(values, temperature, common.temperature()).doubleValue(),
+                value(values, seed, common.seed()).longValue());
+    }
+
+    private static Number value(Object[] values, int at, Number otherwise) {
+        return at < 0 || values[at] == null ? otherwise : (Number) values[at];
+    }
+
+    /** Why no engine can take the row; null when one can. */
+    String error(Request row) {
+        if (row.prompt == null) return "ROW_EMPTY: the prompt is null";
+        if (scored() && (row.continuations == null || row.continuations.length == 0))
+            return "ROW_EMPTY: no continuations";
+        return null;
+    }
+
+    Row row(Answer answer) {
+        Request request = answer.request;
+        Object[] values = Arrays.copyOf(request.columns, result.size());
+        values[prompt] = promptValue(request.prompt);
+        int at = request.columns.length;
+        if (sampled) values[at++] = answer.sample;
+        if (scored()) {
+            values[at++] = answer.scores == null ? null : ArraySeq.unsafeWrapArray(answer.scores);
+        } else {
+            values[at++] = answer.text;
+            values[at++] = answer.tokens == null ? null : ArraySeq.unsafeWrapArray(answer.tokens);
+            if (logprobs)
+                values[at++] = answer.logprobs == null ? null : ArraySeq.unsafeWrapArray(answer.logprobs);
+        }
+        values[at++] = answer.finishReason;
+        values[at++] = answer.error;
+        values[at++] = answer.promptTokens;
+        values[at++] = answer.sharedTokens;
+        values[at] = answer.tokens == null ? 0L : (long) answer.tokens.length;
+        return RowFactory.create(values);
+    }
+
+    private Object promptValue(byte[] bytes) {
+        if (bytes == null) return null;
+        if (!tokens) return new String(bytes, StandardCharsets.UTF_8);
+        int[] ids = Prompts.tokens(bytes);
+        return longTokens ? ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray())
+                          : ArraySeq.unsafeWrapArray(ids);
+    }
+}

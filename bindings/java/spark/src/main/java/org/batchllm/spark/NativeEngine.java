@@ -1,0 +1,230 @@
+package org.batchllm.spark;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.LongBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.function.LongFunction;
+import org.apache.spark.broadcast.Broadcast;
+import org.batchllm.Engine;
+import org.batchllm.EngineOptions;
+import org.batchllm.FinishReason;
+import org.batchllm.Plan;
+import org.batchllm.Progress;
+import org.batchllm.Result;
+import org.batchllm.Results;
+import org.batchllm.Rows;
+import org.batchllm.SamplingParams;
+import org.batchllm.Sharing;
+import org.batchllm.Status;
+import org.batchllm.TextColumn;
+import org.batchllm.TokenColumn;
+
+/** Requests -> columns -> the library's engine -> answers. Of one thread. */
+final class NativeEngine implements AutoCloseable {
+    private static final int PREFIX = "BATCHLLM_ERROR_".length();
+
+    private final Engine engine;
+    private Plan plan; // the last one used
+    private long planId; // of its broadcast
+    private long polled; // rows
+    private boolean ready; // there is something to poll
+
+    NativeEngine(BatchLlmOptions options, String devices) {
+        engine = Engine.create(engineOptions(options, devices));
+    }
+
+    /** Equal for options that the same engine serves, whatever the sampling: the device aside. */
+    static String key(BatchLlmOptions options) {
+        return String.join("\n", String.valueOf(options.model), String.valueOf(options.backend),
+                String.valueOf(options.computeType), String.valueOf(options.backendOptions),
+                String.valueOf(options.enlarge), Integer.toString(options.threads),
+                Integer.toString(options.levels), Integer.toString(options.minPrefixTokens),
+                Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
+                Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
+                Long.toString(options.maxRequests));
+    }
+
+    private static EngineOptions engineOptions(BatchLlmOptions options, String devices) {
+        EngineOptions.Builder builder = options.model == null ? EngineOptions.builder()
+                                                              : EngineOptions.builder(Path.of(options.model));
+        builder.backend(options.backend)
+                .computeType(options.computeType)
+                .backendOptions(options.backendOptions);
+        if (!devices.isEmpty()) builder.devices(devices);
+        if (options.enlarge != null)
+            builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
+        builder.threads(options.threads).minPrefixTokens(options.minPrefixTokens);
+        if (options.levels != 0) builder.levels(options.levels);
+        builder.kvMemoryBytes(options.kvMemoryBytes).kvMemoryFraction(options.kvMemoryFraction);
+        builder.stepTokens(options.stepTokens)
+                .maxRequestTokens(options.maxRequestTokens)
+                .maxRequests(options.maxRequests);
+        return builder.build();
+    }
+
+    /**
+     * Rows whose keys differ from each other and from those of all rows in the engine. Throws: none were
+     * added.
+     */
+    void add(Feed feed, List<Request> requests) {
+        long[] keys = new long[requests.size()];
+        List<byte[]> prompts = new ArrayList<>(keys.length);
+        for (int i = 0; i < keys.length; ++i) {
+            keys[i] = requests.get(i).key;
+            prompts.add(requests.get(i).prompt);
+        }
+        Rows rows = feed.scored ? scores(feed, requests, prompts)
+                : feed.tokens   ? Rows.ofTokens(tokens(prompts))
+                                : Rows.ofText(text(prompts));
+        engine.add(rows.withTags(keys).withParams(params(feed.options, requests)));
+    }
+
+    private static Rows scores(Feed feed, List<Request> requests, List<byte[]> prompts) {
+        List<byte[]> continuations = new ArrayList<>();
+        long[] rows = new long[requests.size() + 1];
+        for (int i = 0; i < requests.size(); ++i) {
+            continuations.addAll(List.of(requests.get(i).continuations));
+            rows[i + 1] = continuations.size();
+        }
+        LongBuffer ends = LongBuffer.wrap(rows);
+        return feed.tokens ? Rows.ofScores(tokens(prompts), tokens(continuations), ends)
+                           : Rows.ofScores(text(prompts), text(continuations), ends);
+    }
+
+    private static TextColumn text(List<byte[]> texts) {
+        long[] offsets = offsets(texts, 1);
+        byte[] bytes = new byte[Math.toIntExact(offsets[texts.size()])];
+        for (int i = 0; i < texts.size(); ++i)
+            System.arraycopy(texts.get(i), 0, bytes, (int) offsets[i], texts.get(i).length);
+        return TextColumn.of(bytes, offsets);
+    }
+
+    private static TokenColumn tokens(List<byte[]> rows) {
+        long[] offsets = offsets(rows, Prompts.TOKEN_BYTES);
+        int[] tokens = new int[Math.toIntExact(offsets[rows.size()])];
+        for (int i = 0; i < rows.size(); ++i) Prompts.tokens(rows.get(i), tokens, (int) offsets[i]);
+        return TokenColumn.of(tokens, offsets);
+    }
+
+    private static long[] offsets(List<byte[]> items, int unit) {
+        long[] offsets = new long[items.size() + 1];
+        for (int i = 0; i < items.size(); ++i) offsets[i + 1] = offsets[i] + items.get(i).length / unit;
+        return offsets;
+    }
+
+    private static List<SamplingParams> params(BatchLlmOptions options, List<Request> requests) {
+        SamplingParams.Builder builder = SamplingParams.builder()
+                                                 .topP(options.topP)
+                                                 .minP(options.minP)
+                                                 .topK(options.topK)
+                                                 .repetitionPenalty(options.repetitionPenalty)
+                                                 .presencePenalty(options.presencePenalty)
+                                                 .frequencyPenalty(options.frequencyPenalty)
+                                                 .samples(options.samples)
+                                                 .ignoreEos(options.ignoreEos)
+                                                 .logprobs(options.logprobs ? 0 : -1)
+                                                 .parseSpecial(options.parseSpecial)
+                                                 .addSpecial(options.addSpecial)
+                                                 .stopTokens(options.stopTokens)
+                                                 .stopStrings(options.stopStrings);
+        Map<RowParams, SamplingParams> made = new HashMap<>();
+        List<SamplingParams> params = new ArrayList<>(requests.size());
+        for (Request request : requests) {
+            params.add(made.computeIfAbsent(request.params,
+                    own
+                    -> builder.maxTokens(own.maxTokens())
+                               .temperature(own.temperature())
+                               .seed(own.seed())
+                               .build()));
+        }
+        return params;
+    }
+
+    /** The rows added last take their groups from the feed's plan, if it has one. */
+    void plan(Feed feed) {
+        if (feed.plan == null) return;
+        if (plan == null || planId != feed.plan.id()) {
+            Plan loaded = load(feed.plan);
+            if (plan != null) plan.close();
+            plan = loaded;
+            planId = feed.plan.id();
+        }
+        engine.usePlan(plan);
+        engine.buildGroups();
+    }
+
+    private static Plan load(Broadcast<byte[]> plan) {
+        try {
+            Path file = Files.createTempFile("batchllm", ".plan");
+            try {
+                Files.write(file, plan.value());
+                return Plan.load(file);
+            } finally {
+                Files.delete(file);
+            }
+        } catch (IOException e) {
+            throw new UncheckedIOException("the plan's copy on this executor", e);
+        }
+    }
+
+    /** One iteration. False: no row is left. */
+    boolean step() {
+        Progress progress = engine.step();
+        ready = progress.rowsDone() > polled;
+        return !progress.done();
+    }
+
+    /** What has finished since the last call: rows with all of their results. */
+    List<Answer> poll(LongFunction<Request> running) {
+        if (!ready) return List.of();
+        try (Results results = engine.poll()) {
+            List<Answer> answers = new ArrayList<>(results.size());
+            for (Result result : results) {
+                answers.add(answer(result, running.apply(result.tag())));
+                if (result.sample() == 0) polled++;
+            }
+            return answers;
+        }
+    }
+
+    private static Answer answer(Result result, Request request) {
+        Answer answer = new Answer(request);
+        answer.finishReason = result.finishReason().name().toLowerCase(Locale.ROOT);
+        answer.sample = result.sample();
+        answer.promptTokens = result.promptTokens();
+        answer.sharedTokens = result.sharedTokens();
+        if (!result.ok()) {
+            answer.error = Status.name(result.status()).substring(PREFIX) + ": " + result.error();
+        } else if (result.finishReason() == FinishReason.SCORED) {
+            answer.scores = result.scores();
+        } else {
+            answer.text = result.text();
+            answer.tokens = result.tokens();
+            answer.logprobs = result.logprobs();
+        }
+        return answer;
+    }
+
+    /** Computed so far. */
+    long processedPromptTokens() {
+        return engine.stats().processedPromptTokens();
+    }
+
+    /** The row with this tag ends soon, with what it has. */
+    void cancel(long tag) {
+        engine.cancel(tag);
+    }
+
+    @Override
+    public void close() {
+        if (plan != null) plan.close();
+        engine.close();
+    }
+}

@@ -1,0 +1,52 @@
+package org.batchllm.spark;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+
+/**
+ * Prompts as bytes whose unsigned order is the order of the prompts: text as UTF-8, tokens as four
+ * big-endian bytes each. A token of text is about four bytes too, so lengths of both kinds count in
+ * the same unit.
+ */
+final class Prompts {
+    /** Bytes that stand for one token, in weights and limits. */
+    static final int TOKEN_BYTES = 4;
+
+    private Prompts() {}
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    static byte[] bytes(int[] tokens) {
+        ByteBuffer buffer = ByteBuffer.allocate(Math.multiplyExact(tokens.length, TOKEN_BYTES));
+        buffer.asIntBuffer().put(tokens);
+        return buffer.array();
+    }
+
+    static int[] tokens(byte[] bytes) {
+        int[] tokens = new int[bytes.length / TOKEN_BYTES];
+        tokens(bytes, tokens, 0);
+        return tokens;
+    }
+
+    /** The same into an array, from `at` on. */
+    static void tokens(byte[] bytes, int[] into, int at) {
+        ByteBuffer.wrap(bytes).asIntBuffer().get(into, at, bytes.length / TOKEN_BYTES);
+    }
+
+    /** Bytes that a and b have in common at their heads. */
+    static int common(byte[] a, byte[] b) {
+        int differ = Arrays.mismatch(a, b);
+        return differ < 0 ? a.length : differ;
+    }
+
+    /** Spreads keys evenly over 64 bits; a bijection (SplitMix64's finalizer). */
+    static long hash(long key) {
+        long z = key + 0x9e3779b97f4a7c15L;
+        z = (z ^ (z >>> 30)) * 0xbf58476d1ce4e5b9L;
+        z = (z ^ (z >>> 27)) * 0x94d049bb133111ebL;
+        return z ^ (z >>> 31);
+    }
+}

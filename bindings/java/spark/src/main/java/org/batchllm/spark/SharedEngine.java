@@ -1,0 +1,217 @@
+package org.batchllm.spark;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * One engine for all tasks of this process that want the same model on the same device. One thread
+ * drives it: tasks hand over windows of rows and wait for answers, so that rows of several tasks
+ * fill the engine's steps together.
+ *
+ * <p>A row's tag is its key, since the tag is a part of what fixes the row's random numbers. The
+ * engine has at most one row of a key at a time: another one, of another job, or of a task that was
+ * killed and runs again, is held until the first is done.
+ */
+final class SharedEngine implements AutoCloseable {
+    private static final AtomicLong LOADED = new AtomicLong();
+
+    private final LinkedBlockingQueue<Runnable> commands = new LinkedBlockingQueue<>();
+    private final Thread thread;
+    private final Set<Feed> feeds = ConcurrentHashMap.newKeySet();
+    private volatile Throwable failure;
+    /** Prompt tokens that the engine has computed and no task has counted yet. */
+    private final AtomicLong processed = new AtomicLong();
+
+    // Of the thread alone.
+    private NativeEngine engine;
+    private boolean closing;
+    private boolean added;
+    private long counted;
+    private final Map<Long, Request> running = new HashMap<>();
+    private final Map<Long, Deque<Request>> held = new HashMap<>();
+
+    /** Loads the model; throws what that throws. */
+    SharedEngine(BatchLlmOptions options, String devices) {
+        CountDownLatch loaded = new CountDownLatch(1);
+        thread = new Thread(() -> drive(options, devices, loaded), "batchllm " + devices);
+        thread.setDaemon(true);
+        thread.start();
+        boolean interrupted = false;
+        while (true) {
+            try {
+                loaded.await();
+                break;
+            } catch (InterruptedException e) {
+                interrupted = true; // loading cannot be stopped; the task sees it later
+            }
+        }
+        if (interrupted) Thread.currentThread().interrupt();
+        if (failure instanceof RuntimeException) throw(RuntimeException) failure;
+        if (failure != null) throw new IllegalStateException(failure);
+    }
+
+    // ---- Any thread ----
+
+    /** Every row gets its answers, in any order, on the feed. */
+    void submit(Feed feed, List<Request> rows) {
+        feeds.add(feed);
+        commands.add(() -> add(feed, rows));
+        // Whichever of the two comes second sees the other: the thread sets `failure`, then reads `feeds`.
+        if (failure != null) feed.fail(failure);
+    }
+
+    /** The feed's rows end, and nobody waits for their answers. */
+    void abandon(Feed feed) {
+        feed.abandon();
+        feeds.remove(feed);
+        commands.add(() -> cancel(feed));
+    }
+
+    /** Engines that this process has loaded so far. */
+    static long loaded() {
+        return LOADED.get();
+    }
+
+    boolean failed() {
+        return failure != null;
+    }
+
+    /** Computed prompt tokens since the last call, by whichever task. */
+    long takeProcessed() {
+        return processed.getAndSet(0);
+    }
+
+    /** Frees the model. No task may use it any more. */
+    @Override
+    public void close() {
+        commands.add(() -> closing = true);
+        boolean interrupted = false;
+        while (true) {
+            try {
+                thread.join();
+                break;
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) Thread.currentThread().interrupt();
+    }
+
+    // ---- The thread ----
+
+    private void drive(BatchLlmOptions options, String devices, CountDownLatch loaded) {
+        try (NativeEngine created = new NativeEngine(options, devices)) {
+            engine = created;
+            LOADED.incrementAndGet();
+            loaded.countDown();
+            while (!closing) {
+                takeCommands();
+                if (running.isEmpty()) continue;
+                boolean more = engine.step();
+                List<Answer> answers = engine.poll(running::get);
+                if (!answers.isEmpty()) {
+                    count();
+                    deliver(answers);
+                }
+                if (!more && !running.isEmpty() && !added)
+                    throw new IllegalStateException("rows without results");
+                added = false;
+            }
+        } catch (Throwable e) {
+            failure = e;
+            for (Feed feed : feeds) feed.fail(e);
+        } finally {
+            loaded.countDown();
+        }
+    }
+
+    /** All that there are; waits for one when the engine has nothing to do. */
+    private void takeCommands() throws InterruptedException {
+        Runnable command = running.isEmpty() ? commands.take() : commands.poll();
+        for (; command != null; command = commands.poll()) command.run();
+    }
+
+    private void add(Feed feed, List<Request> rows) {
+        if (feed.abandoned()) return;
+        List<Request> free = new ArrayList<>(rows.size());
+        for (Request row : rows) {
+            row.feed = feed;
+            if (running.putIfAbsent(row.key, row) == null) {
+                free.add(row);
+            } else {
+                held.computeIfAbsent(row.key, key -> new ArrayDeque<>()).add(row);
+            }
+        }
+        start(feed, free);
+    }
+
+    /** Rows whose keys are free, and in `running`. What fails here is the feed's own fault. */
+    private void start(Feed feed, List<Request> rows) {
+        if (rows.isEmpty()) return;
+        try {
+            engine.add(feed, rows);
+        } catch (RuntimeException e) {
+            feed.fail(e);
+            startHeld(rows);
+            return;
+        }
+        added = true;
+        try {
+            engine.plan(feed);
+        } catch (RuntimeException e) {
+            feed.fail(e); // the task ends by it, and then cancels its rows
+        }
+    }
+
+    /** These rows have left the engine: those that waited for their keys come in. */
+    private void startHeld(Iterable<Request> gone) {
+        Map<Feed, List<Request>> next = new IdentityHashMap<>();
+        for (Request row : gone) {
+            running.remove(row.key);
+            Deque<Request> waiting = held.get(row.key);
+            if (waiting == null) continue;
+            Request first = waiting.poll();
+            if (waiting.isEmpty()) held.remove(row.key);
+            running.put(first.key, first);
+            next.computeIfAbsent(first.feed, feed -> new ArrayList<>()).add(first);
+        }
+        next.forEach(this::start);
+    }
+
+    private void cancel(Feed feed) {
+        held.values().forEach(rows -> rows.removeIf(row -> row.feed == feed));
+        held.values().removeIf(Deque::isEmpty);
+        for (Request row : running.values()) {
+            if (row.feed == feed) engine.cancel(row.key);
+        }
+    }
+
+    /** All of the results of some rows. */
+    private void deliver(List<Answer> answers) {
+        Map<Feed, List<Answer>> byFeed = new IdentityHashMap<>();
+        Set<Request> done = Collections.newSetFromMap(new IdentityHashMap<>());
+        for (Answer answer : answers) {
+            answer.first = done.add(answer.request);
+            byFeed.computeIfAbsent(answer.request.feed, feed -> new ArrayList<>()).add(answer);
+        }
+        byFeed.forEach(Feed::answer);
+        startHeld(done);
+    }
+
+    private void count() {
+        long now = engine.processedPromptTokens();
+        processed.addAndGet(now - counted);
+        counted = now;
+    }
+}

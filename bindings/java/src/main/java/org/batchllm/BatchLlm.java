@@ -1,0 +1,26 @@
+package org.batchllm;
+
+/** The library as a whole. */
+public final class BatchLlm {
+    private BatchLlm() {}
+
+    /**
+     * The version of the native library.
+     *
+     * @return "major.minor.patch"
+     */
+    public static String version() {
+        int version = Native.batchllm_version();
+        return (version >> 16) + "." + (version >> 8 & 0xff) + "." + (version & 0xff);
+    }
+
+    /**
+     * Calls into native code since the library was loaded. No call is made once a row, which tests
+     * hold against this number.
+     *
+     * @return calls, getters of small structs included
+     */
+    public static long nativeCalls() {
+        return Native.batchllm_calls();
+    }
+}

@@ -1,0 +1,190 @@
+package org.batchllm;
+
+/**
+ * A call, or an engine as a whole, has failed. Each kind is a class, so that it can be caught; what is
+ * wrong with one row never throws, but comes with the row's {@link Result}.
+ *
+ * <p>Beside these, use after close, close during a use and use by two threads at once throw
+ * {@link IllegalStateException}.
+ */
+public class BatchLlmException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    /** BATCHLLM_ERROR_ in the C header. */
+    private final int status;
+
+    BatchLlmException(int status, String message) {
+        super(message);
+        this.status = status;
+    }
+
+    /**
+     * The library's number of this failure.
+     *
+     * @return BATCHLLM_ERROR_ in the C header
+     */
+    public int status() {
+        return status;
+    }
+
+    /** An argument, or a column, cannot be what it is. */
+    public static final class InvalidArgument extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        InvalidArgument(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** The library got no memory, on the host or on the device. */
+    public static final class OutOfMemory extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        OutOfMemory(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** A file cannot be read or written. */
+    public static final class Io extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Io(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** A job ended before its end: {@link Engine#interrupt} or a progress listener stopped it. */
+    public static final class Stopped extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Stopped(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** A fault of the library: please report it. */
+    public static final class Internal extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Internal(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** Well-formed, but this version cannot do it; the message names what. */
+    public static final class Unsupported extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Unsupported(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** The call does not fit the state of what it is made on. */
+    public static final class InvalidState extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        InvalidState(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** A model's, a tokenizer's or a plan's file is damaged or not of its kind. */
+    public static class Format extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Format(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** config.json, generation_config.json or safetensors. */
+    public static final class ModelFormat extends Format {
+        private static final long serialVersionUID = 1;
+
+        ModelFormat(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** tokenizer.json or tokenizer_config.json. */
+    public static final class TokenizerFormat extends Format {
+        private static final long serialVersionUID = 1;
+
+        TokenizerFormat(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** Not a plan file, damaged, or of a newer format. */
+    public static final class PlanFormat extends Format {
+        private static final long serialVersionUID = 1;
+
+        PlanFormat(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** A plan of another tokenizer. */
+    public static final class PlanMismatch extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        PlanMismatch(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** There is no such backend here: no driver, or no device. */
+    public static final class BackendUnavailable extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        BackendUnavailable(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** The device failed; the engine stays failed, but what has finished can still be polled. */
+    public static final class Device extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        Device(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** Called by native code. */
+    static BatchLlmException of(int status, byte[] utf8) {
+        String message = Utf8.string(utf8);
+        switch (status) {
+            case Native.BATCHLLM_ERROR_INVALID_ARGUMENT:
+                return new InvalidArgument(status, message);
+            case Native.BATCHLLM_ERROR_OUT_OF_MEMORY:
+                return new OutOfMemory(status, message);
+            case Native.BATCHLLM_ERROR_IO:
+                return new Io(status, message);
+            case Native.BATCHLLM_ERROR_STOPPED:
+                return new Stopped(status, message);
+            case Native.BATCHLLM_ERROR_INTERNAL:
+                return new Internal(status, message);
+            case Native.BATCHLLM_ERROR_UNSUPPORTED:
+                return new Unsupported(status, message);
+            case Native.BATCHLLM_ERROR_STATE:
+                return new InvalidState(status, message);
+            case Native.BATCHLLM_ERROR_MODEL_FORMAT:
+                return new ModelFormat(status, message);
+            case Native.BATCHLLM_ERROR_TOKENIZER_FORMAT:
+                return new TokenizerFormat(status, message);
+            case Native.BATCHLLM_ERROR_PLAN_FORMAT:
+                return new PlanFormat(status, message);
+            case Native.BATCHLLM_ERROR_PLAN_MISMATCH:
+                return new PlanMismatch(status, message);
+            case Native.BATCHLLM_ERROR_BACKEND_UNAVAILABLE:
+                return new BackendUnavailable(status, message);
+            case Native.BATCHLLM_ERROR_DEVICE:
+                return new Device(status, message);
+            default:
+                return new BatchLlmException(status, message);
+        }
+    }
+}

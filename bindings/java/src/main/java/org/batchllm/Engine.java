@@ -1,0 +1,346 @@
+package org.batchllm;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.NoSuchElementException;
+import java.util.Objects;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.LongStream;
+
+/**
+ * A model that runs over many rows at once: add every row, then run, then poll the results.
+ *
+ * <pre>{@code
+ * try (Engine engine = Engine.create(EngineOptions.builder(model).build());
+ *         Results results = engine.generate(Rows.ofText("The capital of France is"))) {
+ *     System.out.println(results.text(0));
+ * }
+ * }</pre>
+ *
+ * <p>One thread uses an engine at a time, and another that tries gets an {@link
+ * IllegalStateException}; {@link #cancel} and {@link #interrupt} are for any thread at any
+ * time. Closing during a use throws, and so does use after close. An engine that nobody can
+ * reach any more is freed some time; its memory is large, so close it.
+ */
+public final class Engine implements AutoCloseable {
+    private static final double SLICE_SECONDS = 0.1;
+
+    private final batchllm_engine engine;
+    private final Handle handle;
+    private final AtomicBoolean stop = new AtomicBoolean();
+    // Of the thread that uses the engine.
+    private boolean running;
+    private boolean polled = true; // no row is without a result that poll has given
+
+    private Engine(batchllm_engine engine, Runnable free) {
+        this.engine = engine;
+        handle = new Handle("engine", free);
+    }
+
+    /**
+     * Loads the model and takes the KV memory.
+     *
+     * @param options of the engine
+     * @return an engine to be closed
+     */
+    public static Engine create(EngineOptions options) {
+        NativeLog.refuseCallsWhileLogging();
+        long logNumber = NativeLog.add(options.logger());
+        batchllm_engine engine = null;
+        batchllm_engine_options made = null;
+        try {
+            made = options.make(logNumber);
+            engine = Native.batchllm_engine_create_from(made);
+        } finally {
+            if (made != null) made.delete();
+            if (engine == null) NativeLog.remove(logNumber);
+        }
+        return new Engine(engine, freeing(engine, logNumber));
+    }
+
+    /** Refers to no Engine, as what a cleaner runs must not. */
+    private static Runnable freeing(batchllm_engine engine, long logNumber) {
+        return () -> {
+            engine.delete();
+            NativeLog.remove(logNumber);
+        };
+    }
+
+    /**
+     * Adds rows. The columns are copied, all in one native call; every row gets its result, also a bad
+     * one.
+     *
+     * @param rows better many at a time: they are planned together
+     */
+    public void add(Rows rows) {
+        try (Handle.Use use = handle.use()) {
+            polled = false;
+            rows.addTo(engine);
+        }
+    }
+
+    /** Plans all rows that were added and have not started. A step does so by itself. */
+    public void buildGroups() {
+        try (Handle.Use use = handle.use()) {
+            Native.batchllm_build_groups(engine);
+        }
+    }
+
+    /**
+     * Runs one step.
+     *
+     * @return how far the engine is
+     */
+    public Progress step() {
+        try (Handle.Use use = handle.use()) {
+            refuseInsideRun();
+            batchllm_progress progress = new batchllm_progress();
+            try {
+                Native.batchllm_step(engine, progress);
+                return new Progress(progress);
+            } finally {
+                progress.delete();
+            }
+        }
+    }
+
+    /**
+     * Steps until every row has its result.
+     *
+     * @return true; false when {@link #interrupt}, or an interruption of this thread, whose flag stays
+     *     set, stopped it: call again to go on
+     */
+    public boolean run() {
+        return run(progress -> true);
+    }
+
+    /**
+     * The same, telling about ten times a second how far the engine is.
+     *
+     * @param listener can stop the run
+     * @return false when it was stopped
+     */
+    public boolean run(ProgressListener listener) {
+        return run(listener, Duration.ofNanos((long) (SLICE_SECONDS * 1e9)));
+    }
+
+    /**
+     * The same, telling as often as asked, but not within a step.
+     *
+     * @param listener can stop the run
+     * @param interval at least so long between two calls; zero: after each step
+     * @return false when it was stopped
+     */
+    public boolean run(ProgressListener listener, Duration interval) {
+        Objects.requireNonNull(listener);
+        // Without a listener in a hurry, an interruption of the thread is still seen soon.
+        double slice = Math.min(SLICE_SECONDS, interval.toNanos() * 1e-9);
+        try (Handle.Use use = handle.use()) {
+            refuseInsideRun();
+            running = true;
+            batchllm_progress progress = new batchllm_progress();
+            try {
+                long told = System.nanoTime();
+                while (true) {
+                    Native.batchllm_advance(engine, slice, progress);
+                    boolean stopped = stop.getAndSet(false) | Thread.currentThread().isInterrupted();
+                    boolean done = progress.getRows_waiting() + progress.getRows_running() == 0;
+                    long now = System.nanoTime();
+                    if (done || stopped || now - told >= interval.toNanos()) {
+                        told = now;
+                        stopped |= !listener.onProgress(new Progress(progress));
+                    }
+                    if (stopped) return false;
+                    // A listener may have added rows.
+                    if (done && complete()) return true;
+                }
+            } finally {
+                progress.delete();
+                running = false;
+            }
+        }
+    }
+
+    /** Whether every row that was added has an outcome. */
+    private boolean complete() {
+        EngineStats stats = stats();
+        return stats.rowsDone() == stats.rows();
+    }
+
+    private void refuseInsideRun() {
+        if (running) throw new IllegalStateException("a progress listener cannot step or run the engine");
+    }
+
+    /** Makes the run in progress, or else the next one, return false after its current step. Any thread. */
+    public void interrupt() {
+        try (Handle.Use use = handle.share()) {
+            stop.set(true);
+            Native.batchllm_interrupt(engine);
+        }
+    }
+
+    /**
+     * Cancels every unfinished row with this tag: each ends at the next step with what it has generated.
+     * Any thread. Unknown tags are ignored.
+     *
+     * @param tag of the rows
+     */
+    public void cancel(long tag) {
+        cancel(tag, 1);
+    }
+
+    /**
+     * The same for tags that follow each other, in one native call.
+     *
+     * @param firstTag the first of them
+     * @param count how many
+     */
+    public void cancel(long firstTag, long count) {
+        try (Handle.Use use = handle.share()) {
+            Native.batchllm_cancel_rows(engine, firstTag, count);
+        }
+    }
+
+    /**
+     * Takes out all finished results.
+     *
+     * @return in the order in which they finished; to be closed
+     */
+    public Results poll() {
+        return poll(0);
+    }
+
+    /**
+     * Takes out finished results.
+     *
+     * @param max at most so many, but a row's samples are never split; 0: all
+     * @return in the order in which they finished; to be closed
+     */
+    public Results poll(long max) {
+        try (Handle.Use use = handle.use()) {
+            Results results = new Results(Native.batchllm_poll_results(engine, max));
+            if (max == 0) polled = complete();
+            return results;
+        }
+    }
+
+    /**
+     * A whole job: adds the rows, runs, and gives all results, in the order of the rows.
+     *
+     * @param rows without tags: they are 0, 1, 2, ... The engine must have no other rows unpolled
+     * @return to be closed
+     * @throws BatchLlmException.Stopped when the run was stopped; the rows stay with the engine
+     */
+    public Results generate(Rows rows) {
+        return generate(rows, progress -> true);
+    }
+
+    /**
+     * The same, telling how far it is.
+     *
+     * @param rows without tags
+     * @param listener as for {@link #run(ProgressListener)}
+     * @return to be closed
+     */
+    public Results generate(Rows rows, ProgressListener listener) {
+        try (Handle.Use use = handle.use()) {
+            if (rows.tagged()) throw new IllegalArgumentException("generate gives the rows their tags");
+            if (!polled) throw new IllegalStateException("the engine has other rows: run and poll them first");
+            add(rows.withTags(LongStream.range(0, rows.size()).toArray()));
+            if (!run(listener)) {
+                throw new BatchLlmException.Stopped(
+                        Native.BATCHLLM_ERROR_STOPPED, "the job was stopped; run() goes on with it");
+            }
+            return poll().byRow(rows.size());
+        }
+    }
+
+    /**
+     * A whole job whose results come as they finish: adds the rows now, and runs while more are asked
+     * for. The engine can be used between two results, also to cancel rows.
+     *
+     * @param rows with tags or without
+     * @return each row's result, once
+     */
+    public Iterator<Result> stream(Rows rows) {
+        add(rows);
+        return new Iterator<>() {
+            private Iterator<Result> ready = batch();
+
+            /** Copies, so that the batch can be closed at once. */
+            private Iterator<Result> batch() {
+                try (Results results = poll()) {
+                    List<Result> copies = new ArrayList<>(results.size());
+                    results.forEach(copies::add);
+                    return copies.iterator();
+                }
+            }
+
+            @Override
+            public boolean hasNext() {
+                while (!ready.hasNext()) {
+                    boolean done = step().done();
+                    ready = batch();
+                    if (done && !ready.hasNext()) return false;
+                }
+                return true;
+            }
+
+            @Override
+            public Result next() {
+                if (!hasNext()) throw new NoSuchElementException();
+                return ready.next();
+            }
+        };
+    }
+
+    /**
+     * What the engine has done so far.
+     *
+     * @return a copy
+     */
+    public EngineStats stats() {
+        try (Handle.Use use = handle.use()) {
+            batchllm_stats stats = new batchllm_stats();
+            try {
+                Native.batchllm_engine_stats(engine, stats);
+                return new EngineStats(stats);
+            } finally {
+                stats.delete();
+            }
+        }
+    }
+
+    /**
+     * The next planning uses this plan, which is copied, for the rows added since the last one. Rows
+     * that are not the plan's are planned afresh, and so are all when the plan was made with another
+     * {@link Sharing} or another least prefix than the engine's.
+     *
+     * @param plan of the same tokenizer
+     */
+    public void usePlan(Plan plan) {
+        try (Handle.Use use = handle.use();
+                Handle.Use planUse = plan.handle.use()) {
+            Native.batchllm_engine_use_plan(engine, plan.plan);
+        }
+    }
+
+    /**
+     * The plan of the rows taken by the last planning, to be saved.
+     *
+     * @return to be closed
+     */
+    public Plan plan() {
+        try (Handle.Use use = handle.use()) {
+            return new Plan(Native.batchllm_engine_take_plan(engine));
+        }
+    }
+
+    /** Ends the engine; its rows without results get none. Throws during a use. */
+    @Override
+    public void close() {
+        handle.close();
+    }
+}

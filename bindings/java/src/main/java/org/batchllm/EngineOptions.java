@@ -1,0 +1,293 @@
+package org.batchllm;
+
+import java.lang.System.Logger;
+import java.nio.file.Path;
+
+/** What an engine is made with. Immutable; what is not set has the library's default. */
+public final class EngineOptions {
+    private final Builder values;
+
+    private EngineOptions(Builder values) {
+        this.values = values;
+    }
+
+    /**
+     * Options for a model.
+     *
+     * @param modelDirectory a Hugging Face directory
+     * @return a builder
+     */
+    public static Builder builder(Path modelDirectory) {
+        return new Builder(modelDirectory.toString());
+    }
+
+    /**
+     * Options for no model, which backend "sim" can do without.
+     *
+     * @return a builder
+     */
+    public static Builder builder() {
+        return new Builder(null);
+    }
+
+    Logger logger() {
+        return values.logger != null ? values.logger : System.getLogger("org.batchllm");
+    }
+
+    /** To be deleted by the caller. */
+    batchllm_engine_options make(long logNumber) {
+        batchllm_engine_options options = new batchllm_engine_options();
+        try {
+            options.setModel_dir(values.modelDirectory);
+            options.setBackend(values.backend);
+            options.setDevices(values.devices);
+            options.setCompute_type(values.computeType);
+            options.setBackend_options(values.backendOptions);
+            options.setTimeline_path(values.timeline);
+            if (values.threads != null) options.setThreads(values.threads);
+            if (values.kvMemoryBytes != null) options.setKv_memory_bytes(values.kvMemoryBytes);
+            if (values.kvMemoryFraction != null) options.setKv_memory_fraction(values.kvMemoryFraction);
+            if (values.stepTokens != null) options.setStep_tokens(values.stepTokens);
+            if (values.maxRequestTokens != null) options.setMax_request_tokens(values.maxRequestTokens);
+            if (values.maxRequests != null) options.setMax_requests(values.maxRequests);
+            if (values.sharing != null) options.setEnlarge(values.sharing.number);
+            if (values.levels != null) options.setLevels(values.levels);
+            if (values.order != null) options.setOrder(values.order.number);
+            if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
+            if (values.seed != null) options.setSeed(values.seed);
+            options.setLog_level(NativeLog.level(logger()));
+            Native.batchllm_set_log(options, logNumber);
+            return options;
+        } catch (Throwable thrown) {
+            options.delete();
+            throw thrown;
+        }
+    }
+
+    /** Sets options. */
+    public static final class Builder implements Cloneable {
+        private final String modelDirectory;
+        private String backend;
+        private String devices;
+        private String computeType;
+        private String backendOptions;
+        private String timeline;
+        private Integer threads;
+        private Long kvMemoryBytes;
+        private Double kvMemoryFraction;
+        private Long stepTokens;
+        private Long maxRequestTokens;
+        private Long maxRequests;
+        private Sharing sharing;
+        private Integer levels;
+        private GroupOrder order;
+        private Integer minPrefixTokens;
+        private Long seed;
+        private Logger logger;
+
+        private Builder(String modelDirectory) {
+            this.modelDirectory = modelDirectory;
+        }
+
+        /**
+         * What computes.
+         *
+         * @param value "auto" (the default), "cpu", "cuda" or "sim"
+         * @return this
+         */
+        public Builder backend(String value) {
+            backend = value;
+            return this;
+        }
+
+        /**
+         * Which CUDA devices.
+         *
+         * @param value numbers, "0" or "0,1"; default "0"
+         * @return this
+         */
+        public Builder devices(String value) {
+            devices = value;
+            return this;
+        }
+
+        /**
+         * In which numbers is computed.
+         *
+         * @param value "auto" (the default), "bf16", "f16" or "f32"
+         * @return this
+         */
+        public Builder computeType(String value) {
+            computeType = value;
+            return this;
+        }
+
+        /**
+         * Options of the backend.
+         *
+         * @param value "key=value,key=value"
+         * @return this
+         */
+        public Builder backendOptions(String value) {
+            backendOptions = value;
+            return this;
+        }
+
+        /**
+         * CPU threads.
+         *
+         * @param value default 0: every core that this process may use
+         * @return this
+         */
+        public Builder threads(int value) {
+            threads = value;
+            return this;
+        }
+
+        /**
+         * Memory for KV pages.
+         *
+         * @param value bytes; default 0: by {@link #kvMemoryFraction}
+         * @return this
+         */
+        public Builder kvMemoryBytes(long value) {
+            kvMemoryBytes = value;
+            return this;
+        }
+
+        /**
+         * Memory for KV pages, of what is free after loading.
+         *
+         * @param value default 0: 0.9 on a GPU, 0.4 on a CPU
+         * @return this
+         */
+        public Builder kvMemoryFraction(double value) {
+            kvMemoryFraction = value;
+            return this;
+        }
+
+        /**
+         * Most tokens computed in a step.
+         *
+         * @param value default 0: chosen by the backend
+         * @return this
+         */
+        public Builder stepTokens(long value) {
+            stepTokens = value;
+            return this;
+        }
+
+        /**
+         * Longest prompt plus output.
+         *
+         * @param value tokens; default 0: what the model states
+         * @return this
+         */
+        public Builder maxRequestTokens(long value) {
+            maxRequestTokens = value;
+            return this;
+        }
+
+        /**
+         * Most requests running at once.
+         *
+         * @param value default 0: no cap but memory
+         * @return this
+         */
+        public Builder maxRequests(long value) {
+            maxRequests = value;
+            return this;
+        }
+
+        /**
+         * What of the prompts is shared.
+         *
+         * @param value default {@link Sharing#OPTIMAL}
+         * @return this
+         */
+        public Builder sharing(Sharing value) {
+            sharing = value;
+            return this;
+        }
+
+        /**
+         * Whether prefixes share heads too.
+         *
+         * @param value 1 (the default): one shared prefix a row; 2: they do
+         * @return this
+         */
+        public Builder levels(int value) {
+            levels = value;
+            return this;
+        }
+
+        /**
+         * In which order groups are computed.
+         *
+         * @param value default {@link GroupOrder#DECODE_FIRST}
+         * @return this
+         */
+        public Builder order(GroupOrder value) {
+            order = value;
+            return this;
+        }
+
+        /**
+         * Shorter prefixes are not shared.
+         *
+         * @param value tokens; default 0: 16
+         * @return this
+         */
+        public Builder minPrefixTokens(int value) {
+            minPrefixTokens = value;
+            return this;
+        }
+
+        /**
+         * Mixed into each row's own seed.
+         *
+         * @param value 64 bits
+         * @return this
+         */
+        public Builder seed(long value) {
+            seed = value;
+            return this;
+        }
+
+        /**
+         * A CSV file with a line a step.
+         *
+         * @param value is written anew
+         * @return this
+         */
+        public Builder timeline(Path value) {
+            timeline = value == null ? null : value.toString();
+            return this;
+        }
+
+        /**
+         * Where the engine's log lines go. It is called on any thread, cannot call the engine, and is
+         * asked once, when the engine is made, which levels it takes.
+         *
+         * @param value default: System.getLogger("org.batchllm")
+         * @return this
+         */
+        public Builder logger(Logger value) {
+            logger = value;
+            return this;
+        }
+
+        /**
+         * The options so far.
+         *
+         * @return options that later calls here do not change
+         */
+        public EngineOptions build() {
+            try {
+                return new EngineOptions((Builder) clone());
+            } catch (CloneNotSupportedException impossible) {
+                throw new AssertionError(impossible);
+            }
+        }
+    }
+}

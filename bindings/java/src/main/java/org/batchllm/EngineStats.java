@@ -1,0 +1,250 @@
+package org.batchllm;
+
+/** What an engine has done so far. */
+public final class EngineStats {
+    private final long rows;
+    private final long rowsDone;
+    private final long rowsFailed;
+    private final long rowsDeduplicated;
+    private final long logicalPromptTokens;
+    private final long processedPromptTokens;
+    private final long sharedPromptTokens;
+    private final long recomputedTokens;
+    private final long completionTokens;
+    private final long steps;
+    private final long preemptions;
+    private final long groups;
+    private final long kvPagesTotal;
+    private final long kvPagesPeak;
+    private final long kvPageBytes;
+    private final double savingRatio;
+    private final double loadSeconds;
+    private final double tokenizeSeconds;
+    private final double planSeconds;
+    private final double scheduleSeconds;
+    private final double backendSeconds;
+    private final double runSeconds;
+
+    EngineStats(batchllm_stats stats) {
+        rows = stats.getRows();
+        rowsDone = stats.getRows_done();
+        rowsFailed = stats.getRows_failed();
+        rowsDeduplicated = stats.getRows_deduplicated();
+        logicalPromptTokens = stats.getLogical_prompt_tokens();
+        processedPromptTokens = stats.getProcessed_prompt_tokens();
+        sharedPromptTokens = stats.getShared_prompt_tokens();
+        recomputedTokens = stats.getRecomputed_tokens();
+        completionTokens = stats.getCompletion_tokens();
+        steps = stats.getSteps();
+        preemptions = stats.getPreemptions();
+        groups = stats.getGroups();
+        kvPagesTotal = stats.getKv_pages_total();
+        kvPagesPeak = stats.getKv_pages_peak();
+        kvPageBytes = stats.getKv_page_bytes();
+        savingRatio = stats.getSaving_ratio();
+        loadSeconds = stats.getLoad_seconds();
+        tokenizeSeconds = stats.getTokenize_seconds();
+        planSeconds = stats.getPlan_seconds();
+        scheduleSeconds = stats.getSchedule_seconds();
+        backendSeconds = stats.getBackend_seconds();
+        runSeconds = stats.getRun_seconds();
+    }
+
+    /**
+     * Rows added.
+     *
+     * @return rows
+     */
+    public long rows() {
+        return rows;
+    }
+
+    /**
+     * Rows with an outcome.
+     *
+     * @return rows
+     */
+    public long rowsDone() {
+        return rowsDone;
+    }
+
+    /**
+     * Of those, the ones with an error status.
+     *
+     * @return rows
+     */
+    public long rowsFailed() {
+        return rowsFailed;
+    }
+
+    /**
+     * Rows that an equal greedy row answered.
+     *
+     * @return rows
+     */
+    public long rowsDeduplicated() {
+        return rowsDeduplicated;
+    }
+
+    /**
+     * Prompt tokens of rows that have started, n samples counted as n rows.
+     *
+     * @return tokens
+     */
+    public long logicalPromptTokens() {
+        return logicalPromptTokens;
+    }
+
+    /**
+     * Prompt tokens computed, once each, without recomputation.
+     *
+     * @return tokens
+     */
+    public long processedPromptTokens() {
+        return processedPromptTokens;
+    }
+
+    /**
+     * Logical less processed prompt tokens.
+     *
+     * @return tokens
+     */
+    public long sharedPromptTokens() {
+        return sharedPromptTokens;
+    }
+
+    /**
+     * Tokens computed again after preemption.
+     *
+     * @return tokens
+     */
+    public long recomputedTokens() {
+        return recomputedTokens;
+    }
+
+    /**
+     * Tokens generated.
+     *
+     * @return tokens
+     */
+    public long completionTokens() {
+        return completionTokens;
+    }
+
+    /**
+     * Steps made.
+     *
+     * @return steps
+     */
+    public long steps() {
+        return steps;
+    }
+
+    /**
+     * Rows that had to give their pages back and start again.
+     *
+     * @return times
+     */
+    public long preemptions() {
+        return preemptions;
+    }
+
+    /**
+     * Groups that share a prefix.
+     *
+     * @return groups
+     */
+    public long groups() {
+        return groups;
+    }
+
+    /**
+     * KV pages that there are.
+     *
+     * @return pages
+     */
+    public long kvPagesTotal() {
+        return kvPagesTotal;
+    }
+
+    /**
+     * The most KV pages in use.
+     *
+     * @return pages
+     */
+    public long kvPagesPeak() {
+        return kvPagesPeak;
+    }
+
+    /**
+     * The size of a KV page.
+     *
+     * @return bytes
+     */
+    public long kvPageBytes() {
+        return kvPageBytes;
+    }
+
+    /**
+     * 1 - processed / logical prompt tokens.
+     *
+     * @return a ratio
+     */
+    public double savingRatio() {
+        return savingRatio;
+    }
+
+    /**
+     * Time to create the engine.
+     *
+     * @return seconds
+     */
+    public double loadSeconds() {
+        return loadSeconds;
+    }
+
+    /**
+     * Time in the tokenizer.
+     *
+     * @return seconds
+     */
+    public double tokenizeSeconds() {
+        return tokenizeSeconds;
+    }
+
+    /**
+     * Time planning.
+     *
+     * @return seconds
+     */
+    public double planSeconds() {
+        return planSeconds;
+    }
+
+    /**
+     * Time filling steps.
+     *
+     * @return seconds
+     */
+    public double scheduleSeconds() {
+        return scheduleSeconds;
+    }
+
+    /**
+     * Time in the model; with backend "sim" its modelled time.
+     *
+     * @return seconds
+     */
+    public double backendSeconds() {
+        return backendSeconds;
+    }
+
+    /**
+     * Time in steps.
+     *
+     * @return seconds
+     */
+    public double runSeconds() {
+        return runSeconds;
+    }
+}

@@ -1,0 +1,15 @@
+package org.batchllm;
+
+/** In which order groups are computed. */
+public enum GroupOrder {
+    /** By BatchLLM's Eq. 4: groups that generate most for what they compute come first; the default. */
+    DECODE_FIRST(Native.BATCHLLM_ORDER_DECODE_FIRST),
+    /** By their first rows. */
+    ARRIVAL(Native.BATCHLLM_ORDER_ARRIVAL);
+
+    final int number;
+
+    GroupOrder(int number) {
+        this.number = number;
+    }
+}

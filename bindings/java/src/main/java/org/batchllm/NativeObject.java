@@ -1,0 +1,7 @@
+package org.batchllm;
+
+/** What SWIG generates for a native object. */
+interface NativeObject {
+    /** Frees it; a second call does nothing. */
+    void delete();
+}

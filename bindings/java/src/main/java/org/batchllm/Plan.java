@@ -1,0 +1,168 @@
+package org.batchllm;
+
+import java.nio.ByteBuffer;
+import java.nio.file.Path;
+import java.util.Arrays;
+
+/**
+ * Which rows share which prefix, and in which order they are computed; made without an engine or a
+ * model, saved, and used by a later job. One thread uses a plan at a time.
+ */
+public final class Plan implements AutoCloseable {
+    final batchllm_plan plan;
+    final Handle handle;
+
+    Plan(batchllm_plan plan) {
+        this.plan = plan;
+        handle = new Handle("plan", plan::delete);
+    }
+
+    /**
+     * Plans rows.
+     *
+     * @param rows token ids
+     * @return to be closed
+     */
+    public static Plan create(TokenColumn rows) {
+        return create(rows, PlanOptions.builder().build(), null, null);
+    }
+
+    /**
+     * Plans rows.
+     *
+     * @param rows token ids
+     * @param options of the plan
+     * @param decodeLengths how many tokens each row will generate, for the order of groups; null: equal
+     * @param previous a plan of an earlier version of the rows, or null: rows that are the same keep
+     *     their groups, and only new or changed rows are planned afresh
+     * @return to be closed
+     */
+    public static Plan create(TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous) {
+        NativeLog.refuseCallsWhileLogging();
+        batchllm_plan_options made = options.make();
+        Handle.Use use = previous == null ? () -> {} : previous.handle.use();
+        try {
+            return new Plan(
+                    Native.batchllm_plan_create_from(
+                            rows.tokens, rows.offsets, decodeLengths, made, previous == null ? null : previous.plan));
+        } finally {
+            use.close();
+            made.delete();
+        }
+    }
+
+    /**
+     * Reads a plan file.
+     *
+     * @param file written by {@link #save} or the program
+     * @return to be closed
+     */
+    public static Plan load(Path file) {
+        NativeLog.refuseCallsWhileLogging();
+        return new Plan(Native.batchllm_plan_load_from(file.toString()));
+    }
+
+    /**
+     * Writes a plan file in one piece: an existing one is replaced or, on any error, left as it was.
+     *
+     * @param file to be written
+     */
+    public void save(Path file) {
+        try (Handle.Use use = handle.use()) {
+            Native.batchllm_plan_save(plan, file.toString());
+        }
+    }
+
+    /**
+     * What the plan shares.
+     *
+     * @return a copy
+     */
+    public PlanStats stats() {
+        try (Handle.Use use = handle.use()) {
+            batchllm_plan_stats stats = new batchllm_plan_stats();
+            try {
+                Native.batchllm_plan_get_stats(plan, stats);
+                return new PlanStats(stats);
+            } finally {
+                stats.delete();
+            }
+        }
+    }
+
+    /**
+     * All groups, rows that share nothing included as groups of one.
+     *
+     * @return a copy
+     */
+    public Groups groups() {
+        try (Handle.Use use = handle.use()) {
+            batchllm_plan_groups groups = Native.batchllm_plan_groups_of(plan);
+            try {
+                return new Groups(groups);
+            } finally {
+                groups.delete();
+            }
+        }
+    }
+
+    /** Frees the plan. Throws during a use. */
+    @Override
+    public void close() {
+        handle.close();
+    }
+
+    /** The groups of a plan in scheduling order, as columns. */
+    public static final class Groups {
+        private final long[] prefixTokens;
+        private final long[] headTokens;
+        private final long[] rowOffsets;
+        private final long[] rows;
+
+        private Groups(batchllm_plan_groups groups) {
+            prefixTokens = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_prefix_tokens(groups));
+            headTokens = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_head_tokens(groups));
+            rowOffsets = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_row_offsets(groups));
+            rows = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_rows(groups));
+        }
+
+        /**
+         * How many groups there are.
+         *
+         * @return the number
+         */
+        public int size() {
+            return prefixTokens.length;
+        }
+
+        /**
+         * The length of a group's shared prefix.
+         *
+         * @param group from 0
+         * @return tokens; 0: a row that shares nothing
+         */
+        public long prefixTokens(int group) {
+            return prefixTokens[group];
+        }
+
+        /**
+         * Of the prefix, what is shared with other groups too.
+         *
+         * @param group from 0
+         * @return tokens; 0 unless levels is 2
+         */
+        public long headTokens(int group) {
+            return headTokens[group];
+        }
+
+        /**
+         * A group's rows.
+         *
+         * @param group from 0
+         * @return a copy of the row numbers
+         */
+        public long[] rows(int group) {
+            return Arrays.copyOfRange(rows, (int) rowOffsets[group], (int) rowOffsets[group + 1]);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+package org.batchllm;
+
+/** What a plan shares. */
+public final class PlanStats {
+    private final Sharing sharing;
+    private final int levels;
+    private final boolean selfContained;
+    private final long rows;
+    private final long groups;
+    private final long groupedRows;
+    private final long reusedRows;
+    private final long logicalTokens;
+    private final long processedTokens;
+    private final long longestPrefix;
+    private final long largestGroup;
+    private final double savingRatio;
+    private final double seconds;
+    private final long tokenizerFingerprint;
+
+    PlanStats(batchllm_plan_stats stats) {
+        sharing = Sharing.of(stats.getEnlarge());
+        levels = stats.getLevels();
+        selfContained = stats.getSelf_contained() != 0;
+        rows = stats.getRows();
+        groups = stats.getGroups();
+        groupedRows = stats.getGrouped_rows();
+        reusedRows = stats.getReused_rows();
+        logicalTokens = stats.getLogical_tokens();
+        processedTokens = stats.getProcessed_tokens();
+        longestPrefix = stats.getLongest_prefix();
+        largestGroup = stats.getLargest_group();
+        savingRatio = stats.getSaving_ratio();
+        seconds = stats.getSeconds();
+        tokenizerFingerprint = stats.getTokenizer_fingerprint();
+    }
+
+    /**
+     * How prefixes were chosen.
+     *
+     * @return the way
+     */
+    public Sharing sharing() {
+        return sharing;
+    }
+
+    /**
+     * 1: one shared prefix a row; 2: prefixes share heads too.
+     *
+     * @return 1 or 2
+     */
+    public int levels() {
+        return levels;
+    }
+
+    /**
+     * Whether the plan keeps the rows' tokens.
+     *
+     * @return true if so
+     */
+    public boolean selfContained() {
+        return selfContained;
+    }
+
+    /**
+     * Rows planned.
+     *
+     * @return rows
+     */
+    public long rows() {
+        return rows;
+    }
+
+    /**
+     * Groups with a shared prefix of at least one token.
+     *
+     * @return groups
+     */
+    public long groups() {
+        return groups;
+    }
+
+    /**
+     * Rows in those groups.
+     *
+     * @return rows
+     */
+    public long groupedRows() {
+        return groupedRows;
+    }
+
+    /**
+     * Rows kept from the previous plan.
+     *
+     * @return rows
+     */
+    public long reusedRows() {
+        return reusedRows;
+    }
+
+    /**
+     * Sum of the prompts' lengths.
+     *
+     * @return tokens
+     */
+    public long logicalTokens() {
+        return logicalTokens;
+    }
+
+    /**
+     * Each group's prefix once, plus rows' own tokens.
+     *
+     * @return tokens
+     */
+    public long processedTokens() {
+        return processedTokens;
+    }
+
+    /**
+     * The longest shared prefix.
+     *
+     * @return tokens
+     */
+    public long longestPrefix() {
+        return longestPrefix;
+    }
+
+    /**
+     * The largest group.
+     *
+     * @return rows
+     */
+    public long largestGroup() {
+        return largestGroup;
+    }
+
+    /**
+     * 1 - processed / logical tokens.
+     *
+     * @return a ratio
+     */
+    public double savingRatio() {
+        return savingRatio;
+    }
+
+    /**
+     * Time that planning took; 0 for a loaded plan.
+     *
+     * @return seconds
+     */
+    public double seconds() {
+        return seconds;
+    }
+
+    /**
+     * The tokenizer that the rows' tokens are of; 0: unknown.
+     *
+     * @return a hash
+     */
+    public long tokenizerFingerprint() {
+        return tokenizerFingerprint;
+    }
+}

@@ -1,0 +1,143 @@
+package org.batchllm;
+
+/** How far an engine is, after a step. */
+public final class Progress {
+    private final long rowsWaiting;
+    private final long rowsRunning;
+    private final long rowsDone;
+    private final long decodeTokens;
+    private final long ownTokens;
+    private final long prefixTokens;
+    private final long pagesUsed;
+    private final long pagesTotal;
+    private final long tokensLeft;
+    private final long tokensDone;
+    private final double seconds;
+
+    Progress(batchllm_progress progress) {
+        rowsWaiting = progress.getRows_waiting();
+        rowsRunning = progress.getRows_running();
+        rowsDone = progress.getRows_done();
+        decodeTokens = progress.getDecode_tokens();
+        ownTokens = progress.getOwn_tokens();
+        prefixTokens = progress.getPrefix_tokens();
+        pagesUsed = progress.getPages_used();
+        pagesTotal = progress.getPages_total();
+        tokensLeft = progress.getTokens_left();
+        tokensDone = progress.getTokens_done();
+        seconds = progress.getSeconds();
+    }
+
+    /**
+     * Whether there is nothing left to do.
+     *
+     * @return no row waits or runs
+     */
+    public boolean done() {
+        return rowsWaiting + rowsRunning == 0;
+    }
+
+    /**
+     * Rows that have not started.
+     *
+     * @return rows
+     */
+    public long rowsWaiting() {
+        return rowsWaiting;
+    }
+
+    /**
+     * Rows that are being computed.
+     *
+     * @return rows
+     */
+    public long rowsRunning() {
+        return rowsRunning;
+    }
+
+    /**
+     * Rows with an outcome, polled or not.
+     *
+     * @return rows
+     */
+    public long rowsDone() {
+        return rowsDone;
+    }
+
+    /**
+     * Tokens that the step generated.
+     *
+     * @return tokens
+     */
+    public long decodeTokens() {
+        return decodeTokens;
+    }
+
+    /**
+     * Prompt tokens of the step that are one row's own.
+     *
+     * @return tokens
+     */
+    public long ownTokens() {
+        return ownTokens;
+    }
+
+    /**
+     * Prompt tokens of the step that rows share.
+     *
+     * @return tokens
+     */
+    public long prefixTokens() {
+        return prefixTokens;
+    }
+
+    /**
+     * KV pages in use.
+     *
+     * @return pages
+     */
+    public long pagesUsed() {
+        return pagesUsed;
+    }
+
+    /**
+     * KV pages that there are.
+     *
+     * @return pages
+     */
+    public long pagesTotal() {
+        return pagesTotal;
+    }
+
+    /**
+     * Prompt tokens to compute plus most tokens to generate.
+     *
+     * @return tokens
+     */
+    public long tokensLeft() {
+        return tokensLeft;
+    }
+
+    /**
+     * Prompt tokens computed plus tokens generated, of all steps.
+     *
+     * @return tokens
+     */
+    public long tokensDone() {
+        return tokensDone;
+    }
+
+    /**
+     * Time since the engine's first step.
+     *
+     * @return seconds
+     */
+    public double seconds() {
+        return seconds;
+    }
+
+    @Override
+    public String toString() {
+        return rowsDone + " rows done, " + rowsRunning + " running, " + rowsWaiting + " waiting";
+    }
+}

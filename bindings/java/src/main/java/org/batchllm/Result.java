@@ -1,0 +1,205 @@
+package org.batchllm;
+
+/** One result, in memory of its own: it stays when the {@link Results} are closed. */
+public final class Result {
+    private final long tag;
+    private final int status;
+    private final String error;
+    private final FinishReason finishReason;
+    private final int sample;
+    private final long promptTokens;
+    private final long sharedTokens;
+    private final int[] tokens;
+    private final String text;
+    private final float[] logprobs;
+    private final int[][] topTokens;
+    private final float[][] topLogprobs;
+    private final double[] scores;
+    private final float[][] scoreLogprobs;
+
+    Result(Results.Columns columns, int i) {
+        tag = columns.tags.get(i);
+        status = columns.statuses.get(i);
+        error = status == Status.OK ? null : columns.error(i);
+        finishReason = FinishReason.of(columns.finishReasons.get(i));
+        sample = columns.samples.get(i);
+        promptTokens = columns.promptTokens.get(i);
+        sharedTokens = columns.sharedTokens.get(i);
+        tokens = columns.tokens(i);
+        text = columns.text(i);
+        int from = (int) columns.logprobOffsets.get(i);
+        int to = (int) columns.logprobOffsets.get(i + 1);
+        logprobs = Results.Columns.floats(columns.logprobs, from, to);
+        topTokens = new int[to - from][];
+        topLogprobs = new float[to - from][];
+        for (int j = from; j < to; j++) {
+            int first = (int) columns.topOffsets.get(j);
+            int last = (int) columns.topOffsets.get(j + 1);
+            topTokens[j - from] = Results.Columns.ints(columns.topTokens, first, last);
+            topLogprobs[j - from] = Results.Columns.floats(columns.topLogprobs, first, last);
+        }
+        from = (int) columns.scoreOffsets.get(i);
+        to = (int) columns.scoreOffsets.get(i + 1);
+        scores = new double[to - from];
+        scoreLogprobs = new float[to - from][];
+        for (int j = from; j < to; j++) {
+            scores[j - from] = columns.scores.get(j);
+            scoreLogprobs[j - from] =
+                    Results.Columns.floats(
+                            columns.scoreLogprobs,
+                            (int) columns.scoreTokenOffsets.get(j),
+                            (int) columns.scoreTokenOffsets.get(j + 1));
+        }
+    }
+
+    /**
+     * The row's tag.
+     *
+     * @return what {@link Rows#withTags} gave it, or its number
+     */
+    public long tag() {
+        return tag;
+    }
+
+    /**
+     * Whether the row failed, and how.
+     *
+     * @return {@link Status#OK} or one of the ROW_ numbers there
+     */
+    public int status() {
+        return status;
+    }
+
+    /**
+     * Whether the row did not fail.
+     *
+     * @return status() == OK
+     */
+    public boolean ok() {
+        return status == Status.OK;
+    }
+
+    /**
+     * Why the row failed.
+     *
+     * @return a text; null when it did not
+     */
+    public String error() {
+        return error;
+    }
+
+    /**
+     * Why the row ended.
+     *
+     * @return the reason
+     */
+    public FinishReason finishReason() {
+        return finishReason;
+    }
+
+    /**
+     * Which of the row's samples this is.
+     *
+     * @return a number from 0
+     */
+    public int sample() {
+        return sample;
+    }
+
+    /**
+     * The length of the prompt.
+     *
+     * @return tokens
+     */
+    public long promptTokens() {
+        return promptTokens;
+    }
+
+    /**
+     * Of the prompt's tokens, those that were not computed for this result alone.
+     *
+     * @return tokens
+     */
+    public long sharedTokens() {
+        return sharedTokens;
+    }
+
+    /**
+     * What was generated. An EOS or stop token that ended the row is its last token, but not part of
+     * its text.
+     *
+     * @return a copy of the token ids
+     */
+    public int[] tokens() {
+        return tokens.clone();
+    }
+
+    /**
+     * What was generated. Bytes that are not UTF-8, as a row may end within a character, are U+FFFD.
+     *
+     * @return the text; empty when the engine has no tokenizer
+     */
+    public String text() {
+        return text;
+    }
+
+    /**
+     * The log-probability of each generated token, when {@link SamplingParams.Builder#logprobs} asked.
+     *
+     * @return a copy; else empty
+     */
+    public float[] logprobs() {
+        return logprobs.clone();
+    }
+
+    /**
+     * For each item of {@link #logprobs} the likeliest tokens, likeliest first.
+     *
+     * @return as many lists; each empty when none were asked for
+     */
+    public int[][] topTokens() {
+        int[][] copy = topTokens.clone();
+        for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
+        return copy;
+    }
+
+    /**
+     * The log-probabilities of {@link #topTokens}.
+     *
+     * @return the same shape
+     */
+    public float[][] topLogprobs() {
+        return copy(topLogprobs);
+    }
+
+    /**
+     * Of a scored row, the sum of each continuation's log-probabilities.
+     *
+     * @return one a continuation; else empty
+     */
+    public double[] scores() {
+        return scores.clone();
+    }
+
+    /**
+     * Of a scored row, the log-probability of each token of each continuation.
+     *
+     * @return one list a continuation
+     */
+    public float[][] scoreLogprobs() {
+        return copy(scoreLogprobs);
+    }
+
+    private static float[][] copy(float[][] lists) {
+        float[][] copy = lists.clone();
+        for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
+        return copy;
+    }
+
+    @Override
+    public String toString() {
+        if (!ok()) return "Result(tag " + tag + ", " + Status.name(status) + ": " + error + ")";
+        if (finishReason == FinishReason.SCORED) return "Result(tag " + tag + ", " + scores.length + " scores)";
+        return "Result(tag " + tag + ", " + tokens.length + " tokens, " + finishReason + ", \"" + text + "\")";
+    }
+}

@@ -1,0 +1,256 @@
+package org.batchllm;
+
+import java.nio.LongBuffer;
+import java.util.Collection;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * Rows for an engine, in columns: prompts, and what there is for each of them. Immutable; the `with`
+ * methods give changed copies that share the columns.
+ */
+public final class Rows {
+    private final TextColumn text;
+    private final boolean chat; // the text is conversations
+    private final TokenColumn tokens;
+    private final TextColumn textContinuations;
+    private final TokenColumn tokenContinuations;
+    private final Object continuationRows;
+    private final Object tags;
+    private final List<SamplingParams> params;
+
+    private Rows(
+            TextColumn text,
+            boolean chat,
+            TokenColumn tokens,
+            TextColumn textContinuations,
+            TokenColumn tokenContinuations,
+            Object continuationRows,
+            Object tags,
+            List<SamplingParams> params) {
+        this.text = text;
+        this.chat = chat;
+        this.tokens = tokens;
+        this.textContinuations = textContinuations;
+        this.tokenContinuations = tokenContinuations;
+        this.continuationRows = continuationRows;
+        this.tags = tags;
+        this.params = params;
+    }
+
+    /**
+     * Prompts to be continued, as text, which goes through the model's tokenizer.
+     *
+     * @param prompts a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofText(TextColumn prompts) {
+        return new Rows(Objects.requireNonNull(prompts), false, null, null, null, null, null, null);
+    }
+
+    /**
+     * The same from strings.
+     *
+     * @param prompts a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofText(Collection<? extends CharSequence> prompts) {
+        return ofText(TextColumn.of(prompts));
+    }
+
+    /**
+     * The same from strings.
+     *
+     * @param prompts a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofText(String... prompts) {
+        return ofText(TextColumn.of(prompts));
+    }
+
+    /**
+     * Conversations to be answered, through the model's own chat template. One that is wrong, or that the
+     * template refuses, is that row's {@link Status#ROW_TEMPLATE}.
+     *
+     * @param conversations a row each: JSON, a list of messages, [{"role": "user", "content": "Hello"}], or
+     *     an object that has it as "messages", and what else the template takes (docs/chat.md)
+     * @return rows with default parameters
+     */
+    public static Rows ofChat(TextColumn conversations) {
+        return new Rows(Objects.requireNonNull(conversations), true, null, null, null, null, null, null);
+    }
+
+    /**
+     * The same from strings.
+     *
+     * @param conversations a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofChat(Collection<? extends CharSequence> conversations) {
+        return ofChat(TextColumn.of(conversations));
+    }
+
+    /**
+     * Prompts to be continued, as token ids.
+     *
+     * @param prompts a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofTokens(TokenColumn prompts) {
+        return new Rows(null, false, Objects.requireNonNull(prompts), null, null, null, null, null);
+    }
+
+    /**
+     * Prompts to be scored, not continued: the log-probability of each of the given continuations after
+     * the row's prompt. A continuation is tokenized by itself, without special tokens, and appended.
+     *
+     * @param prompts a row each
+     * @param continuations of all rows, row after row
+     * @param rows n + 1 offsets: row i's continuations are [rows[i], rows[i + 1]), at least one
+     * @return rows to be scored
+     */
+    public static Rows ofScores(TextColumn prompts, TextColumn continuations, LongBuffer rows) {
+        return new Rows(
+                Objects.requireNonNull(prompts),
+                false,
+                null,
+                Objects.requireNonNull(continuations),
+                null,
+                Buffers.of(rows),
+                null,
+                null);
+    }
+
+    /**
+     * The same from token ids.
+     *
+     * @param prompts a row each
+     * @param continuations of all rows, row after row
+     * @param rows n + 1 offsets: row i's continuations are [rows[i], rows[i + 1]), at least one
+     * @return rows to be scored
+     */
+    public static Rows ofScores(TokenColumn prompts, TokenColumn continuations, LongBuffer rows) {
+        return new Rows(
+                null,
+                false,
+                Objects.requireNonNull(prompts),
+                null,
+                Objects.requireNonNull(continuations),
+                Buffers.of(rows),
+                null,
+                null);
+    }
+
+    /**
+     * The same from strings, with the same continuations for every prompt.
+     *
+     * @param prompts a row each
+     * @param continuations each one's are all of these
+     * @return rows to be scored
+     */
+    public static Rows ofScores(Collection<String> prompts, Collection<String> continuations) {
+        long[] rows = new long[prompts.size() + 1];
+        String[] all = new String[Math.multiplyExact(prompts.size(), continuations.size())];
+        int end = 0;
+        for (int i = 0; i < prompts.size(); i++) {
+            for (String continuation : continuations) all[end++] = continuation;
+            rows[i + 1] = end;
+        }
+        return ofScores(TextColumn.of(prompts), TextColumn.of(all), LongBuffer.wrap(rows));
+    }
+
+    /**
+     * Names the rows; results have the names. They need not differ.
+     *
+     * @param values one a row, 64 bits; without them rows are numbered 0, 1, ... as they are added
+     * @return rows with tags
+     */
+    public Rows withTags(long... values) {
+        return copy(values, params);
+    }
+
+    /**
+     * Names the rows; results have the names.
+     *
+     * @param values one a row
+     * @return rows with tags
+     */
+    public Rows withTags(LongBuffer values) {
+        return copy(Buffers.of(values), params);
+    }
+
+    /**
+     * Sampling parameters of all rows. Of rows to be scored only {@link
+     * SamplingParams.Builder#addSpecial} and {@link SamplingParams.Builder#parseSpecial} count.
+     *
+     * @param values for every row
+     * @return rows with parameters
+     */
+    public Rows withParams(SamplingParams values) {
+        return copy(tags, List.of(values));
+    }
+
+    /**
+     * Sampling parameters of each row.
+     *
+     * @param values one a row
+     * @return rows with parameters
+     */
+    public Rows withParams(List<SamplingParams> values) {
+        if (values.size() != size()) {
+            throw new IllegalArgumentException(values.size() + " sampling parameters for " + size() + " rows");
+        }
+        return copy(tags, List.copyOf(values));
+    }
+
+    private Rows copy(Object newTags, List<SamplingParams> newParams) {
+        return new Rows(text, chat, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
+    }
+
+    /**
+     * How many rows there are.
+     *
+     * @return n
+     */
+    public long size() {
+        return text != null ? text.size() : tokens.size();
+    }
+
+    boolean tagged() {
+        return tags != null;
+    }
+
+    void addTo(batchllm_engine engine) {
+        batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
+        try {
+            if (textContinuations != null) {
+                Native.batchllm_add_score_text_columns(
+                        engine,
+                        text.bytes,
+                        text.offsets,
+                        textContinuations.bytes,
+                        textContinuations.offsets,
+                        continuationRows,
+                        tags,
+                        column);
+            } else if (tokenContinuations != null) {
+                Native.batchllm_add_score_columns(
+                        engine,
+                        tokens.tokens,
+                        tokens.offsets,
+                        tokenContinuations.tokens,
+                        tokenContinuations.offsets,
+                        continuationRows,
+                        tags);
+            } else if (chat) {
+                Native.batchllm_add_chat_column(engine, text.bytes, text.offsets, tags, column);
+            } else if (text != null) {
+                Native.batchllm_add_text_column(engine, text.bytes, text.offsets, tags, column);
+            } else {
+                Native.batchllm_add_token_column(engine, tokens.tokens, tokens.offsets, tags, column);
+            }
+        } finally {
+            if (column != null) column.delete();
+        }
+    }
+}

@@ -1,0 +1,373 @@
+package org.batchllm;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.ToDoubleFunction;
+import java.util.function.ToLongFunction;
+
+/** How a row is generated. Immutable; what is not set has the library's default. */
+public final class SamplingParams {
+    /** Greedy, up to 128 tokens. */
+    public static final SamplingParams DEFAULT = builder().build();
+
+    private static final Map<String, ToLongFunction<Builder>> INTEGERS = new LinkedHashMap<>();
+    private static final Map<String, ToDoubleFunction<Builder>> NUMBERS = new LinkedHashMap<>();
+
+    static {
+        INTEGERS.put("max_tokens", params -> params.maxTokens);
+        INTEGERS.put("top_k", params -> params.topK);
+        INTEGERS.put("samples", params -> params.samples);
+        INTEGERS.put("seed", params -> params.seed);
+        INTEGERS.put("ignore_eos", params -> params.ignoreEos ? 1 : 0);
+        INTEGERS.put("logprobs", params -> params.logprobs);
+        INTEGERS.put("parse_special", params -> params.parseSpecial ? 1 : 0);
+        INTEGERS.put("add_special", params -> params.addSpecial ? 1 : 0);
+        NUMBERS.put("temperature", params -> params.temperature);
+        NUMBERS.put("top_p", params -> params.topP);
+        NUMBERS.put("min_p", params -> params.minP);
+        NUMBERS.put("repetition_penalty", params -> params.repetitionPenalty);
+        NUMBERS.put("presence_penalty", params -> params.presencePenalty);
+        NUMBERS.put("frequency_penalty", params -> params.frequencyPenalty);
+    }
+
+    private final Builder values;
+
+    private SamplingParams(Builder values) {
+        this.values = values;
+    }
+
+    /**
+     * Parameters with the library's defaults, to be changed.
+     *
+     * @return a builder
+     */
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /**
+     * These parameters, to be changed.
+     *
+     * @return a builder
+     */
+    public Builder toBuilder() {
+        return new Builder(values);
+    }
+
+    /**
+     * For the library: of one row, which is then all rows', or of each. A field costs a native call,
+     * and only when some row does not have its default; rows cost none. To be deleted by the caller.
+     */
+    static batchllm_params_column column(List<SamplingParams> rows) {
+        batchllm_params_column column = Native.batchllm_params_column_create(rows.size());
+        try {
+            fill(column, rows);
+        } catch (Throwable thrown) {
+            column.delete();
+            throw thrown;
+        }
+        return column;
+    }
+
+    private static void fill(batchllm_params_column column, List<SamplingParams> rows) {
+        Builder defaults = new Builder();
+        INTEGERS.forEach((name, field) -> {
+            if (rows.stream().allMatch(row -> field.applyAsLong(row.values) == field.applyAsLong(defaults))) return;
+            Native.batchllm_params_set_integers(
+                    column, name, rows.stream().mapToLong(row -> field.applyAsLong(row.values)).toArray());
+        });
+        NUMBERS.forEach((name, field) -> {
+            if (rows.stream().allMatch(row -> field.applyAsDouble(row.values) == field.applyAsDouble(defaults))) return;
+            Native.batchllm_params_set_numbers(
+                    column, name, rows.stream().mapToDouble(row -> field.applyAsDouble(row.values)).toArray());
+        });
+        long[] offsets = new long[rows.size() + 1];
+        if (lists(rows, offsets, row -> row.stopTokens.length)) {
+            int[] tokens = new int[(int) offsets[rows.size()]];
+            int end = 0;
+            for (SamplingParams row : rows) {
+                for (int token : row.values.stopTokens) tokens[end++] = token;
+            }
+            Native.batchllm_params_set_stop_tokens(column, tokens, offsets);
+        }
+        if (lists(rows, offsets, row -> row.stopStrings.size())) {
+            // Each followed by a zero byte.
+            List<byte[]> texts = new ArrayList<>();
+            for (SamplingParams row : rows) texts.addAll(row.values.stopStrings);
+            long[] starts = new long[texts.size()];
+            byte[] bytes = new byte[texts.stream().mapToInt(text -> text.length + 1).sum()];
+            int end = 0;
+            for (int i = 0; i < starts.length; i++) {
+                starts[i] = end;
+                System.arraycopy(texts.get(i), 0, bytes, end, texts.get(i).length);
+                end += texts.get(i).length + 1;
+            }
+            Native.batchllm_params_set_stop_strings(column, bytes, starts, offsets);
+        }
+        if (lists(rows, offsets, row -> row.biases.size())) {
+            int[] tokens = new int[(int) offsets[rows.size()]];
+            float[] biases = new float[tokens.length];
+            int end = 0;
+            for (SamplingParams row : rows) {
+                for (Map.Entry<Integer, Float> bias : row.values.biases.entrySet()) {
+                    tokens[end] = bias.getKey();
+                    biases[end++] = bias.getValue();
+                }
+            }
+            Native.batchllm_params_set_biases(column, tokens, biases, offsets);
+        }
+    }
+
+    /** Offsets of lists of these lengths; whether there is anything in them. */
+    private static boolean lists(List<SamplingParams> rows, long[] offsets, ToLongFunction<Builder> length) {
+        int i = 0;
+        for (SamplingParams row : rows) {
+            offsets[i + 1] = offsets[i] + length.applyAsLong(row.values);
+            i++;
+        }
+        return offsets[i] > 0;
+    }
+
+    /** Sets parameters. A value out of its range fails the rows that have it, each for itself. */
+    public static final class Builder {
+        private int maxTokens = 128;
+        private float temperature;
+        private float topP = 1;
+        private float minP;
+        private int topK;
+        private float repetitionPenalty = 1;
+        private float presencePenalty;
+        private float frequencyPenalty;
+        private int samples = 1;
+        private long seed;
+        private boolean ignoreEos;
+        private int logprobs = -1;
+        private boolean parseSpecial = true;
+        private boolean addSpecial = true;
+        private int[] stopTokens = {};
+        private List<byte[]> stopStrings = List.of();
+        private Map<Integer, Float> biases = Map.of();
+
+        private Builder() {}
+
+        private Builder(Builder from) {
+            maxTokens = from.maxTokens;
+            temperature = from.temperature;
+            topP = from.topP;
+            minP = from.minP;
+            topK = from.topK;
+            repetitionPenalty = from.repetitionPenalty;
+            presencePenalty = from.presencePenalty;
+            frequencyPenalty = from.frequencyPenalty;
+            samples = from.samples;
+            seed = from.seed;
+            ignoreEos = from.ignoreEos;
+            logprobs = from.logprobs;
+            parseSpecial = from.parseSpecial;
+            addSpecial = from.addSpecial;
+            stopTokens = from.stopTokens;
+            stopStrings = from.stopStrings;
+            biases = from.biases;
+        }
+
+        /**
+         * Most tokens generated.
+         *
+         * @param value at least 1; default 128
+         * @return this
+         */
+        public Builder maxTokens(int value) {
+            maxTokens = value;
+            return this;
+        }
+
+        /**
+         * What logits are divided by.
+         *
+         * @param value 0, the default, takes the likeliest token always
+         * @return this
+         */
+        public Builder temperature(double value) {
+            temperature = (float) value;
+            return this;
+        }
+
+        /**
+         * Samples from the likeliest tokens that together have this probability.
+         *
+         * @param value in (0, 1]; default 1: off
+         * @return this
+         */
+        public Builder topP(double value) {
+            topP = (float) value;
+            return this;
+        }
+
+        /**
+         * Leaves out tokens less probable than this share of the likeliest one's.
+         *
+         * @param value in [0, 1); default 0: off
+         * @return this
+         */
+        public Builder minP(double value) {
+            minP = (float) value;
+            return this;
+        }
+
+        /**
+         * Samples from so many of the likeliest tokens.
+         *
+         * @param value at least 1; default 0: off
+         * @return this
+         */
+        public Builder topK(int value) {
+            topK = value;
+            return this;
+        }
+
+        /**
+         * Makes tokens of prompt and output less likely, as in CTRL.
+         *
+         * @param value above 0; default 1: off
+         * @return this
+         */
+        public Builder repetitionPenalty(double value) {
+            repetitionPenalty = (float) value;
+            return this;
+        }
+
+        /**
+         * Taken off the logits of tokens in the output.
+         *
+         * @param value in [-2, 2]; default 0
+         * @return this
+         */
+        public Builder presencePenalty(double value) {
+            presencePenalty = (float) value;
+            return this;
+        }
+
+        /**
+         * Taken off the logits of tokens in the output, times how often they are there.
+         *
+         * @param value in [-2, 2]; default 0
+         * @return this
+         */
+        public Builder frequencyPenalty(double value) {
+            frequencyPenalty = (float) value;
+            return this;
+        }
+
+        /**
+         * Results for the row.
+         *
+         * @param value at least 1; default 1
+         * @return this
+         */
+        public Builder samples(int value) {
+            samples = value;
+            return this;
+        }
+
+        /**
+         * With the engine's seed, the row's tag and the position it fixes the random numbers.
+         *
+         * @param value 64 bits
+         * @return this
+         */
+        public Builder seed(long value) {
+            seed = value;
+            return this;
+        }
+
+        /**
+         * Whether the model's EOS ids do not stop the row.
+         *
+         * @param value default false
+         * @return this
+         */
+        public Builder ignoreEos(boolean value) {
+            ignoreEos = value;
+            return this;
+        }
+
+        /**
+         * Log-probabilities: of the chosen tokens, and of so many of the likeliest.
+         *
+         * @param value 0 to 20; default -1: none at all
+         * @return this
+         */
+        public Builder logprobs(int value) {
+            logprobs = value;
+            return this;
+        }
+
+        /**
+         * Whether special tokens that are written in the text are taken as such.
+         *
+         * @param value default true; false for text from strangers
+         * @return this
+         */
+        public Builder parseSpecial(boolean value) {
+            parseSpecial = value;
+            return this;
+        }
+
+        /**
+         * Whether the tokenizer's template adds BOS and the like.
+         *
+         * @param value default true
+         * @return this
+         */
+        public Builder addSpecial(boolean value) {
+            addSpecial = value;
+            return this;
+        }
+
+        /**
+         * Token ids that end the row, besides the model's EOS ids.
+         *
+         * @param values copied
+         * @return this
+         */
+        public Builder stopTokens(int... values) {
+            stopTokens = values.clone();
+            return this;
+        }
+
+        /**
+         * The text is cut before the first of these that is found.
+         *
+         * @param values not empty, without zero characters
+         * @return this
+         */
+        public Builder stopStrings(String... values) {
+            List<byte[]> texts = new ArrayList<>();
+            for (String value : values) texts.add(Utf8.terminable(value));
+            stopStrings = List.copyOf(texts);
+            return this;
+        }
+
+        /**
+         * Numbers added to tokens' logits.
+         *
+         * @param values by token id; copied
+         * @return this
+         */
+        public Builder biases(Map<Integer, Float> values) {
+            biases = Map.copyOf(values);
+            return this;
+        }
+
+        /**
+         * The parameters so far.
+         *
+         * @return parameters that later calls here do not change
+         */
+        public SamplingParams build() {
+            return new SamplingParams(new Builder(this));
+        }
+    }
+}

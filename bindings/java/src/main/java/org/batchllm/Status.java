@@ -1,0 +1,35 @@
+package org.batchllm;
+
+/** The library's status numbers, of calls ({@link BatchLlmException}) and of rows ({@link Result}). */
+public final class Status {
+    /** Nothing went wrong. */
+    public static final int OK = Native.BATCHLLM_OK;
+    /** The prompt is empty. */
+    public static final int ROW_EMPTY = Native.BATCHLLM_ERROR_ROW_EMPTY;
+    /** The prompt plus one token exceeds the longest request. */
+    public static final int ROW_TOO_LONG = Native.BATCHLLM_ERROR_ROW_TOO_LONG;
+    /** The text is not valid UTF-8. */
+    public static final int ROW_INVALID_UTF8 = Native.BATCHLLM_ERROR_ROW_INVALID_UTF8;
+    /** A token id is outside the vocabulary. */
+    public static final int ROW_UNKNOWN_TOKEN = Native.BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN;
+    /** A sampling parameter is out of its range. */
+    public static final int ROW_INVALID_PARAMETER = Native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
+    /** The chat template failed. */
+    public static final int ROW_TEMPLATE = Native.BATCHLLM_ERROR_ROW_TEMPLATE;
+    /** The row needs more KV pages than the pool has. */
+    public static final int ROW_TOO_LARGE = Native.BATCHLLM_ERROR_ROW_TOO_LARGE;
+    /** The model's logits for the row are not finite. */
+    public static final int ROW_NOT_A_NUMBER = Native.BATCHLLM_ERROR_ROW_NOT_A_NUMBER;
+
+    private Status() {}
+
+    /**
+     * A status number's name in the C header.
+     *
+     * @param status a number
+     * @return "BATCHLLM_ERROR_IO" for 3, and so on
+     */
+    public static String name(int status) {
+        return Native.batchllm_status_name(status);
+    }
+}

@@ -1,0 +1,132 @@
+"""A language model over a Spark DataFrame:
+
+    from batchllm import spark
+    answers = spark.transform(rows, model="/models/m", max_tokens=64)
+
+This calls the Java class BatchLlm in the driver's JVM, and the executors compute in theirs: the JARs
+batchllm.jar and batchllm-spark.jar must be on the class path (spark-submit --jars), and nothing of this
+package is needed on the executors. Why not in Python workers (mapInArrow): those are processes, one a
+task slot. An executor's tasks could share no engine, and a worker that is idle would keep its model in
+the GPU's memory. In the JVM an executor has one engine a GPU, rows of all its tasks fill that engine's steps
+together, and no row is copied to Python. The results are the same as from Java, since it is the same code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Metrics", "transform"]
+
+# Those of Java's BatchLlmOptions, where each is described; in Java they are written promptColumn and so on.
+_OPTIONS = frozenset({
+    "prompt_column", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
+    "result_prefix",
+    "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
+    "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
+    "max_requests", "idle_seconds",
+    "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
+    "stop_strings",
+    "partitions", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
+})  # fmt: skip
+_FRACTIONS = frozenset({
+    "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
+})  # fmt: skip
+
+
+class Metrics:
+    """Counts of one or more transforms, right after an action on their results.
+
+    Spark counts a task again when it runs again, and not when it was killed.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._java = _package(session).BatchLlmMetrics(session._jsparkSession.sparkContext())
+
+    @property
+    def rows(self) -> int:
+        """Results, so with `samples` more than rows."""
+        return int(self._java.rows())
+
+    @property
+    def errors(self) -> int:
+        """Of them, with an error."""
+        return int(self._java.errors())
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all rows, shared or not."""
+        return int(self._java.promptTokens())
+
+    @property
+    def processed_prompt_tokens(self) -> int:
+        """Computed."""
+        return int(self._java.processedPromptTokens())
+
+    @property
+    def completion_tokens(self) -> int:
+        """Generated."""
+        return int(self._java.completionTokens())
+
+    @property
+    def saving_ratio(self) -> float:
+        """1 - processed / all prompt tokens."""
+        return float(self._java.savingRatio())
+
+    def __repr__(self) -> str:
+        return str(self._java.toString())
+
+
+def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any) -> DataFrame:
+    """The rows with their own columns, their key, and: text, tokens, finish_reason, error (null when there was none),
+    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, scores.
+
+    Rows come in no order: order them by their key, once they are written or persisted (docs/spark.md says why).
+
+    Args:
+        rows: with a column of prompts: text, or lists of token ids.
+        metrics: counts into these.
+        options: as Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ...
+
+    Raises:
+        TypeError: for an option that there is not.
+        RuntimeError: when the session has no JVM in this process' reach, or its class path has no JARs of batchllm.
+    """
+    from pyspark.sql import DataFrame
+
+    session = rows.sparkSession
+    package = _package(session)
+    java = package.BatchLlmOptions()
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise TypeError(f"no option {name!r}; there are {', '.join(sorted(_OPTIONS))}")
+        if value is None:
+            continue
+        if name in _FRACTIONS:
+            value = float(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        words = name.split("_")
+        getattr(java, words[0] + "".join(word.title() for word in words[1:]))(value)
+    counted = (metrics or Metrics(session))._java
+    return DataFrame(package.BatchLlm.transform(rows._jdf, java, counted), session)
+
+
+def _package(session: SparkSession) -> Any:
+    from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+
+    context = getattr(session, "_sc", None)
+    if context is None or context._jvm is None:
+        raise RuntimeError("batchllm.spark needs a session with a JVM of its own; Spark Connect has none")
+    package = context._jvm.org.batchllm.spark
+    # What is on no class path looks like a package to py4j.
+    if isinstance(package.BatchLlmOptions, JavaPackage):
+        raise RuntimeError(
+            "batchllm.jar and batchllm-spark.jar are not on Spark's class path: give them by spark-submit --jars, or the"
+            " setting spark.jars, before the session starts"
+        )
+    return package

@@ -1,0 +1,202 @@
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.IntBuffer;
+import java.nio.LongBuffer;
+import java.nio.ReadOnlyBufferException;
+import java.util.Arrays;
+import java.util.List;
+import org.batchllm.BatchLlmException;
+import org.batchllm.DecodedColumn;
+import org.batchllm.EncodedColumn;
+import org.batchllm.Engine;
+import org.batchllm.Results;
+import org.batchllm.Rows;
+import org.batchllm.SamplingParams;
+import org.batchllm.Status;
+import org.batchllm.TextColumn;
+import org.batchllm.TokenColumn;
+import org.batchllm.Tokenizer;
+
+/** Buffers and arrays in every shape give the same rows, and wrong ones are refused. */
+final class ColumnsTest {
+    private static final int[] TOKENS = {5, 6, 7, 8, 9, 10, 11, 12, 13};
+    private static final long[] OFFSETS = {0, 2, 5, 9};
+
+    /** What the rows are, as a plan that keeps tokens and the engine's results show it. */
+    private static int[] lengths(TokenColumn column) {
+        try (Engine engine = Jobs.simEngine();
+                Results results = engine.generate(Rows.ofTokens(column).withParams(Jobs.tokens(2)))) {
+            int[] found = new int[results.size() * 2];
+            for (int i = 0; i < results.size(); i++) {
+                found[2 * i] = (int) results.get(i).promptTokens();
+                found[2 * i + 1] = results.get(i).status();
+            }
+            return found;
+        }
+    }
+
+    private static String decoded(TokenColumn column) {
+        try (Tokenizer tokenizer = Tokenizer.load(Jobs.MODEL);
+                DecodedColumn texts = tokenizer.decode(column, false)) {
+            StringBuilder all = new StringBuilder();
+            for (int i = 0; i < texts.size(); i++) all.append(texts.text(i)).append('|');
+            return all.toString();
+        }
+    }
+
+    private static IntBuffer direct(int[] items, ByteOrder order) {
+        IntBuffer buffer = ByteBuffer.allocateDirect(items.length * 4).order(order).asIntBuffer();
+        buffer.put(items).flip();
+        return buffer;
+    }
+
+    private static LongBuffer direct(long[] items, ByteOrder order) {
+        LongBuffer buffer = ByteBuffer.allocateDirect(items.length * 8).order(order).asLongBuffer();
+        buffer.put(items).flip();
+        return buffer;
+    }
+
+    public static void buffers_and_arrays_of_every_kind_are_the_same_rows() {
+        int[] letters = "abcdefghi".chars().toArray();
+        String expected = "ab|cde|fghi|";
+        Check.equal(expected, decoded(TokenColumn.of(letters, OFFSETS)));
+        for (ByteOrder order : new ByteOrder[] {ByteOrder.LITTLE_ENDIAN, ByteOrder.BIG_ENDIAN}) {
+            Check.equal(expected, decoded(TokenColumn.of(direct(letters, order), direct(OFFSETS, order))));
+        }
+        Check.equal(expected, decoded(TokenColumn.of(IntBuffer.wrap(letters), LongBuffer.wrap(OFFSETS))));
+        Check.equal(expected, decoded(TokenColumn.of(
+                IntBuffer.wrap(letters).asReadOnlyBuffer(), LongBuffer.wrap(OFFSETS).asReadOnlyBuffer())));
+        Check.equal(expected, decoded(TokenColumn.of(
+                Arrays.asList(new int[] {'a', 'b'}, new int[] {'c', 'd', 'e'}, new int[] {'f', 'g', 'h', 'i'}))));
+        Check.equal(new int[] {2, 0, 3, 0, 4, 0}, lengths(TokenColumn.of(TOKENS, OFFSETS)));
+    }
+
+    public static void a_buffer_counts_from_its_position_to_its_limit() {
+        int[] letters = "xxabcdefghiyy".chars().toArray();
+        long[] offsets = {77, 0, 2, 5, 9, 99};
+        for (boolean native_ : new boolean[] {true, false}) {
+            IntBuffer tokens = native_ ? direct(letters, ByteOrder.nativeOrder()) : IntBuffer.wrap(letters);
+            LongBuffer rows = native_ ? direct(offsets, ByteOrder.nativeOrder()) : LongBuffer.wrap(offsets);
+            tokens.position(2).limit(11);
+            rows.position(1).limit(5);
+            Check.equal("ab|cde|fghi|", decoded(TokenColumn.of(tokens, rows)));
+            Check.equal(2, tokens.position());
+            Check.equal("ab|cde|fghi|", decoded(TokenColumn.of(tokens.slice(), rows.slice())));
+        }
+        ByteBuffer text = ByteBuffer.wrap("__oneTwo__".getBytes());
+        text.position(2).limit(8);
+        ByteBuffer directText = ByteBuffer.allocateDirect(6).put(text.duplicate()).flip();
+        for (ByteBuffer bytes : new ByteBuffer[] {text, directText, text.asReadOnlyBuffer(), text.slice()}) {
+            try (Tokenizer tokenizer = Tokenizer.load(Jobs.MODEL);
+                    EncodedColumn column = tokenizer.encode(
+                            TextColumn.of(bytes, LongBuffer.wrap(new long[] {0, 3, 6})), false, false)) {
+                Check.equal("Two".chars().toArray(), column.tokens(1));
+            }
+        }
+    }
+
+    public static void offsets_that_do_not_fit_are_refused_and_add_nothing() {
+        try (Engine engine = Jobs.simEngine()) {
+            long[][] wrong = {{0, 2, 10}, {0, 5, 2}, {-1, 2}, {3, Long.MAX_VALUE}, {Long.MIN_VALUE, 2}};
+            for (long[] offsets : wrong) {
+                Check.throwing(BatchLlmException.InvalidArgument.class, "offset",
+                        () -> engine.add(Rows.ofTokens(TokenColumn.of(TOKENS, offsets))));
+                Check.throwing(BatchLlmException.InvalidArgument.class, "offset",
+                        () -> engine.add(Rows.ofTokens(TokenColumn.of(
+                                direct(TOKENS, ByteOrder.nativeOrder()), direct(offsets, ByteOrder.nativeOrder())))));
+            }
+            Check.throwing(IllegalArgumentException.class, "offsets", () -> TokenColumn.of(TOKENS, new long[0]));
+            Check.throwing(IllegalArgumentException.class, "offsets",
+                    () -> TextColumn.of(ByteBuffer.allocate(1), LongBuffer.allocate(0)));
+            Rows rows = Rows.ofTokens(TokenColumn.of(TOKENS, OFFSETS));
+            Check.throwing(BatchLlmException.InvalidArgument.class, "2 tags for 3 rows", () -> engine.add(rows.withTags(1, 2)));
+            Check.throwing(BatchLlmException.InvalidArgument.class, "0 tags for 3 rows", () -> engine.add(rows.withTags()));
+            Check.throwing(BatchLlmException.InvalidArgument.class, "0 tags for 3 rows",
+                    () -> engine.add(rows.withTags(ByteBuffer.allocateDirect(0).asLongBuffer())));
+            Check.throwing(IllegalArgumentException.class, "1 sampling parameters for 3 rows",
+                    () -> engine.add(rows.withParams(List.of(Jobs.tokens(1)))));
+            Check.throwing(BatchLlmException.InvalidArgument.class, "",
+                    () -> engine.add(Rows.ofScores(TokenColumn.of(TOKENS, OFFSETS), TokenColumn.of(TOKENS, OFFSETS),
+                            LongBuffer.wrap(new long[] {0, 1, 2, 9}))));
+            Check.throwing(NullPointerException.class, "", () -> Rows.ofTokens(null));
+            Check.equal(0L, engine.stats().rows());
+        }
+    }
+
+    public static void no_rows_are_rows_too() {
+        try (Engine engine = Jobs.simEngine();
+                Results direct = engine.generate(Rows.ofTokens(
+                        TokenColumn.of(direct(new int[0], ByteOrder.nativeOrder()), direct(new long[] {0}, ByteOrder.nativeOrder()))));
+                Results arrays = engine.generate(Rows.ofTokens(TokenColumn.of(new int[0], new long[] {0})));
+                Results empty = engine.generate(Rows.ofTokens(TokenColumn.of(new int[0], new long[] {0, 0, 0})))) {
+            Check.equal(0, direct.size());
+            Check.equal(0, arrays.size());
+            Check.equal(0, arrays.tokens().remaining());
+            Check.equal(1, arrays.textOffsets().remaining());
+            Check.equal(2, empty.size());
+            Check.equal(Status.ROW_EMPTY, empty.get(1).status());
+        }
+    }
+
+    public static void tags_have_all_64_bits_from_arrays_and_buffers() {
+        long[] tags = {-1, Long.MIN_VALUE, 7};
+        Rows rows = Rows.ofTokens(TokenColumn.of(TOKENS, OFFSETS)).withParams(Jobs.tokens(1));
+        for (Rows tagged : new Rows[] {rows.withTags(tags), rows.withTags(direct(tags, ByteOrder.nativeOrder())),
+            rows.withTags(direct(tags, ByteOrder.BIG_ENDIAN))}) {
+            try (Engine engine = Jobs.simEngine()) {
+                engine.add(tagged);
+                engine.run();
+                try (Results results = engine.poll()) {
+                    long[] found = new long[3];
+                    results.tags().get(found);
+                    Arrays.sort(found);
+                    Check.equal(new long[] {Long.MIN_VALUE, -1, 7}, found);
+                }
+            }
+        }
+    }
+
+    public static void columns_of_results_are_read_only_and_say_what_the_rows_say() {
+        try (Engine engine = Jobs.modelEngine();
+                Results results = engine.generate(Rows.ofText("one", "two é", "\ud800").withParams(
+                        SamplingParams.builder().maxTokens(5).logprobs(2).build()))) {
+            Check.throwing(ReadOnlyBufferException.class, "", () -> results.tokens().put(0, 1));
+            Check.that(results.text().isReadOnly() && results.text().isDirect(), "text");
+            Check.equal(ByteOrder.nativeOrder(), results.tokens().order());
+            Check.equal(ByteOrder.nativeOrder(), results.scores().order());
+            LongBuffer offsets = results.tokenOffsets();
+            IntBuffer tokens = results.tokens();
+            Check.equal((int) offsets.get(3), tokens.remaining());
+            for (int i = 0; i < 3; i++) {
+                int[] row = new int[(int) (offsets.get(i + 1) - offsets.get(i))];
+                tokens.position((int) offsets.get(i)).get(row);
+                Check.equal(results.tokens(i), row);
+                Check.equal((long) i, results.tags().get(i));
+                Check.equal(results.get(i).status(), results.statuses().get(i));
+                Check.equal(results.get(i).finishReason().number(), results.finishReasons().get(i));
+                Check.equal(results.get(i).promptTokens(), results.promptTokens().get(i));
+                Check.equal(results.get(i).sharedTokens(), results.sharedTokens().get(i));
+                Check.equal(0, results.samples().get(i));
+            }
+            ByteBuffer errors = results.errors();
+            byte[] error = new byte[errors.remaining()];
+            errors.get(error);
+            Check.equal(results.get(2).error(), new String(error));
+            Check.equal(0L, results.errorOffsets().get(2));
+            Check.equal(results.logprobs().remaining(), (int) results.logprobOffsets().get(3));
+            Check.equal(results.topTokens().remaining(), 2 * results.logprobs().remaining());
+            Check.equal(results.topTokens().remaining(), results.topLogprobs().remaining());
+            Check.equal((long) results.topTokens().remaining(), results.topOffsets().get(results.logprobs().remaining()));
+            Check.equal(results.text().remaining(), (int) results.textOffsets().get(3));
+            Check.equal(0L, results.scoreOffsets().get(3));
+            Check.equal(0L, results.scoreTokenOffsets().get(0));
+            Check.equal(0, results.scoreLogprobs().remaining());
+            Check.throwing(IndexOutOfBoundsException.class, "3 of 3", () -> results.get(3));
+            Check.throwing(IndexOutOfBoundsException.class, "-1 of 3", () -> results.text(-1));
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Check.run(ColumnsTest.class);
+    }
+}

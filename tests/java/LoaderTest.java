@@ -1,0 +1,189 @@
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipFile;
+import java.util.zip.ZipOutputStream;
+import org.batchllm.BatchLlm;
+
+/**
+ * How the native libraries are found, each time by a JVM of its own. Started with the JAR in the property
+ * test.jar; the tests run in an empty folder outside the source tree.
+ */
+final class LoaderTest {
+    private static final Path JAR = Path.of(System.getProperty("test.jar"));
+
+    /** A JVM that this test starts: prints the version and waits for its input's end. */
+    static final class Child {
+        public static void main(String[] args) throws Exception {
+            System.out.println("version " + BatchLlm.version());
+            try (org.batchllm.Engine engine = org.batchllm.Engine.create(
+                    org.batchllm.EngineOptions.builder().backend("sim").build())) {
+                System.out.println("rows " + engine.stats().rows());
+            }
+            while (System.in.read() >= 0) {}
+        }
+    }
+
+    private static Process start(Path jar, Path folder, String... options) throws IOException {
+        List<String> command = new ArrayList<>();
+        command.add(System.getProperty("java.home") + "/bin/java");
+        command.addAll(List.of(options));
+        command.addAll(List.of("-cp", jar + File.pathSeparator + System.getProperty("java.class.path"), "LoaderTest$Child"));
+        return new ProcessBuilder(command).redirectErrorStream(true).directory(folder.toFile()).start();
+    }
+
+    /** Its output, when its input has ended. */
+    private static String end(Process process) throws Exception {
+        process.getOutputStream().close();
+        String output = new String(process.getInputStream().readAllBytes());
+        Check.that(process.waitFor(60, TimeUnit.SECONDS), "the JVM hangs");
+        return process.exitValue() + " " + output;
+    }
+
+    private static List<Path> list(Path folder) throws IOException {
+        try (Stream<Path> files = Files.list(folder)) {
+            return files.collect(Collectors.toList());
+        }
+    }
+
+    private static void delete(Path folder) throws IOException {
+        if (Files.isDirectory(folder)) for (Path file : list(folder)) delete(file);
+        Files.delete(folder);
+    }
+
+    private interface InFolder {
+        void run(Path folder) throws Exception;
+    }
+
+    private static void inFolder(InFolder body) throws Exception {
+        Path folder = Files.createTempDirectory("batchllm-loader");
+        try {
+            body.run(folder);
+        } finally {
+            delete(folder);
+        }
+    }
+
+    private static void untilReady(Process process) throws IOException {
+        // "version ..." comes when everything is loaded.
+        StringBuilder line = new StringBuilder();
+        for (int c = process.getInputStream().read(); c != '\n'; c = process.getInputStream().read()) {
+            Check.that(c >= 0, "the JVM ended: " + line);
+            line.append((char) c);
+        }
+        Check.that(line.toString().startsWith("version 0."), line.toString());
+    }
+
+    public static void the_jar_alone_is_enough_and_leaves_nothing_behind() throws Exception {
+        inFolder(folder -> {
+            Path copy = folder.resolve("elsewhere.jar");
+            Files.copy(JAR, copy);
+            Path unpacked = folder.resolve("made/by/the/loader");
+            Process process = start(copy, folder, "-Dbatchllm.unpack.dir=" + unpacked);
+            untilReady(process);
+            List<Path> made = list(unpacked);
+            Check.equal(1, made.size());
+            Check.equal("rwx------", PosixFilePermissions.toString(Files.getPosixFilePermissions(made.get(0))));
+            Check.that(list(made.get(0)).stream().anyMatch(file -> file.endsWith("libbatchllm.so")), "" + made);
+            String output = end(process);
+            Check.that(output.startsWith("0 rows 0") || output.contains("rows 0"), output);
+            Check.equal(List.of(), list(unpacked));
+        });
+    }
+
+    public static void two_processes_unpack_at_once_and_keep_out_of_each_others_way() throws Exception {
+        inFolder(folder -> {
+            List<Process> all = new ArrayList<>();
+            for (int i = 0; i < 3; i++) all.add(start(JAR, folder, "-Dbatchllm.unpack.dir=" + folder));
+            for (Process process : all) untilReady(process);
+            Check.equal(3, list(folder).size());
+            Check.that(end(all.get(0)).startsWith("0 "), "the first");
+            Check.equal(2, list(folder).size());
+            for (Process process : all.subList(1, 3)) Check.that(end(process).startsWith("0 "), "another");
+            Check.equal(List.of(), list(folder));
+        });
+    }
+
+    public static void what_a_killed_process_left_is_deleted_by_the_next() throws Exception {
+        inFolder(folder -> {
+            Process killed = start(JAR, folder, "-Dbatchllm.unpack.dir=" + folder);
+            untilReady(killed);
+            killed.destroyForcibly().waitFor();
+            Check.equal(1, list(folder).size());
+            Path stale = list(folder).get(0);
+            Path mine = Files.createDirectory(folder.resolve("somebody-elses"));
+            Process next = start(JAR, folder, "-Dbatchllm.unpack.dir=" + folder);
+            untilReady(next);
+            Check.that(!Files.exists(stale), "it is still there");
+            end(next);
+            Check.equal(List.of(mine), list(folder));
+        });
+    }
+
+    public static void a_directory_that_cannot_be_written_is_named_with_the_way_out() throws Exception {
+        inFolder(folder -> {
+            Path file = Files.createFile(folder.resolve("file"));
+            for (String directory : new String[] {"/proc/batchllm", file.toString(), file + "/below"}) {
+                String output = end(start(JAR, folder, "-Dbatchllm.unpack.dir=" + directory));
+                Check.that(output.startsWith("1 ") && output.contains("UnsatisfiedLinkError"), output);
+                Check.that(output.contains(directory) && output.contains("-Dbatchllm.unpack.dir"), output);
+            }
+        });
+    }
+
+    public static void the_library_path_goes_before_the_jar() throws Exception {
+        inFolder(folder -> {
+            Path libraries = Files.createDirectory(folder.resolve("libraries"));
+            String output = end(start(JAR, folder, "-Dbatchllm.library.path=" + libraries));
+            Check.that(output.startsWith("1 ") && output.contains("there is no " + libraries), output);
+            // Those of the JAR, unpacked by hand; what they need the system has.
+            try (ZipFile jar = new ZipFile(JAR.toFile())) {
+                for (ZipEntry entry : (Iterable<ZipEntry>) jar.stream().map(e -> (ZipEntry) e)::iterator) {
+                    if (!entry.getName().matches(".*/libbatchllm(_java)?\\.so")) continue;
+                    Files.copy(jar.getInputStream(entry), libraries.resolve(Path.of(entry.getName()).getFileName()));
+                }
+            }
+            output = end(start(JAR, folder, "-Dbatchllm.library.path=" + libraries, "-Dbatchllm.unpack.dir=/proc/none"));
+            Check.that(output.startsWith("0 version 0."), output);
+        });
+    }
+
+    public static void a_damaged_library_is_not_loaded() throws Exception {
+        inFolder(folder -> {
+            Path damaged = folder.resolve("damaged.jar");
+            try (ZipFile jar = new ZipFile(JAR.toFile());
+                    ZipOutputStream out = new ZipOutputStream(Files.newOutputStream(damaged))) {
+                out.setLevel(1);
+                for (ZipEntry entry : (Iterable<ZipEntry>) jar.stream().map(e -> (ZipEntry) e)::iterator) {
+                    byte[] bytes = jar.getInputStream(entry).readAllBytes();
+                    if (entry.getName().endsWith("/libbatchllm.so")) bytes[bytes.length / 2] ^= 1;
+                    out.putNextEntry(new ZipEntry(entry.getName()));
+                    out.write(bytes);
+                }
+            }
+            Path unpacked = Files.createDirectory(folder.resolve("unpacked"));
+            String output = end(start(damaged, folder, "-Dbatchllm.unpack.dir=" + unpacked));
+            Check.that(output.startsWith("1 ") && output.contains("libbatchllm.so is damaged"), output);
+            Check.equal(List.of(), list(unpacked));
+        });
+    }
+
+    public static void a_machine_that_the_jar_is_not_for_is_named() throws Exception {
+        inFolder(folder -> {
+            String output = end(start(JAR, folder, "-Dos.arch=pdp11"));
+            Check.that(output.startsWith("1 ") && output.contains("linux-pdp11"), output);
+        });
+    }
+
+    public static void main(String[] args) throws Exception {
+        Check.run(LoaderTest.class);
+    }
+}

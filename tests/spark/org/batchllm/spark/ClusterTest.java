@@ -1,0 +1,211 @@
+package org.batchllm.spark;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Encoders;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.SparkSession;
+import org.batchllm.Plan;
+import scala.collection.immutable.ArraySeq;
+
+/**
+ * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once as
+ * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Argument:
+ * a folder for its files.
+ */
+public final class ClusterTest {
+    private static final int ROWS = 20_000;
+    private static final int PARTITIONS = 12;
+
+    public static void main(String[] arguments) throws Exception {
+        Path folder = Path.of(arguments[0]);
+        SparkSession spark = SparkSession.builder().getOrCreate();
+        Dataset<Row> rows = SkewedRows.rows(spark, ROWS, 4);
+        BatchLlmOptions options = new BatchLlmOptions()
+                                          .keyColumn("id")
+                                          .backend("sim")
+                                          .backendOptions("vocabulary=32000,eos_token=2,mean_length=20")
+                                          .maxTokens(64)
+                                          .partitions(PARTITIONS)
+                                          .temperature(1)
+                                          .seed(7);
+
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        BatchLlm.transform(rows, options, metrics).write().parquet(folder.resolve("calm").toString());
+        System.out.println("undisturbed: " + metrics);
+        check(metrics.rows() == ROWS && metrics.errors() == 0, "rows and errors");
+        try (Plan plan = SkewedRows.plan(ROWS)) {
+            double best = plan.stats().savingRatio();
+            System.out.printf("saving ratio: %.4f, in one process %.4f%n", metrics.savingRatio(), best);
+            check(metrics.savingRatio() > best - 0.02 && metrics.savingRatio() <= best, "saving ratio");
+        }
+
+        Dataset<String> engines =
+                BatchLlm.transform(rows, options).mapPartitions(engines(), Encoders.STRING());
+        Set<String> found = new TreeSet<>(engines.collectAsList());
+        System.out.println("executor: engines loaded, open, devices: " + found);
+        check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")),
+                "one engine an executor, on the device of its tasks");
+
+        Path marks = Files.createDirectories(folder.resolve("marks"));
+        Dataset<Row> disturbed = BatchLlm.transform(rows, options);
+        disturbed = disturbed.mapPartitions(killed(marks.toString()), Encoders.row(disturbed.schema()));
+        disturbed.write().parquet(folder.resolve("killed").toString());
+        check(Files.exists(marks.resolve("killed")), "no executor was killed");
+
+        List<Row> calm = results(spark, folder.resolve("calm"));
+        List<Row> killed = results(spark, folder.resolve("killed"));
+        complete(calm);
+        for (int i = 0; i < ROWS; ++i) {
+            check(answer(calm.get(i)).equals(answer(killed.get(i))),
+                    "row " + i + " after an executor was killed: " + killed.get(i)
+                            + ", undisturbed: " + calm.get(i));
+        }
+        complete(killed);
+        costs(marks);
+        spark.stop();
+        System.out.println("ok");
+    }
+
+    private static List<Row> results(SparkSession spark, Path path) {
+        Dataset<Row> results = spark.read().parquet(path.toString());
+        check(results.count() == ROWS, results.count() + " results");
+        return results.sort("id").collectAsList();
+    }
+
+    /** Each row once, in the order of the input, with its own columns. */
+    private static void complete(List<Row> results) {
+        for (int i = 0; i < ROWS; ++i) {
+            Row row = results.get(i);
+            check(row.<Long>getAs("id") == i, "row " + i + " in order is " + row.getAs("id"));
+            check(row.getAs("note").equals(SkewedRows.note(i)), "row " + i + ": its note changed");
+            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(i))),
+                    "row " + i + ": its prompt changed");
+            check(row.getAs("error") == null && row.<Long>getAs("completion_tokens") > 0,
+                    "row " + i + " has no tokens");
+        }
+    }
+
+    private static List<Object> answer(Row row) {
+        return List.of(
+                row.getAs("id"), row.getAs("tokens"), row.getAs("finish_reason"), row.getAs("prompt_tokens"));
+    }
+
+    /**
+     * Notes when a partition's first result comes and when its last is out, and by which executor. The first
+     * task that is half done when three partitions are finished kills its executor.
+     */
+    private static MapPartitionsFunction<Row, Row> killed(String folder) {
+        return rows -> new Iterator<>() {
+            final Path marks = Path.of(folder);
+            final String mine = TaskContext.getPartitionId() + "-" + SparkEnv.get().executorId() + "-"
+                    + TaskContext.get().taskAttemptId();
+            int seen;
+
+            @Override
+            public boolean hasNext() {
+                boolean more = rows.hasNext();
+                if (seen == 0 && more) mark("begun-" + mine);
+                if (!more) mark("finished-" + mine);
+                return more;
+            }
+
+            @Override
+            public Row next() {
+                if (++seen == 500 && names(marks, "finished-").size() >= 3 && mark("killed")) {
+                    mark("victim-" + mine);
+                    names(marks, "finished-").forEach(name -> mark("then-" + name));
+                    kill();
+                }
+                return rows.next();
+            }
+
+            private boolean mark(String name) {
+                try {
+                    Files.createFile(marks.resolve(name));
+                    return true;
+                } catch (FileAlreadyExistsException e) {
+                    return false;
+                } catch (IOException e) {
+                    throw new UncheckedIOException(e);
+                }
+            }
+        };
+    }
+
+    /** When all of a partition's rows are out: what there is in the executor's process. */
+    private static MapPartitionsFunction<Row, String> engines() {
+        return rows -> {
+            rows.forEachRemaining(row -> {});
+            return List
+                    .of(SparkEnv.get().executorId() + ": " + SharedEngine.loaded() + ", " + Engines.open()
+                            + ", " + TaskRows.devices(TaskContext.get()))
+                    .iterator();
+        };
+    }
+
+    private static void kill() {
+        try {
+            new ProcessBuilder("kill", "-9", Long.toString(ProcessHandle.current().pid())).start().waitFor();
+        } catch (IOException | InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    /**
+     * Partitions that were finished when the executor was killed were not begun again, and its other one
+     * was.
+     */
+    private static void costs(Path marks) {
+        Map<String, Set<String>> begun = new HashMap<>();
+        for (String name : names(marks, "begun-"))
+            begun.computeIfAbsent(name.split("-")[1], part -> new TreeSet<>()).add(name.substring(6));
+        Set<String> before = names(marks, "then-finished-")
+                                     .stream()
+                                     .map(name -> name.split("-")[2])
+                                     .collect(Collectors.toSet());
+        String victim = names(marks, "victim-").iterator().next();
+        System.out.println("partition-executor-attempt: " + new TreeMap<>(begun).values()
+                + ", killed: " + victim + ", finished before: " + before);
+        check(begun.size() == PARTITIONS, begun.size() + " partitions");
+        for (String part : before)
+            check(begun.get(part).size() == 1,
+                    "partition " + part + " was finished and computed again: " + begun.get(part));
+        check(begun.get(victim.split("-")[1]).size() == 2,
+                "the lost partition was computed so often: " + begun.get(victim.split("-")[1]));
+        // Spark may run the partition of the other executor twice too, since it sends the whole stage again
+        // when files of its shuffle are lost.
+        int repeated = begun.values().stream().mapToInt(runs -> runs.size() - 1).sum();
+        check(repeated <= 2, repeated + " partitions were computed again");
+    }
+
+    private static Set<String> names(Path marks, String prefix) {
+        try (Stream<Path> files = Files.list(marks)) {
+            return files.map(path -> path.getFileName().toString())
+                    .filter(name -> name.startsWith(prefix))
+                    .collect(Collectors.toSet());
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    private static void check(boolean holds, String otherwise) {
+        if (!holds) throw new AssertionError(otherwise);
+    }
+}

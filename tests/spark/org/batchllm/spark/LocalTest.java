@@ -1,0 +1,393 @@
+package org.batchllm.spark;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Encoders;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.functions;
+import org.apache.spark.sql.types.StructType;
+import org.batchllm.Plan;
+import scala.collection.immutable.ArraySeq;
+
+/**
+ * What transforms do, in one process. Arguments: a folder for files, and a model directory with a tokenizer.
+ */
+public final class LocalTest {
+    private static SparkSession spark;
+    private static Path folder;
+    private static String model;
+
+    public static void main(String[] arguments) throws Exception {
+        folder = Path.of(arguments[0]);
+        model = arguments[1];
+        spark = SparkSession.builder().getOrCreate();
+        textRowsKeepTheirColumnsAndOrder();
+        resultsDoNotDependOnPartitionsOrWindows();
+        badRowsHaveErrorsAndHarmNoOthers();
+        equalKeysAreAllAnswered();
+        aJobThatCannotBeAddedHoldsNoOther();
+        samplesAreRowsOfTheirOwn();
+        rowsAreScored();
+        logprobsComeWithTokens();
+        plansAreReused();
+        aDamagedPlanFailsItsJobAlone();
+        twoJobsAtOnceShareAnEngine();
+        jobsThatStopEarlyLeaveTheEngineUsable();
+        enginesAreSharedAndClosedWhenIdle();
+        aTaskHoldsOneAndAHalfWindows();
+        whatCannotWorkSaysWhy();
+        spark.stop();
+        System.out.println("ok");
+    }
+
+    private static BatchLlmOptions sim() {
+        return new BatchLlmOptions()
+                .keyColumn("id")
+                .backend("sim")
+                .backendOptions("vocabulary=" + SkewedRows.VOCABULARY + ",eos_token=2,mean_length=10")
+                .temperature(1)
+                .seed(3)
+                .maxTokens(32);
+    }
+
+    private static BatchLlmOptions text() {
+        return new BatchLlmOptions()
+                .model(model)
+                .backend("cpu")
+                .threads(1)
+                .computeType("f32")
+                .kvMemoryBytes(64 << 20)
+                .maxTokens(6);
+    }
+
+    private static Dataset<Row> texts(int rows) {
+        return spark.range(0, rows, 1, 3)
+                .select(functions.col("id"),
+                        functions
+                                .expr("concat('The documents of group ', id % 7, ' are all about the same thing. Question ', id, '?')")
+                                .as("prompt"),
+                        functions.expr("named_struct('a', id, 'b', array(id, 2))").as("other"));
+    }
+
+    private static void textRowsKeepTheirColumnsAndOrder() {
+        Dataset<Row> rows = texts(60);
+        List<Row> given = rows.collectAsList();
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        List<Row> results = BatchLlm.transform(rows, text().partitions(4), metrics)
+                                    .persist()
+                                    .orderBy(Columns.KEY)
+                                    .collectAsList();
+        check(results.size() == 60, results.size() + " results");
+        for (int i = 0; i < 60; ++i) {
+            Row row = results.get(i);
+            for (String column : List.of("id", "prompt", "other")) {
+                check(row.getAs(column).equals(given.get(i).getAs(column)),
+                        column + " of row " + i + " is " + row.getAs(column));
+            }
+            check(row.getAs("error") == null
+                            && row.<Long>getAs("completion_tokens")
+                                    == row.getList(row.fieldIndex("tokens")).size(),
+                    "row " + i + ": " + row);
+            check(row.<String>getAs("text") != null && row.<Long>getAs("prompt_tokens") > 0,
+                    "row " + i + ": " + row);
+        }
+        check(metrics.rows() == 60 && metrics.errors() == 0 && metrics.promptTokens() > 60 * 50,
+                metrics.toString());
+        check(metrics.savingRatio() > 0.3 && metrics.savingRatio() < 0.95, metrics.toString());
+    }
+
+    private static void resultsDoNotDependOnPartitionsOrWindows() {
+        Dataset<Row> rows = SkewedRows.rows(spark, 1_500, 3);
+        List<Row> one = answers(rows, sim().partitions(1));
+        List<Row> many = answers(rows.repartition(5), sim().partitions(9).windowRows(50));
+        check(one.equals(many), "answers differ with partitions and windows");
+        check(!one.equals(answers(rows, sim().seed(4))), "another seed gives the same answers");
+        check(!new HashSet<>(one.get(0).getList(1)).equals(new HashSet<>(one.get(1).getList(1))),
+                "rows draw the same tokens");
+    }
+
+    private static void badRowsHaveErrorsAndHarmNoOthers() {
+        List<Row> rows = new ArrayList<>();
+        for (long i = 0; i < 40; ++i) {
+            Object prompt = i == 3 ? null
+                    : i == 5       ? ArraySeq.unsafeWrapArray(new int[0])
+                    : i == 7       ? ArraySeq.unsafeWrapArray(new int[] {1, SkewedRows.VOCABULARY})
+                    : i == 9       ? ArraySeq.unsafeWrapArray(new int[5_000])
+                                   : ArraySeq.unsafeWrapArray(SkewedRows.prompt(i));
+            rows.add(RowFactory.create(i, prompt, null));
+        }
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        List<Row> results = BatchLlm.transform(spark.createDataFrame(rows, SkewedRows.SCHEMA),
+                                            sim().maxRequestTokens(4_000), metrics)
+                                    .persist()
+                                    .orderBy("id")
+                                    .collectAsList();
+        List<Row> good = answers(SkewedRows.rows(spark, 40, 1), sim().maxRequestTokens(4_000));
+        for (int i = 0; i < 40; ++i) {
+            Row row = results.get(i);
+            String error = row.getAs("error");
+            String expected = i == 3 || i == 5 ? "ROW_EMPTY"
+                    : i == 7                   ? "ROW_UNKNOWN_TOKEN"
+                    : i == 9                   ? "ROW_TOO_LONG"
+                                               : null;
+            if (expected == null) {
+                check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")),
+                        "row " + i + ": " + row);
+            } else {
+                check(error != null && error.startsWith(expected + ": ")
+                                && row.getAs("finish_reason").equals("error"),
+                        "row " + i + ": " + row);
+                check(row.getAs("tokens") == null && row.<Long>getAs("completion_tokens") == 0,
+                        "row " + i + ": " + row);
+            }
+        }
+        check(metrics.errors() == 4 && metrics.rows() == 40, metrics.toString());
+    }
+
+    private static void equalKeysAreAllAnswered() {
+        Dataset<Row> rows = SkewedRows.rows(spark, 300, 2).withColumn("id", functions.expr("id % 10"));
+        List<Row> results = BatchLlm.transform(rows, sim()).collectAsList();
+        check(results.size() == 300, results.size() + " results");
+        Set<Object> notes = new HashSet<>();
+        for (Row row : results) {
+            notes.add(row.getAs("note"));
+            int number = Integer.parseInt(row.<String>getAs("note").substring(4));
+            check(row.getAs("prompt").equals(ArraySeq.unsafeWrapArray(SkewedRows.prompt(number))),
+                    "row " + number + " has another's prompt");
+            check(row.<Long>getAs("prompt_tokens") == SkewedRows.prompt(number).length,
+                    "row " + number + " has another's answer");
+        }
+        check(notes.size() == 300, "rows given twice or lost");
+    }
+
+    private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
+        // Both have the same keys: rows of the one wait for those of the other.
+        Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
+        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b")).partitions(1);
+        CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
+            try {
+                return answers(rows, broken).isEmpty();
+            } catch (Exception e) {
+                return true;
+            }
+        });
+        check(answers(rows, sim()).size() == 400, "rows of the job that can be added");
+        check(failing.get(), "a stop string with a zero byte was taken");
+        check(answers(rows, sim()).size() == 400, "rows after the job that could not");
+    }
+
+    private static void samplesAreRowsOfTheirOwn() {
+        List<Row> results = BatchLlm.transform(SkewedRows.rows(spark, 50, 1), sim().samples(3))
+                                    .persist()
+                                    .orderBy("id", "sample")
+                                    .collectAsList();
+        check(results.size() == 150, results.size() + " results");
+        boolean differ = false;
+        for (int i = 0; i < 150; ++i) {
+            Row row = results.get(i);
+            check(row.<Long>getAs("id") == i / 3 && row.<Integer>getAs("sample") == i % 3,
+                    "result " + i + ": " + row);
+            differ |= i % 3 != 0 && !row.getAs("tokens").equals(results.get(i - 1).getAs("tokens"));
+        }
+        check(differ, "samples are equal");
+        Dataset<Row> bad = SkewedRows.rows(spark, 10, 1)
+                                   .withColumn("prompt", functions.expr("if(id = 3, array(-1), prompt)"));
+        List<Row> some = BatchLlm.transform(bad, sim().samples(3)).where("id = 3").collectAsList();
+        check(!some.isEmpty()
+                        && some.stream().allMatch(
+                                row -> row.<String>getAs("error").startsWith("ROW_UNKNOWN_TOKEN")),
+                some.toString());
+    }
+
+    private static void rowsAreScored() {
+        Dataset<Row> rows = texts(20).withColumn(
+                "choices", functions.expr("if(id = 4, null, array(' yes', ' no', ' perhaps'))"));
+        Dataset<Row> scored =
+                BatchLlm.transform(rows, text().keyColumn("id").continuationsColumn("choices").partitions(2));
+        check(Arrays.asList(scored.columns()).contains("scores")
+                        && !Arrays.asList(scored.columns()).contains("text"),
+                "columns");
+        for (Row row : scored.collectAsList()) {
+            if (row.<Long>getAs("id") == 4) {
+                check(row.getAs("scores") == null && row.<String>getAs("error").startsWith("ROW_EMPTY"),
+                        row.toString());
+                continue;
+            }
+            List<Double> scores = row.getList(row.fieldIndex("scores"));
+            check(scores.size() == 3 && scores.stream().allMatch(score -> score < 0)
+                            && row.getAs("finish_reason").equals("scored"),
+                    row.toString());
+        }
+    }
+
+    private static void logprobsComeWithTokens() {
+        for (Row row : BatchLlm.transform(texts(10), text().logprobs(true)).collectAsList()) {
+            List<Float> logprobs = row.getList(row.fieldIndex("logprobs"));
+            check(logprobs.size() == row.getList(row.fieldIndex("tokens")).size()
+                            && logprobs.stream().allMatch(p -> p <= 0),
+                    row.toString());
+        }
+    }
+
+    private static void plansAreReused() throws Exception {
+        Dataset<Row> rows = SkewedRows.rows(spark, 1_000, 2);
+        Path file = folder.resolve("rows.plan");
+        double whole;
+        try (Plan plan = SkewedRows.plan(1_000)) {
+            plan.save(file);
+            whole = plan.stats().savingRatio();
+        }
+        BatchLlmMetrics planned = new BatchLlmMetrics(spark.sparkContext());
+        List<Row> results = answers(rows, sim().partitions(1).planPath(file.toString()), planned);
+        check(results.equals(answers(rows, sim().partitions(1).plan(Files.readAllBytes(file)))),
+                "planPath and plan differ");
+        check(results.equals(answers(rows, sim())), "answers differ with a plan");
+        check(Math.abs(planned.savingRatio() - whole) < 0.001,
+                planned.savingRatio() + " saved, planned " + whole);
+    }
+
+    private static void aDamagedPlanFailsItsJobAlone() throws Exception {
+        Path file = folder.resolve("damaged.plan");
+        Files.write(file, new byte[] {1, 2, 3});
+        fails(() -> answers(SkewedRows.rows(spark, 10, 1), sim().planPath(file.toString())), "plan");
+        check(answers(SkewedRows.rows(spark, 10, 1), sim()).size() == 10, "the engine after a bad plan");
+    }
+
+    private static void twoJobsAtOnceShareAnEngine() {
+        Dataset<Row> rows = SkewedRows.rows(spark, 2_000, 2);
+        List<Row> alone = answers(rows, sim());
+        CompletableFuture<List<Row>> first = CompletableFuture.supplyAsync(() -> answers(rows, sim()));
+        CompletableFuture<List<Row>> second =
+                CompletableFuture.supplyAsync(() -> answers(rows, sim().partitions(3)));
+        check(first.join().equals(alone) && second.join().equals(alone),
+                "two jobs with the same keys disturb each other");
+    }
+
+    private static void jobsThatStopEarlyLeaveTheEngineUsable() {
+        Dataset<Row> rows = SkewedRows.rows(spark, 3_000, 2);
+        check(BatchLlm.transform(rows, sim().partitions(2).windowRows(200)).limit(5).collectAsList().size()
+                        == 5,
+                "limit");
+        check(answers(rows, sim()).size() == 3_000, "after limit");
+    }
+
+    private static void enginesAreSharedAndClosedWhenIdle() throws Exception {
+        long loaded = SharedEngine.loaded();
+        BatchLlmOptions options = sim().kvMemoryBytes(512 << 20).partitions(6);
+        answers(SkewedRows.rows(spark, 500, 2), options);
+        answers(SkewedRows.rows(spark, 500, 2), options);
+        check(SharedEngine.loaded() == loaded + 1,
+                SharedEngine.loaded() - loaded + " engines for twelve tasks of two jobs");
+        // Engines of the other tests stood in the way on the same device, and were closed.
+        check(Engines.open() == 1, Engines.open() + " engines are open");
+        answers(SkewedRows.rows(spark, 100, 2), options.idleSeconds(0.1));
+        for (int i = 0; i < 100 && Engines.open() > 0; ++i) Thread.sleep(100);
+        check(Engines.open() == 0, "an idle engine stays open");
+    }
+
+    private static void aTaskHoldsOneAndAHalfWindows() {
+        int windowRows = 100;
+        BatchLlmOptions options = sim().windowRows(windowRows);
+        StructType schema = SkewedRows.SCHEMA;
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        Columns columns = new Columns(schema, options);
+        MapPartitionsFunction<Row, Long> most = rows -> {
+            AtomicLong in = new AtomicLong();
+            Iterator<Row> counted = new Iterator<>() {
+                @Override
+                public boolean hasNext() {
+                    return rows.hasNext();
+                }
+
+                @Override
+                public Row next() {
+                    in.incrementAndGet();
+                    return rows.next();
+                }
+            };
+            TaskRows results = new TaskRows(counted, columns, options, null, metrics);
+            long held = 0;
+            for (long out = 0; results.hasNext(); ++out) {
+                held = Math.max(held, in.get() - out);
+                results.next();
+            }
+            return List.of(held).iterator();
+        };
+        long held =
+                SkewedRows.rows(spark, 5_000, 1).mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
+        // One and a half with the engine, and what was read of the next to find its end.
+        check(held >= windowRows && held <= 2 * windowRows,
+                held + " rows were held at once, windows have " + windowRows);
+    }
+
+    private static void whatCannotWorkSaysWhy() {
+        Dataset<Row> rows = texts(5);
+        fails(()
+                        -> BatchLlm.transform(rows, text().promptColumn("question")),
+                "no column question; there are id, prompt, other");
+        fails(()
+                        -> BatchLlm.transform(rows, text().promptColumn("id")),
+                "id: bigint is neither text nor an array of token ids");
+        fails(() -> BatchLlm.transform(rows, text().keyColumn("prompt")), "prompt: string is no integer");
+        fails(()
+                        -> BatchLlm.transform(rows.withColumn("Text", functions.lit(1)), text()),
+                "Text is among the rows' own");
+        fails(()
+                        -> BatchLlm.transform(rows, text().continuationsColumn("prompt")),
+                "prompt: string is no array of texts");
+        fails(() -> BatchLlm.transform(rows, text().windowRows(0)), "windowRows: 0 is not positive");
+        fails(() -> BatchLlm.transform(rows, text().keyColumn("maybe")), "no column maybe");
+        fails(()
+                        -> BatchLlm.transform(rows.withColumn("maybe", functions.expr("nullif(id, 3)")),
+                                text().keyColumn("maybe")),
+                "column maybe: a row has no key");
+        fails(() -> answers(rows, text().keyColumn("id").model("/nowhere/model")), "/nowhere/model");
+        check(BatchLlm.transform(rows.withColumn("text", functions.lit(1)), text().resultPrefix("m_"))
+                                .columns()
+                                .length
+                        == 12,
+                "prefix");
+        check(BatchLlm.transform(rows.limit(0), text()).collectAsList().isEmpty(), "no rows");
+    }
+
+    private static List<Row> answers(Dataset<Row> rows, BatchLlmOptions options) {
+        return answers(rows, options, new BatchLlmMetrics(spark.sparkContext()));
+    }
+
+    private static List<Row> answers(Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
+        List<Row> results =
+                new ArrayList<>(BatchLlm.transform(rows, options, metrics)
+                                        .select("id", "tokens", "finish_reason", "prompt_tokens", "error")
+                                        .collectAsList());
+        results.sort((a, b) -> Long.compare(a.getLong(0), b.getLong(0)));
+        return results;
+    }
+
+    private static void fails(Runnable job, String text) {
+        try {
+            job.run();
+        } catch (Exception e) {
+            StringBuilder all = new StringBuilder();
+            for (Throwable cause = e; cause != null; cause = cause.getCause()) all.append(cause).append('\n');
+            check(all.toString().contains(text), "\"" + text + "\" is not in: " + all);
+            return;
+        }
+        throw new AssertionError("no failure: " + text);
+    }
+
+    private static void check(boolean holds, String otherwise) {
+        if (!holds) throw new AssertionError(otherwise);
+    }
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""batchllm.spark in a session with its JARs. For spark-submit; argument: a model directory with a tokenizer."""
+
+import sys
+
+from batchllm import spark
+from pyspark.sql import SparkSession
+
+model = sys.argv[1]
+session = SparkSession.builder.getOrCreate()
+
+
+def raises(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), f"{text!r} is not in {error}"
+        return
+    raise AssertionError(f"no failure: {text}")
+
+
+def test_text_rows_are_answered_in_columns():
+    rows = session.createDataFrame([(i, f"The same beginning of all rows, and then {i}", {"a": i}) for i in range(40)],
+                                   ["id", "question", "other"])  # fmt: skip
+    metrics = spark.Metrics(session)
+    answers = spark.transform(rows, model=model, backend="cpu", threads=1, prompt_column="question", max_tokens=4,
+                              kv_memory_bytes=64 << 20, logprobs=True, metrics=metrics)  # fmt: skip
+    assert answers.columns == ["id", "question", "other", "batchllm_key", "text", "tokens", "logprobs", "finish_reason",
+                               "error", "prompt_tokens", "shared_tokens", "completion_tokens"], answers.columns
+    found = answers.persist().orderBy("batchllm_key").collect()
+    assert [row.id for row in found] == list(range(40))
+    for row in found:
+        assert row.error is None and row.other == {"a": row.id} and row.question.endswith(f" {row.id}")
+        assert len(row.tokens) == len(row.logprobs) == row.completion_tokens > 0
+    assert metrics.rows == 40 and metrics.errors == 0 and metrics.completion_tokens == sum(len(row.tokens) for row in found)
+    assert 0.3 < metrics.saving_ratio < 1 and metrics.processed_prompt_tokens < metrics.prompt_tokens, metrics
+    assert "40 rows" in repr(metrics)
+
+
+def test_token_rows_draw_by_seed_and_key():
+    rows = session.createDataFrame([(i, list(range(1, 20)) + [i]) for i in range(200)], "id long, prompt array<int>")
+    sim = dict(backend="sim", backend_options="vocabulary=1000,eos_token=2,mean_length=9", key_column="id", temperature=1)
+
+    def tokens(**options):
+        return {row.id: row.tokens for row in spark.transform(rows, **sim, **options).collect()}
+
+    once = tokens(seed=5, partitions=1)
+    assert len(once) == 200 and once == tokens(seed=5, partitions=4, window_rows=10, devices=None)
+    assert once != tokens(seed=6)
+    stopped = tokens(seed=5, stop_tokens=(once[0][0],))
+    assert len(stopped[0]) == 1
+
+
+def test_rows_are_scored():
+    rows = session.createDataFrame([(i, f"Row {i}", [" yes", " no"]) for i in range(9)], ["id", "prompt", "choices"])
+    for row in spark.transform(rows, model=model, backend="cpu", continuations_column="choices").collect():
+        assert len(row.scores) == 2 and all(score < 0 for score in row.scores) and row.finish_reason == "scored", row
+
+
+def test_what_cannot_work_says_why():
+    rows = session.createDataFrame([(1, "a")], ["id", "prompt"])
+    raises(TypeError, "no option 'tokens'; there are add_special, ", lambda: spark.transform(rows, tokens=3))
+    raises(Exception, "no column question", lambda: spark.transform(rows, prompt_column="question", backend="sim"))
+
+
+for name, test in list(globals().items()):
+    if name.startswith("test_"):
+        test()
+        print(name)
+session.stop()
