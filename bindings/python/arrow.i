@@ -46,11 +46,11 @@ static void batchllm_arrow_drop_stream(PyObject *capsule) {
     free(self);
 }
 
-/* The first null of an array, or -1. */
-static int64_t batchllm_arrow_first_null(const struct ArrowArray *array) {
+/* The first null of an array's items from `begin` to before `end`, or -1. */
+static int64_t batchllm_arrow_first_null(const struct ArrowArray *array, int64_t begin, int64_t end) {
     const uint8_t *valid = array->n_buffers > 0 ? array->buffers[0] : NULL;
     if (array->null_count == 0 || !valid) return -1;
-    for (int64_t i = 0; i < array->length; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
         const int64_t bit = array->offset + i;
         if (!(valid[bit / 8] >> bit % 8 & 1)) return i;
     }
@@ -101,16 +101,12 @@ static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchem
     int wide = 0;
     const char kind = batchllm_arrow_kind(schema, &wide);
     if (!kind) return NULL;
-    const int64_t null = batchllm_arrow_first_null(array);
+    const int64_t null = batchllm_arrow_first_null(array, 0, array->length);
     if (null >= 0) {
         PyErr_Format(PyExc_ValueError, "row %lld is null", (long long)(before + null));
         return NULL;
     }
     const struct ArrowArray *items = kind == 'l' ? array->children[0] : NULL;
-    if (items && batchllm_arrow_first_null(items) >= 0) {
-        PyErr_SetString(PyExc_ValueError, "a list of token ids holds a null");
-        return NULL;
-    }
     const void *offsets = array->buffers[1];
     static const int64_t zero = 0;
     PyObject *offsets_out;
@@ -132,8 +128,11 @@ static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchem
     }
     if (!offsets_out) return NULL;
     const int64_t *ends = PyMemoryView_GET_BUFFER(offsets_out)->buf;
-    const int64_t end = ends[array->length];
-    PyObject *data =
+    const int64_t begin = ends[0], end = ends[array->length];
+    PyObject *data = NULL;
+    if (items && batchllm_arrow_first_null(items, begin, end) >= 0)
+        PyErr_SetString(PyExc_ValueError, "a list of token ids holds a null");
+    else data =
         kind == 't'
             ? batchllm_python_lend(owner, array->buffers[2], end, 1, "B")
             : batchllm_python_lend(owner,

@@ -8,6 +8,20 @@
 #define PY_SSIZE_T_CLEAN
 %}
 
+%{
+#include <pthread.h>
+#include <time.h>
+%}
+
+/* None where these are read would be read through. (An engine, a plan and a tokenizer are the library's to
+ * check, and parameters may be None.) */
+%typemap(check) const batchllm_results *, batchllm_progress *, const batchllm_column *,
+                const batchllm_plan_groups *, batchllm_params_column *column, const char *field,
+                batchllm_engine_options *options {
+    if (!$1) SWIG_exception_fail(SWIG_TypeError, "in method '$symname': argument $argnum is None");
+}
+
+%include "text.i"
 %include "column.i"
 %include "errors.i"
 %include "log.i"

@@ -3,9 +3,12 @@
 %{
 static PyObject *batchllm_python_log_function; /* for the life of the process */
 
-static void batchllm_python_log(void *user, int32_t level, const char *message) {
-    /* After the interpreter's end there is nobody to tell, and nothing to hold on to. */
-    if (!Py_IsInitialized()) return;
+/* An interpreter that ends makes whoever asks for its lock end his thread, which must not happen below
+ * the library's frames: once batchllm_end_log has been called nobody asks. */
+static int32_t batchllm_python_log_ended;
+static int32_t batchllm_python_logging; /* threads within batchllm_python_log_line */
+
+static void batchllm_python_log_line(void *user, int32_t level, const char *message) {
     const PyGILState_STATE state = PyGILState_Ensure();
     if (batchllm_python_log_function) {
         PyObject *type, *value, *trace;
@@ -20,12 +23,42 @@ static void batchllm_python_log(void *user, int32_t level, const char *message) 
     }
     PyGILState_Release(state);
 }
+
+static void batchllm_python_log(void *user, int32_t level, const char *message) {
+    __atomic_fetch_add(&batchllm_python_logging, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&batchllm_python_log_ended, __ATOMIC_SEQ_CST))
+        batchllm_python_log_line(user, level, message);
+    __atomic_fetch_sub(&batchllm_python_logging, 1, __ATOMIC_SEQ_CST);
+}
+
+static void batchllm_python_log_restart(void) {
+    __atomic_store_n(&batchllm_python_logging, 0, __ATOMIC_SEQ_CST);
+}
 %}
 
+%init %{
+    /* In a child of fork() nobody is there who could leave. */
+    pthread_atfork(NULL, NULL, batchllm_python_log_restart);
+%}
+
+%batchllm_blocking(batchllm_end_log)
 %inline %{
-static void batchllm_on_log(PyObject *function) {
+/* The interpreter is about to end: no line is passed on any more, and none is on its way on return. */
+static void batchllm_end_log(void) {
+    const struct timespec moment = {0, 1000000};
+    __atomic_store_n(&batchllm_python_log_ended, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&batchllm_python_logging, __ATOMIC_SEQ_CST) > 0) nanosleep(&moment, NULL);
+}
+
+/* PyGILState_Ensure knows the main interpreter alone: no other one's function can be called. */
+static PyObject *batchllm_on_log(PyObject *function) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "batchllm cannot be used in a subinterpreter");
+        return NULL;
+    }
     Py_XINCREF(function);
     Py_XSETREF(batchllm_python_log_function, function);
+    Py_RETURN_NONE;
 }
 
 /* Passes the lines of the engine made with these options on, as those of engine `number`. */

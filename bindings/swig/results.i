@@ -251,6 +251,7 @@ static batchllm_results *batchllm_results_gather(const batchllm_results *results
 %batchllm_blocking(batchllm_results_of_rows)
 %batchllm_blocking(batchllm_results_join)
 %newobject batchllm_results_join;
+%newobject batchllm_results_take;
 %newobject batchllm_results_none;
 %newobject batchllm_results_of_rows;
 %inline %{
@@ -295,6 +296,34 @@ static int64_t batchllm_results_rows(const batchllm_results *results) {
     for (int64_t i = 0; i < results->count; ++i)
         rows += i == 0 || results->tags[i] != results->tags[i - 1];
     return rows;
+}
+
+/* A copy of those from number `first` on: up to max_results (0: all), but a row's samples are not
+ * split, as batchllm_poll has it. */
+static batchllm_results *batchllm_results_take(const batchllm_results *results, int64_t first,
+                                               int64_t max_results, batchllm_status *FAILURE) {
+    const int64_t count = results->count;
+    int64_t end = first;
+    if (first < 0 || first > count || max_results < 0) {
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                       "up to %lld results from %lld on, of %lld",
+                                       (long long)max_results, (long long)first, (long long)count);
+        return NULL;
+    }
+    while (end < count && (max_results == 0 || end - first < max_results)) {
+        int64_t next = end + 1;
+        while (next < count && results->samples[next] > 0) ++next;
+        if (max_results > 0 && end > first && next - first > max_results) break;
+        end = next;
+    }
+    int64_t *picked = malloc((size_t)(end - first) * sizeof *picked + 1);
+    batchllm_results *made = NULL;
+    for (int64_t i = first; picked && i < end; ++i) picked[i - first] = i;
+    if (picked) made = batchllm_results_gather(results, picked, end - first);
+    free(picked);
+    *FAILURE = made ? BATCHLLM_OK
+                    : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");
+    return made;
 }
 
 /* No results. */

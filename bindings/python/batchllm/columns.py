@@ -61,6 +61,8 @@ Rows = Any
 def columns(rows: Rows) -> Iterator[Column]:
     """One column or, from an Arrow stream, one a chunk."""
     if isinstance(rows, (Texts, Tokens, Chats)):
+        if getattr(rows.offsets, "ndim", 1) != 1 or len(rows.offsets) == 0:
+            raise ValueError("offsets have one dimension and, for n rows, n + 1 items")
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
@@ -152,7 +154,8 @@ def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
     offsets = array("q", [0])
     for i, row in enumerate(rows):
         try:
-            tokens.extend(row)
+            # An array takes another of its own type alone, and anything that can be iterated.
+            tokens.extend(iter(row) if isinstance(row, array) and row.typecode != "i" else row)
         except OverflowError:
             raise ValueError(f"row {i}: a token id is beyond 32 bits") from None
         except TypeError as fault:
@@ -222,8 +225,8 @@ def _numpy(rows: Any) -> Column:
     if rows.size == 0:
         return Tokens(array("i"), offsets_of([0] * rows.shape[0]))
     if rows.ndim == 2 and rows.dtype.kind in "iu":
-        length = rows.shape[1]
-        return Tokens(memoryview(rows).cast("B").cast(rows.dtype.char), offsets_of([length] * rows.shape[0]))
+        # One dimension of the same memory; of a copy, where its rows do not lie one after the other.
+        return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":
         return from_list(rows.tolist())
     raise TypeError(f"an array of {rows.ndim} dimensions of {rows.dtype}: use batchllm.Tokens(tokens, offsets)")

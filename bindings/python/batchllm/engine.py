@@ -14,6 +14,7 @@ import threading
 import weakref
 from array import array
 from dataclasses import dataclass
+from operator import index
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
@@ -31,6 +32,9 @@ _TAGS_OF_A_CALL = 1 << 40
 
 # Between two slices of work Python looks after signals, other threads and the progress bar.
 _SLICE_SECONDS = 0.05
+
+# What an option of the engine must be, by what it is where it is not given.
+_EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -92,6 +96,7 @@ class _Job:
         self.first_tag = 0
         self.rows = 0
         self.added = False  # every row is in the engine
+        self.over = False  # the call has ended
         self.wanted = True  # its results, after the call has ended too
 
 
@@ -141,23 +146,31 @@ class Engine:
         logger: Optional[logging.Logger] = None,
     ) -> None:
         options = native.batchllm_engine_options()
-        options.model_dir = None if model is None else os.fspath(model)
-        options.backend = backend
-        options.devices = _device_list(devices)
-        options.compute_type = compute_type
-        options.backend_options = _backend_options(backend_options)
-        options.threads = threads
-        options.kv_memory_bytes = kv_memory_bytes
-        options.kv_memory_fraction = kv_memory_fraction
-        options.step_tokens = step_tokens
-        options.max_request_tokens = max_request_tokens
-        options.max_requests = max_requests
-        options.enlarge = named("enlarge", ENLARGE, enlarge)
-        options.levels = levels
-        options.order = named("order", ORDER, order)
-        options.min_prefix_tokens = min_prefix_tokens
-        options.seed = seed
-        options.timeline_path = None if timeline is None else os.fspath(timeline)
+        given: dict[str, Any] = {
+            "model_dir": model,
+            "backend": backend,
+            "devices": _device_list(devices),
+            "compute_type": compute_type,
+            "backend_options": _backend_options(backend_options),
+            "threads": threads,
+            "kv_memory_bytes": kv_memory_bytes,
+            "kv_memory_fraction": kv_memory_fraction,
+            "step_tokens": step_tokens,
+            "max_request_tokens": max_request_tokens,
+            "max_requests": max_requests,
+            "enlarge": named("enlarge", ENLARGE, enlarge),
+            "levels": levels,
+            "order": named("order", ORDER, order),
+            "min_prefix_tokens": min_prefix_tokens,
+            "seed": seed,
+            "timeline_path": timeline,
+        }
+        for name, value in given.items():
+            kind = type(getattr(options, name))
+            try:
+                setattr(options, name, index(value) if kind is int else value)
+            except (TypeError, OverflowError) as fault:
+                raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
@@ -226,9 +239,12 @@ class Engine:
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
         with _Active(self) as job:
+            left = 0
             for column in columns(rows):
                 if len(column) == 0:
                     continue
+                if isinstance(column, Chats):
+                    raise UnsupportedError("conversations cannot be scored: apply the chat template first")
                 scored = continuation_columns(column, continuations, job.rows)
                 with self._lock:
                     engine = self._enter()
@@ -237,13 +253,14 @@ class Engine:
                         native.batchllm_add_score_text_columns(
                             engine, column.data, column.offsets, scored.items, scored.offsets, scored.rows, tags, special
                         )
-                    elif isinstance(column, Tokens):
+                    else:
                         native.batchllm_add_score_columns(
                             engine, column.tokens, column.offsets, scored.items, scored.offsets, scored.rows, tags
                         )
-                    else:
-                        raise UnsupportedError("conversations cannot be scored: apply the chat template first")
                     job.rows += len(column)
+                left = scored.left
+            if left:
+                raise ValueError(f"continuations of {job.rows + left} rows for {job.rows} rows")
             job.added = True
             self._finish(job, progress)
             results = self._results(job)
@@ -287,9 +304,12 @@ class Engine:
             self._add_job(job, rows, params, plan)
             report = reporter(progress, job.rows)
             try:
-                while not self._complete(job):
-                    self._advance_and_collect(report, interval)
+                while True:
+                    complete = self._complete(job)
                     yield from self._each(job)
+                    if complete:
+                        return
+                    self._advance_and_collect(report, interval)
             finally:
                 report.close()
 
@@ -301,24 +321,37 @@ class Engine:
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
     ) -> AsyncIterator[Result]:
-        """`stream` for asyncio: the steps run in a thread of the loop's executor, so that the loop goes on."""
+        """`stream` for asyncio: whatever waits for the engine does so in a thread of the loop's executor, so that the
+        loop goes on, also beside other calls."""
         loop = asyncio.get_running_loop()
-        with _Active(self) as job:
+        call = _Active(self)
+        left: Optional[type[BaseException]] = GeneratorExit
+        try:
+            job = await loop.run_in_executor(None, call.__enter__)
             await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
-            report = reporter(False, 0)
-            while not self._complete(job):
-                await loop.run_in_executor(None, self._advance_and_collect, report, interval)
-                for results in self._each(job):
+            complete = False
+            while not complete:
+                found, complete = await loop.run_in_executor(None, self._turn, job, interval)
+                for results in found:
                     for result in results:
                         yield result
+            left = None
+        except BaseException as error:
+            left = type(error)
+            raise
+        finally:
+            await asyncio.shield(loop.run_in_executor(None, call.__exit__, left))
 
     # ---- Step by step ----
 
     def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
         """Adds rows, to be run by `run` or `step` and fetched by `poll`. Returns their tags: numbers that go on from
-        the rows added before, unless `tags` names them (then the range is empty)."""
+        the rows added before, unless `tags` names them (then the range is empty).
+
+        tags: one a row; none of them a row's number in a call that has rows left, nor 2**40 or more where calls overlap."""
         job = _Job()
         with self._lock:
+            self._check_tags(tags)
             job.first_tag = self._new_tags() if self._jobs else self._next_tag
             self._add_job(job, rows, params, None, tags)
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
@@ -353,11 +386,12 @@ class Engine:
             self._enter()
             if self._jobs or self._ended or self._unclaimed:
                 self._collect()
-                unclaimed = self._unclaimed[0] if self._unclaimed else native.batchllm_results_none()
-                results = Results(unclaimed)
-                del self._unclaimed[:1]
-                return results
-            return Results(native.batchllm_poll_results(self._enter(), max_results))
+                everything = _joined(self._unclaimed)
+                some = native.batchllm_results_take(everything, 0, index(max_results))
+                rest = native.batchllm_results_take(everything, some.count, 0)
+                self._unclaimed = [rest] if rest.count else []
+                return Results(some)
+            return Results(native.batchllm_poll_results(self._enter(), index(max_results)))
 
     def cancel(self, *tags: int) -> None:
         """Ends the unfinished rows with these tags at the next step, with what they have. Any thread, at any time.
@@ -365,7 +399,7 @@ class Engine:
         The tags of `generate`, `stream` and `score` are row numbers where the call is the engine's only one."""
         engine = self._enter()
         for tag in tags:
-            native.batchllm_cancel(engine, tag)
+            native.batchllm_cancel(engine, index(tag))
 
     def interrupt(self) -> None:
         """Makes the call in progress, or else the next, raise `StoppedError` after its current step. Any thread, and a
@@ -441,7 +475,8 @@ class Engine:
             return Progress(**{name: getattr(self._progress, name) for name in Progress.__dataclass_fields__})
 
     def _idle(self) -> bool:
-        return self._progress.rows_waiting + self._progress.rows_running == 0
+        with self._lock:
+            return self._progress.rows_waiting + self._progress.rows_running == 0
 
     def _advance(self, seconds: float, report: Report) -> None:
         """A slice of work, then what the progress function has to say. Raises what stops the run."""
@@ -481,8 +516,16 @@ class Engine:
         if plan is not None:
             self.use_plan(plan)
         per_row = params is not None and not isinstance(params, SamplingParams)
+        if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
+            raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
         shared = None if per_row else params_column(params, 1)
-        for column in columns(rows):
+        found = columns(rows)
+        if tags is not None:
+            everything = list(found)
+            if len(tags) != (n := sum(map(len, everything))):
+                raise ValueError(f"{len(tags)} tags for {n} rows")
+            found = iter(everything)
+        for column in found:
             n = len(column)
             if n == 0:
                 continue
@@ -493,6 +536,8 @@ class Engine:
                 native_params = params_column(some[first : first + n], n)
             with self._lock:
                 engine = self._enter()
+                if job.over:  # an `astream` that was cancelled while its rows were being added
+                    return
                 named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
                 _add(engine, column, named_tags, native_params)
                 self._log.check()
@@ -501,6 +546,16 @@ class Engine:
         if per_row and len(params) != job.rows:  # type: ignore[arg-type]
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
+
+    def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
+        """By its tags a result is known to belong to a call."""
+        if tags is None:
+            return
+        for job in self._jobs + self._ended:
+            end = job.first_tag + job.rows if job.added or job.over else job.first_tag + _TAGS_OF_A_CALL
+            taken = next((tag for tag in tags if job.first_tag <= tag < end), None)
+            if taken is not None:
+                raise StateError(f"tags: {taken} is a row of a call that has rows left")
 
     def _new_tags(self) -> int:
         self._next_call += _TAGS_OF_A_CALL
@@ -516,10 +571,11 @@ class Engine:
         """Polls what has finished and hands it to the calls that it belongs to. Under the lock.
 
         Ctrl-C may strike at any call: results are in `_polled` or in the mail, never in neither or both. Nothing
-        of Python runs between the poll and the list, nor between the last assignments.
+        of Python runs between the poll and the list, nor between the last assignments. The garbage collector may end
+        a forgotten stream's call at any place, which moves its job from `_jobs` to `_ended`.
         """
         self._polled.extend(map(native.batchllm_poll_results, (self._enter(),), (0,)))
-        jobs = self._jobs + self._ended
+        jobs = [job for job in self._jobs + self._ended if job in self._mail]
         mail = {job: _Mail(self._mail[job].done, self._mail[job].parts) for job in jobs}
         unclaimed = list(self._unclaimed)
         for results in self._polled:
@@ -531,33 +587,37 @@ class Engine:
                         results = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 0)
             if results.count:
                 unclaimed.append(results)
-        ended = []
-        for job in self._ended:
-            if job.wanted:
-                unclaimed.extend(mail[job].parts)
-            mail[job].parts.clear()
-            if mail[job].done < job.rows:
-                ended.append(job)
-            else:
-                del mail[job]
+        for job in jobs:
+            if job.over:
+                if job.wanted:
+                    unclaimed.extend(mail[job].parts)
+                mail[job].parts.clear()
+                if mail[job].done >= job.rows:
+                    del mail[job]
         self._mail = mail
         self._unclaimed = unclaimed
-        self._ended = ended
         self._polled = []
+        for job in [job for job in self._ended if job not in mail]:
+            self._ended.remove(job)
 
     def _complete(self, job: _Job) -> bool:
+        """Every row's result has come, by this call's steps or by another's; the mail may still hold some."""
         with self._lock:
             self._enter()
             return self._mail[job].done >= job.rows
 
+    def _turn(self, job: _Job, interval: float) -> tuple[list[Results], bool]:
+        """Some work for a job, unless it is complete; -> its results since the last turn, whether those are the last."""
+        if not self._complete(job):
+            self._advance_and_collect(reporter(False, 0), interval)
+        complete = self._complete(job)
+        return list(self._each(job)), complete
+
     def _results(self, job: _Job) -> Results:
         """All of a job's results as one, in the order of its rows."""
         with self._lock:
-            parts = list(self._mail[job].parts) or [native.batchllm_results_none()]
-        while len(parts) > 1:
-            pairs = [native.batchllm_results_join(a, b) for a, b in zip(parts[::2], parts[1::2])]
-            parts = pairs + parts[len(pairs) * 2 :]
-        return Results(native.batchllm_results_of_rows(parts[0], 0, job.rows, 1))
+            parts = list(self._mail[job].parts)
+        return Results(native.batchllm_results_of_rows(_joined(parts), 0, job.rows, 1))
 
     def _each(self, job: _Job) -> Iterator[Results]:
         """A job's results so far, each forgotten once the caller has had it."""
@@ -580,12 +640,16 @@ class _Active:
 
     def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
         self._engine = engine
+        if first_row is not None and not 0 <= first_row < _TAGS_OF_A_CALL:
+            raise ValueError(f"first_row is {first_row}: it is from 0 to below 2**40")
         self._first_row = first_row
         self._job = _Job()
 
     def __enter__(self) -> _Job:
         engine = self._engine
         with engine._lock:
+            if self._job.over:  # an `astream` that was cancelled while it waited to begin
+                return self._job
             engine._collect()
             stats = engine.stats()
             alone = not engine._jobs and stats.rows == stats.rows_done
@@ -599,16 +663,26 @@ class _Active:
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         engine, job = self._engine, self._job
         with engine._lock:
+            job.over = True
             if job not in engine._jobs:
                 return
             engine._jobs.remove(job)
-            if kind is None or engine.closed:
+            if kind is None or engine.closed or engine._forked:
                 del engine._mail[job]
                 return
             engine._ended.append(job)
             job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
             if not job.wanted:  # the caller has left a stream, or its rows were no rows
                 native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
+
+
+def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results:
+    """Results that came in parts as one, in their order."""
+    parts = list(parts) or [native.batchllm_results_none()]
+    while len(parts) > 1:
+        pairs = [native.batchllm_results_join(a, b) for a, b in zip(parts[::2], parts[1::2])]
+        parts = pairs + parts[len(pairs) * 2 :]
+    return parts[0]
 
 
 def _add(
@@ -662,9 +736,12 @@ def _after_fork() -> None:
 @atexit.register
 def _at_exit() -> None:
     """No engine outlives the interpreter that its log lines go to."""
-    for engine in list(_engines):
-        if not engine._busy:
-            engine.close()
+    try:
+        for engine in list(_engines):
+            if not engine._busy:
+                engine.close()
+    finally:
+        native.batchllm_end_log()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -18,7 +18,8 @@ _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pen
 class SamplingParams:
     """How a row is continued. The defaults are the library's: greedy, up to 128 tokens.
 
-    A value out of its range fails its row (`ROW_INVALID_PARAMETER`), not the call.
+    A value out of its range fails its row (`ROW_INVALID_PARAMETER`), not the call; one of another type, or beyond 32
+    bits (64 for `seed`), fails the call.
     """
 
     max_tokens: int = 128
@@ -60,6 +61,9 @@ def params_column(params: Params, rows: int) -> Optional[native.batchllm_params_
         raise ValueError(f"{len(params)} params for {rows} rows")
     if rows == 0:
         return None
+    for i, one in enumerate(params):
+        if not isinstance(one, SamplingParams):
+            raise TypeError(f"params {i} is {one!r}: SamplingParams are expected")
     if all(one is params[0] for one in params):
         return _column(params[:1])
     return _column(params)
@@ -84,10 +88,10 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
         get = operator.attrgetter(name)
         if any(get(one) != getattr(default, name) for one in params):
             native.batchllm_params_set_numbers(column, name, array("d", map(get, params)))
-    if any(one.stop_tokens for one in params):
+    if any(len(one.stop_tokens) for one in params):
         tokens = array("i", chain.from_iterable(one.stop_tokens for one in params))
         native.batchllm_params_set_stop_tokens(column, tokens, _offsets(len(one.stop_tokens) for one in params))
-    if any(one.stop for one in params):
+    if any(len(one.stop) for one in params):
         _set_stop_strings(column, params)
     if any(one.logit_bias for one in params):
         tokens = array("i", chain.from_iterable(one.logit_bias.keys() for one in params))

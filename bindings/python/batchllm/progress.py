@@ -76,10 +76,10 @@ class _Lines(Report):
 
 def reporter(progress: Union[bool, Callable[[Progress], object]], rows: int) -> Report:
     """What `progress=` asks for."""
-    if progress is False:
-        return Report()
     if callable(progress):
         return _Function(progress)
+    if not progress:
+        return Report()
     try:
         bar = import_module("tqdm.auto").tqdm
     except ImportError:

@@ -84,7 +84,10 @@ class Tokenizer:
 
     def decode_one(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """Token ids -> their text."""
-        return self.decode([tokens], skip_special=skip_special).to_pylist()[0]
+        decoded = self.decode([tokens], skip_special=skip_special)
+        if decoded.statuses[0]:
+            raise ValueError(decoded.errors[0])
+        return decoded.to_pylist()[0]
 
     def close(self) -> None:
         """Frees the tokenizer now rather than when it is forgotten. Threads inside it end first."""

@@ -51,6 +51,28 @@ class Plain(unittest.TestCase):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
 
+    def test_none_for_a_handle_is_an_error_at_every_call_of_the_generated_layer(self):
+        native = batchllm.native
+        with sim() as engine:
+            for name in [name for name in dir(native) if "_column_" in name and "create" not in name and "_add_" not in name]:
+                with self.subTest(name=name), self.assertRaises((TypeError, batchllm.Error)):
+                    getattr(native, name)(None)
+            for call in (
+                lambda: native.batchllm_advance(engine._native, 0.0, None), lambda: native.batchllm_advance(None, 0.0, None),
+                lambda: native.batchllm_results_of_rows(None, 0, 1, 1), lambda: native.batchllm_results_take(None, 0, 1),
+                lambda: native.batchllm_results_join(native.batchllm_results_none(), None),
+                lambda: native.batchllm_results_rows(None), lambda: native.batchllm_arrow_write(None),
+                lambda: native.batchllm_params_set_integers(None, "max_tokens", array("q", [1])),
+                lambda: native.batchllm_params_set_integers(native.batchllm_params_column_create(1), None, array("q", [1])),
+                lambda: native.batchllm_plan_groups_of(None), lambda: native.batchllm_plan_save(None, "x"),
+                lambda: native.batchllm_set_log(None, 1), lambda: native.batchllm_plan_load_from(None), lambda: native.batchllm_tokenizer_create_from(None),
+            ):
+                with self.assertRaises((TypeError, batchllm.Error)):
+                    call()
+
+    def test_rows_that_are_arrays_of_another_type_are_iterated(self):
+        self.assertEqual(as_lists([array("q", row) for row in IDS]), IDS)
+
     def test_buffers_of_the_wrong_type_or_length_are_refused(self):
         good = array("i", [1, 2, 3]), array("q", [0, 3])
         with sim() as engine:
@@ -79,8 +101,19 @@ class Libraries(unittest.TestCase):
         self.assertEqual(as_lists(numpy.array([[1, 2], [3, 4]], numpy.int32)), [[1, 2], [3, 4]])
         self.assertEqual(as_lists(numpy.array(TEXTS)), TEXTS)
         self.assertEqual(as_lists(numpy.array(TEXTS, object)), TEXTS)
-        with sim() as engine, self.assertRaisesRegex(TypeError, "int32"):
-            engine.generate(numpy.array([[1, 2]]))
+        with sim() as engine:
+            for other in (numpy.int64, ">i4"):
+                with self.assertRaisesRegex(TypeError, "int32"):
+                    engine.generate(numpy.array([[1, 2]], other))
+            # Offsets of two dimensions are as many numbers as rows would need, and no offsets.
+            for offsets in (numpy.array([[0, 3, 6]]), numpy.array([[0, 3], [4, 6]]), numpy.array([], numpy.int64)):
+                with self.assertRaisesRegex(ValueError, "offsets have one dimension"):
+                    engine.generate(Tokens(tokens, offsets))
+        square = numpy.array([[1, 2, 3, 4], [5, 6, 7, 8]], numpy.int32)
+        self.assertEqual(as_lists(square[:, ::2]), [[1, 3], [5, 7]])
+        self.assertEqual(as_lists(square.T), [[1, 5], [2, 6], [3, 7], [4, 8]])
+        (column,) = columns(square)
+        self.assertEqual(column.tokens.ctypes.data, square.ctypes.data)
         with self.assertRaisesRegex(TypeError, "batchllm.Tokens"):
             as_lists(numpy.array([1, 2], numpy.int32))
 
@@ -110,6 +143,9 @@ class Libraries(unittest.TestCase):
             self.assertEqual(as_lists(whole[1:4]), IDS)
             (column,) = columns(whole)
             self.assertEqual(numpy.asarray(column.tokens).ctypes.data, whole.values.buffers()[1].address)
+        # A null that a slice leaves out.
+        self.assertEqual(as_lists(pyarrow.array([[None], [1], [2]], pyarrow.list_(pyarrow.int32()))[1:]), [[1], [2]])
+        self.assertEqual(as_lists(pyarrow.array([[1], [2], [None]], pyarrow.list_(pyarrow.int32()))[:2]), [[1], [2]])
         # A child array with an offset of its own.
         values = pyarrow.array([0, 0, 1, 2, 3, 4, 5, 6], pyarrow.int32())[2:]
         self.assertEqual(as_lists(pyarrow.ListArray.from_arrays([0, 3, 4, 6], values)), IDS)
@@ -143,6 +179,7 @@ class Libraries(unittest.TestCase):
             (pyarrow.chunked_array([["a", "b"], ["c", None]]), "row 3 is null"),
             (pyarrow.array([[1], None], pyarrow.list_(pyarrow.int32())), "row 1 is null"),
             (pyarrow.array([[1, None]], pyarrow.list_(pyarrow.int32())), "holds a null"),
+            (pyarrow.array([[1], [2, None], [3]], pyarrow.list_(pyarrow.int32()))[1:2], "holds a null"),
         ):
             with self.subTest(text=text), self.assertRaisesRegex(ValueError, text):
                 as_lists(rows)

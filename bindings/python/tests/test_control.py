@@ -1,8 +1,10 @@
 """What interrupts: Ctrl-C, other threads, close, fork, callbacks; and what is left behind."""
 
+import asyncio
 import copy
 import gc
 import pickle
+import sys
 import threading
 import time
 import unittest
@@ -11,6 +13,11 @@ from array import array
 import batchllm
 from batchllm import SamplingParams
 from support import MODEL, columns, rows, run_script, sim, slow_sim
+
+try:
+    import _xxsubinterpreters  # Python 3.8 to 3.12
+except ImportError:
+    _xxsubinterpreters = None
 
 LONG = SamplingParams(max_tokens=10_000_000, ignore_eos=True)
 
@@ -101,6 +108,55 @@ class Threads(unittest.TestCase):
         self.assertEqual(errors, [])
         self.assertEqual(found, expected)
 
+    def test_streams_beside_each_other_lose_no_result(self):
+        # Each call's steps may finish the rows of the others.
+        params = SamplingParams(max_tokens=8)
+        with batchllm.Engine(MODEL) as engine:
+            streams = [engine.stream([f"stream {i} row {j}" for j in range(5)], params, interval=1) for i in range(4)]
+            firsts = [next(stream) for stream in streams]
+            self.assertEqual([len(list(stream)) for stream in streams], [4] * 4)
+            self.assertEqual(len(firsts), 4)
+
+            async def count(i):
+                return sorted([result.tag async for result in engine.astream([f"task {i} {j}" for j in range(5)], params)])
+
+            async def together():
+                return await asyncio.gather(*map(count, range(4)))
+
+            self.assertEqual(asyncio.run(together()), [[0, 1, 2, 3, 4]] * 4)
+
+    def test_the_loop_goes_on_while_streams_wait_for_each_other(self):
+        async def main(engine):
+            async def work(i):
+                async for _ in engine.astream(rows(1 + i), LONG, interval=0.5):
+                    pass
+
+            longest = 0.0
+
+            async def beat():
+                nonlocal longest
+                while True:
+                    start = time.monotonic()
+                    await asyncio.sleep(0.001)
+                    longest = max(longest, time.monotonic() - start)
+
+            heart, tasks = asyncio.create_task(beat()), []
+            for i in range(3):  # each begins, and is cancelled, within another's half second
+                tasks.append(asyncio.create_task(work(i)))
+                await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+                await asyncio.sleep(0.1)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self.assertEqual([type(one) for one in ended], [asyncio.CancelledError] * 3)
+            heart.cancel()
+            return longest
+
+        with slow_sim() as engine:
+            self.assertLess(asyncio.run(main(engine)), 0.25)
+            self.assertTrue(engine.run().idle)
+            self.assertEqual((len(engine.poll()), engine._jobs, engine._ended, engine._mail), (0, [], [], {}))
+
     def test_other_python_threads_run_while_the_library_works(self):
         many = batchllm.Tokens(array("i", range(1000)) * 30_000, array("q", range(0, 30_000_001, 1000)))
         stop, ticks = threading.Event(), []
@@ -153,6 +209,52 @@ class Threads(unittest.TestCase):
             self.assertEqual(ended, [batchllm.ClosedError] * 2)
 
 
+    def test_tags_of_a_running_call_are_refused_and_poll_gives_everything_between_calls(self):
+        with sim() as engine:
+            engine.add(rows(2), SamplingParams(max_tokens=2, ignore_eos=True), tags=[7, 8])
+            engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
+            engine.add(rows(3), SamplingParams(max_tokens=2, ignore_eos=True, samples=2), tags=[9, 10, 11])
+            engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
+            # In parts as they were collected, but one sequence: a row's samples stay together.
+            self.assertEqual([engine.poll(1).tags.tolist(), engine.poll(3).tags.tolist()], [[7], [8, 9, 9]])
+            self.assertEqual([engine.poll().tags.tolist(), len(engine.poll())], [[10, 10, 11, 11], 0])
+            with self.assertRaises(ValueError):
+                engine.poll(-1)
+        with slow_sim() as engine:
+            def progress(now):
+                with self.assertRaisesRegex(batchllm.StateError, "tags: 1 is a row"):
+                    engine.add(rows(2), tags=[2, 1])
+                engine.add(rows(1), SamplingParams(max_tokens=1), tags=[2])
+                raise LookupError
+
+            with self.assertRaises(LookupError):
+                engine.generate(rows(2), LONG, progress=progress)
+            engine.cancel(0, 1)
+            engine.run()
+            self.assertEqual(sorted(engine.poll().tags), [0, 1, 2])
+            engine.add(rows(1), SamplingParams(max_tokens=1), tags=[1])
+            engine.run()
+            self.assertEqual(engine.poll().tags.tolist(), [1])
+
+    def test_a_stream_that_the_garbage_collector_ends_while_results_are_sorted_is_forgotten(self):
+        with sim() as engine:
+            stream = engine.stream(rows(2), [SamplingParams(max_tokens=1), LONG], interval=0)
+            next(stream)
+
+            class Ending(list):
+                """The list that the rows of a step come into; it ends the stream, as a collection there would."""
+
+                def __iter__(self):
+                    stream.close()
+                    return super().__iter__()
+
+            engine._polled = Ending()
+            engine._collect()
+            self.assertEqual((len(engine._jobs), len(engine._ended)), (0, 1))
+            engine.run()
+            self.assertEqual((len(engine.poll()), engine._ended, engine._mail), (0, [], {}))
+
+
 class Closing(unittest.TestCase):
     def test_use_after_close_raises_and_closing_twice_does_not(self):
         engine, tokenizer, plan = sim(), batchllm.Tokenizer(MODEL), batchllm.Plan.build(rows(3))
@@ -195,8 +297,11 @@ class Closing(unittest.TestCase):
             from support import MODEL, rows
             engine = batchllm.Engine(MODEL)
             expected = engine.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts
+            stream = engine.stream(["row", "other"], batchllm.SamplingParams(max_tokens=4), interval=0)
+            rest = [next(stream)]
             child = os.fork()
             if child == 0:
+                del stream
                 try:
                     engine.generate(["row"])
                 except batchllm.ForkError as error:
@@ -206,13 +311,14 @@ class Closing(unittest.TestCase):
                 fresh = batchllm.Engine(MODEL)
                 print(fresh.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts == expected, flush=True)
                 sys.exit(0)
-            print("child ended with", os.waitpid(child, 0)[1], flush=True)
+            print("child ended with", os.waitpid(child, 0)[1], len([*rest, *stream]), flush=True)
             print(engine.generate(["row"], batchllm.SamplingParams(max_tokens=4)).texts == expected)
             """
         )
         lines = done.stdout.splitlines()
         self.assertIn("after fork() make one here", lines[0], done.stderr)
-        self.assertEqual(lines[1:], ["4", "True", "child ended with 0", "True"], done.stderr)
+        self.assertEqual(lines[1:], ["4", "True", "child ended with 0 2", "True"], done.stderr)
+        self.assertEqual(done.stderr, "")
 
     def test_an_interpreter_that_ends_with_everything_open_ends_well(self):
         done = run_script(
@@ -231,6 +337,34 @@ class Closing(unittest.TestCase):
             """
         )
         self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
+
+    def test_an_interpreter_that_ends_while_threads_write_log_lines_ends_well(self):
+        for _ in range(4):
+            done = run_script(
+                """
+                import logging, os, sys, threading, time
+                sys.path.insert(0, os.environ["TESTS"])
+                logging.basicConfig(level=logging.DEBUG, stream=open(os.devnull, "w"))
+                from support import rows, sim
+                def work():
+                    while True:
+                        sim().generate(rows(5))
+                for _ in range(4):
+                    threading.Thread(target=work, daemon=True).start()
+                time.sleep(0.2)
+                print("end")
+                """
+            )
+            self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
+
+    @unittest.skipIf(_xxsubinterpreters is None, "needs subinterpreters")
+    def test_a_subinterpreter_is_refused(self):
+        interpreter = _xxsubinterpreters.create()
+        try:
+            with self.assertRaisesRegex(Exception, "ImportError"):
+                _xxsubinterpreters.run_string(interpreter, f"import sys; sys.path[:0] = {sys.path!r}; import batchllm")
+        finally:
+            _xxsubinterpreters.destroy(interpreter)
 
 
 def resident():

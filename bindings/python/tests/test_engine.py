@@ -3,8 +3,11 @@
 import asyncio
 import json
 import logging
+import os
+import pathlib
 import tempfile
 import unittest
+from array import array
 
 import batchllm
 from batchllm import SamplingParams
@@ -94,6 +97,15 @@ class Generate(unittest.TestCase):
             for count in (1, 3):
                 with self.assertRaisesRegex(ValueError, f"{count} params for 2 rows"):
                     engine.generate(rows(2), [SamplingParams()] * count)
+            for params, text in (({"max_tokens": 1}, "one dict"), ([None] * 2, "params 0 is None"), (iter([]), "iterator")):
+                with self.assertRaisesRegex(TypeError, text):
+                    engine.generate(rows(2), params)
+            for first_row in (-1, 2**40):
+                with self.assertRaisesRegex(ValueError, "first_row"):
+                    engine.generate(rows(2), first_row=first_row)
+            for count in (1, 3):
+                with self.assertRaisesRegex(ValueError, f"{count} tags for 2 rows"):
+                    engine.add(rows(2), tags=range(900, 900 + count))
             # Nothing of it stays behind.
             self.assertEqual(len(engine.generate(rows(3))), 3)
             self.assertEqual(len(engine.poll()), 0)
@@ -173,7 +185,11 @@ class Score(unittest.TestCase):
             shared = engine.score(PROMPTS, [" yes", " no"])
             self.assertEqual([len(result.scores) for result in shared], [2] * 4)
             self.assertEqual(engine.score(PROMPTS, [[" yes", " no"]] * 4).scores.tolist(), shared.scores.tolist())
-            for wrong, kind in (("yes", TypeError), ([], ValueError), ([[" a"]] * 3, ValueError)):
+            ids = [array("i", [5]), array("i", [6])]
+            self.assertEqual(engine.score([[1, 2]], ids).scores.tolist(), engine.score([[1, 2]], [[5], [6]]).scores.tolist())
+            with self.assertRaises(batchllm.UnsupportedError):
+                engine.score([[{"role": "user", "content": "x"}]], [" a"])
+            for wrong, kind in (("yes", TypeError), ([], ValueError), ([[" a"]] * 3, ValueError), ([[" a"]] * 5, ValueError)):
                 with self.assertRaises(kind):
                     engine.score(PROMPTS, wrong)
 
@@ -216,6 +232,13 @@ class Options(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, text):
                 batchllm.Engine(MODEL, **options)
+        for options, text in (({"threads": "4"}, "threads is '4'"), ({"seed": -1}, "seed is -1"), ({"backend": 5}, "backend is 5"),
+                              ({"step_tokens": 1.5}, "step_tokens is 1.5"), ({"backend": "sim\0"}, "null byte"),
+                              ({"timeline": "a\0b"}, "null byte")):
+            with self.assertRaisesRegex((TypeError, ValueError, OverflowError), text):
+                batchllm.Engine(MODEL, **options)
+        for path in (os.fsencode(MODEL), pathlib.Path(MODEL)):
+            batchllm.Engine(path).close()
         with self.assertRaises(batchllm.FileError) as caught:
             batchllm.Engine("/no/such/model")
         self.assertIsInstance(caught.exception, OSError)

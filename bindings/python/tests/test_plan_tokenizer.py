@@ -1,5 +1,6 @@
 """Plans and the tokenizer by themselves."""
 
+import os
 import pathlib
 import tempfile
 import unittest
@@ -43,6 +44,13 @@ class Plans(unittest.TestCase):
                 batchllm.Plan.load(path)
             with self.assertRaises(batchllm.FileError):
                 plan.save(pathlib.Path(folder) / "no" / "folder")
+            # Any file name that the system has, and no other: a zero byte does not cut it short.
+            for name in (os.path.join(folder, "\udcff.plan"), os.fsencode(folder) + b"/bytes.plan"):
+                plan.save(name)
+                self.assertEqual(batchllm.Plan.load(name).stats().rows, 100)
+            with self.assertRaises(ValueError):
+                plan.save(os.path.join(folder, "zero\0.plan"))
+            self.assertFalse(os.path.exists(os.path.join(folder, "zero")))
         self.assertEqual(batchllm.Plan.build(columns(120), previous=loaded, levels=2, enlarge="paper",
                                              min_prefix_tokens=8).stats().reused_rows, 100)
         with self.assertRaisesRegex(ValueError, "3 decode_lengths for 100 rows"):
@@ -82,6 +90,8 @@ class Tokenizers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "ROW_INVALID_UTF8"):
             tokenizer.encode_one("\ud800")
         self.assertIn("ROW_UNKNOWN_TOKEN", tokenizer.decode([[1], [10**6]]).errors[1])
+        with self.assertRaisesRegex(ValueError, "ROW_UNKNOWN_TOKEN"):
+            tokenizer.decode_one([10**6])
 
     def test_many_threads_share_one(self):
         tokenizer = batchllm.Tokenizer(MODEL)
