@@ -1,8 +1,12 @@
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 import java.nio.ReadOnlyBufferException;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import org.batchllm.BatchLlmException;
@@ -120,6 +124,30 @@ final class ColumnsTest {
                             LongBuffer.wrap(new long[] {0, 1, 2, 9}))));
             Check.throwing(NullPointerException.class, "", () -> Rows.ofTokens(null));
             Check.equal(0L, engine.stats().rows());
+            // No rows are left with the engine that would have to be run first.
+            Check.throwing(BatchLlmException.InvalidArgument.class, "offset",
+                    () -> engine.generate(Rows.ofTokens(TokenColumn.of(TOKENS, new long[] {0, 5, 2}))));
+            try (Results results = engine.generate(rows)) {
+                Check.equal(3, results.size());
+            }
+        }
+    }
+
+    public static void an_empty_mapped_file_is_an_empty_column() throws IOException {
+        Path file = Files.createTempFile("batchllm-columns", "");
+        try (FileChannel channel = FileChannel.open(file)) {
+            ByteBuffer empty = channel.map(FileChannel.MapMode.READ_ONLY, 0, 0).order(ByteOrder.nativeOrder());
+            Check.that(empty.isDirect(), "it is no direct buffer");
+            int[] expected = {0, Status.ROW_EMPTY};
+            Check.equal(expected, lengths(TokenColumn.of(empty.asIntBuffer(), LongBuffer.wrap(new long[] {0, 0}))));
+            Check.equal("|", decoded(TokenColumn.of(empty.asIntBuffer(), LongBuffer.wrap(new long[] {0, 0}))));
+            try (Tokenizer tokenizer = Tokenizer.load(Jobs.MODEL);
+                    EncodedColumn column = tokenizer.encode(
+                            TextColumn.of(empty, LongBuffer.wrap(new long[] {0, 0})), false, false)) {
+                Check.equal(0, column.tokens(0).length);
+            }
+        } finally {
+            Files.delete(file);
         }
     }
 

@@ -128,6 +128,26 @@ final class LoaderTest {
         });
     }
 
+    public static void what_another_user_has_put_there_is_left_alone() throws Exception {
+        inFolder(folder -> {
+            Path theirs = Files.createDirectory(folder.resolve("batchllm-java-1-theirs"));
+            try {
+                Files.setAttribute(theirs, "unix:uid", 65534);
+            } catch (IOException notRoot) {
+                System.out.println("      needs root: not tested");
+                return;
+            }
+            // Opening a pipe to write waits for a reader, and none comes.
+            Check.equal(0, new ProcessBuilder("mkfifo", theirs.resolve("lock").toString()).start().waitFor());
+            Path abandoned = Files.createDirectory(folder.resolve("batchllm-java-1-abandoned"));
+            Files.createFile(abandoned.resolve("lock"));
+            Files.setAttribute(abandoned, "unix:uid", 65534);
+            String output = end(start(JAR, folder, "-Dbatchllm.unpack.dir=" + folder));
+            Check.that(output.startsWith("0 version 0."), output);
+            Check.that(Files.exists(theirs.resolve("lock")) && Files.exists(abandoned.resolve("lock")), "deleted");
+        });
+    }
+
     public static void a_directory_that_cannot_be_written_is_named_with_the_way_out() throws Exception {
         inFolder(folder -> {
             Path file = Files.createFile(folder.resolve("file"));

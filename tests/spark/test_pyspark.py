@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """batchllm.spark in a session with its JARs. For spark-submit; argument: a model directory with a tokenizer."""
 
+import pathlib
 import sys
 
 from batchllm import spark
@@ -23,7 +24,7 @@ def test_text_rows_are_answered_in_columns():
     rows = session.createDataFrame([(i, f"The same beginning of all rows, and then {i}", {"a": i}) for i in range(40)],
                                    ["id", "question", "other"])  # fmt: skip
     metrics = spark.Metrics(session)
-    answers = spark.transform(rows, model=model, backend="cpu", threads=1, prompt_column="question", max_tokens=4,
+    answers = spark.transform(rows, model=pathlib.Path(model), backend="cpu", threads=1, prompt_column="question", max_tokens=4,
                               kv_memory_bytes=64 << 20, logprobs=True, metrics=metrics)  # fmt: skip
     assert answers.columns == ["id", "question", "other", "batchllm_key", "text", "tokens", "logprobs", "finish_reason",
                                "error", "prompt_tokens", "shared_tokens", "completion_tokens"], answers.columns
@@ -60,6 +61,8 @@ def test_rows_are_scored():
 def test_what_cannot_work_says_why():
     rows = session.createDataFrame([(1, "a")], ["id", "prompt"])
     raises(TypeError, "no option 'tokens'; there are add_special, ", lambda: spark.transform(rows, tokens=3))
+    for name, value in {"max_tokens": "3", "top_k": 2**40, "model": 5, "stop_strings": 5}.items():
+        raises(TypeError, f"option {name}: {value!r} is of the wrong type", lambda: spark.transform(rows, **{name: value}))
     raises(Exception, "no column question", lambda: spark.transform(rows, prompt_column="question", backend="sim"))
 
 

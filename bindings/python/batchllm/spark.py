@@ -13,6 +13,7 @@ together, and no row is copied to Python. The results are the same as from Java,
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["Metrics", "transform"]
 
 # Those of Java's BatchLlmOptions, where each is described; in Java they are written promptColumn and so on.
 _OPTIONS = frozenset({
-    "prompt_column", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
+    "prompt_column", "messages_column", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
     "result_prefix",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
@@ -88,14 +89,15 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
     Rows come in no order: order them by their key, once they are written or persisted (docs/spark.md says why).
 
     Args:
-        rows: with a column of prompts: text, or lists of token ids.
+        rows: with a column of prompts: text, lists of token ids, or JSON of chat messages (messages_column).
         metrics: counts into these.
         options: as Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ...
 
     Raises:
-        TypeError: for an option that there is not.
+        TypeError: for an option that there is not, or whose value is of another type.
         RuntimeError: when the session has no JVM in this process' reach, or its class path has no JARs of batchllm.
     """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame
 
     session = rows.sparkSession
@@ -110,8 +112,13 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = float(value)
         elif isinstance(value, tuple):
             value = list(value)
+        elif isinstance(value, os.PathLike):
+            value = os.fspath(value)
         words = name.split("_")
-        getattr(java, words[0] + "".join(word.title() for word in words[1:]))(value)
+        try:
+            getattr(java, words[0] + "".join(word.title() for word in words[1:]))(value)
+        except (AttributeError, Py4JError) as error:  # py4j knows no such Java type, or Java no such method
+            raise TypeError(f"option {name}: {value!r} is of the wrong type or size") from error
     counted = (metrics or Metrics(session))._java
     return DataFrame(package.BatchLlm.transform(rows._jdf, java, counted), session)
 

@@ -36,6 +36,8 @@ public final class LocalTest {
         textRowsKeepTheirColumnsAndOrder();
         resultsDoNotDependOnPartitionsOrWindows();
         badRowsHaveErrorsAndHarmNoOthers();
+        promptsOfEveryTypeComeBackAsTheyWere();
+        conversationsGoThroughTheModelsTemplate();
         equalKeysAreAllAnswered();
         aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
@@ -154,6 +156,50 @@ public final class LocalTest {
             }
         }
         check(metrics.errors() == 4 && metrics.rows() == 40, metrics.toString());
+    }
+
+    private static void promptsOfEveryTypeComeBackAsTheyWere() {
+        for (String type : List.of("smallint", "int", "bigint")) {
+            // Row 3 has a null, and row 5, where it fits, what is no 32-bit number.
+            Dataset<Row> rows = spark.range(0, 8, 1, 2).select(functions.col("id"),
+                    functions.expr("cast(array(5, if(id = 3, null, 6), "
+                                     + (type.equals("bigint") ? "if(id = 5, 1099511627776, 7)" : "7")
+                                     + ") as array<" + type + ">)")
+                            .as("prompt"));
+            List<Row> given = rows.collectAsList();
+            List<Row> results = BatchLlm.transform(rows, sim()).persist().orderBy("id").collectAsList();
+            for (int i = 0; i < 8; ++i) {
+                Row row = results.get(i);
+                check(row.getAs("prompt").equals(given.get(i).getAs("prompt")), type + ": " + row);
+                boolean bad = i == 3 || (i == 5 && type.equals("bigint"));
+                String error = row.getAs("error");
+                check(bad ? error.startsWith("ROW_UNKNOWN_TOKEN") : error == null, type + ": " + row);
+            }
+        }
+    }
+
+    private static void conversationsGoThroughTheModelsTemplate() throws Exception {
+        Path chat = Files.createDirectory(folder.resolve("chat"));
+        for (String name : List.of("config.json", "model.safetensors", "tokenizer.json"))
+            Files.copy(Path.of(model, name), chat.resolve(name));
+        Files.writeString(chat.resolve("tokenizer_config.json"),
+                "{\"chat_template\": \"{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\"}");
+        Dataset<Row> rows = spark.range(0, 20, 1, 2).select(functions.col("id"),
+                functions.expr("if(id = 4, '{not JSON', to_json(array(named_struct('role', 'user', 'content', "
+                                + "concat('What is 😀 number ', id, '?')))))")
+                        .as("messages"),
+                functions.expr("concat('[user]What is 😀 number ', id, '?')").as("prompt"));
+        BatchLlmOptions options =
+                text().model(chat.toString()).keyColumn("id").addSpecial(false).ignoreEos(true);
+        List<Row> texts = answers(rows, options);
+        List<Row> chats = answers(rows, options.messagesColumn("messages").partitions(3));
+        for (int i = 0; i < 20; ++i) {
+            String error = chats.get(i).getAs("error");
+            check(i == 4 ? error.startsWith("ROW_TEMPLATE: ") : chats.get(i).equals(texts.get(i)),
+                    "conversation " + i + ": " + chats.get(i) + ", its text: " + texts.get(i));
+        }
+        fails(() -> BatchLlm.transform(rows, options.messagesColumn("id")), "id: bigint is no JSON of messages");
+        fails(() -> BatchLlm.transform(rows, options.continuationsColumn("prompt")), "cannot be scored");
     }
 
     private static void equalKeysAreAllAnswered() {
@@ -325,11 +371,21 @@ public final class LocalTest {
             }
             return List.of(held).iterator();
         };
-        long held =
-                SkewedRows.rows(spark, 5_000, 1).mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
-        // One and a half with the engine, and what was read of the next to find its end.
-        check(held >= windowRows && held <= 2 * windowRows,
-                held + " rows were held at once, windows have " + windowRows);
+        Dataset<Row> rows = SkewedRows.rows(spark, 5_000, 1);
+        for (Dataset<Row> some : List.of(rows, rows.withColumn("prompt", functions.expr("nullif(prompt, prompt)")))) {
+            long held = some.mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
+            // One and a half with the engine, and what was read of the next to find its end.
+            check(held >= windowRows && held <= 2 * windowRows,
+                    held + " rows were held at once, windows have " + windowRows);
+        }
+        // Rows without a prompt do not pile up in a partition.
+        Dataset<Row> none = rows.withColumn("prompt", functions.expr("if(id < 10, prompt, null)"));
+        check(BatchLlm.transform(none, sim().partitions(4)).where("prompt is null")
+                                .select(functions.spark_partition_id())
+                                .distinct()
+                                .count()
+                        == 4,
+                "rows without a prompt are in one partition");
     }
 
     private static void whatCannotWorkSaysWhy() {
@@ -348,6 +404,11 @@ public final class LocalTest {
                         -> BatchLlm.transform(rows, text().continuationsColumn("prompt")),
                 "prompt: string is no array of texts");
         fails(() -> BatchLlm.transform(rows, text().windowRows(0)), "windowRows: 0 is not positive");
+        fails(() -> BatchLlm.transform(rows, text().windowBytes(2L << 30)), "more than 1 GiB");
+        fails(() -> BatchLlm.transform(rows, text().enlarge("best")), "best is none of none, optimal, paper");
+        fails(()
+                        -> BatchLlm.transform(rows.withColumn("Batchllm_Key", functions.lit(1)), text()),
+                "Batchllm_Key is among the rows' own");
         fails(() -> BatchLlm.transform(rows, text().keyColumn("maybe")), "no column maybe");
         fails(()
                         -> BatchLlm.transform(rows.withColumn("maybe", functions.expr("nullif(id, 3)")),

@@ -23,6 +23,11 @@ public final class PartitioningTest {
         public byte[] prompt() {
             return prompt;
         }
+
+        @Override
+        public long bytes() {
+            return prompt.length;
+        }
     }
 
     public static void main(String[] arguments) {
@@ -35,6 +40,7 @@ public final class PartitioningTest {
         sampleDoesNotDependOnPartitions(new Random(seed));
         fewRowsGiveFewPartitions(new Random(seed));
         windowsAreBoundedAndCutBetweenPrefixes(new Random(seed));
+        continuationsCountInWindows();
         tokensKeepTheirOrder(new Random(seed));
         System.out.println("ok");
     }
@@ -163,6 +169,20 @@ public final class PartitioningTest {
         }
         check(most <= 60_000 && count == rows.size(),
                 "windows by bytes: " + most + " in one, " + count + " rows");
+    }
+
+    private static void continuationsCountInWindows() {
+        List<Request> rows = new ArrayList<>();
+        byte[][] continuations = {new byte[600], new byte[390]};
+        for (int i = 0; i < 100; ++i) rows.add(new Request(null, new byte[10], i, continuations, null));
+        Windows<Request> windows = new Windows<>(rows.iterator(), 1_000, 10_000);
+        int seen = 0;
+        while (windows.hasNext()) {
+            int size = windows.next().size();
+            check(size <= 10, size + " rows of 1,000 bytes are in a window of 10,000");
+            seen += size;
+        }
+        check(seen == 100, seen + " rows");
     }
 
     private static void tokensKeepTheirOrder(Random random) {

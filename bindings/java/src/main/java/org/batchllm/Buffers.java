@@ -8,13 +8,14 @@ import java.util.Arrays;
 
 /**
  * What is left of a buffer, as native code takes it: a direct buffer in the machine's byte order as it
- * is, any other one as an array. The buffer's own position does not move.
+ * is, any other one as an array. The buffer's own position does not move. An empty one becomes an empty
+ * array: that of an empty mapped file is direct and has no address.
  */
 final class Buffers {
     private Buffers() {}
 
     static Object of(ByteBuffer buffer) {
-        if (buffer.isDirect()) return buffer.slice();
+        if (buffer.isDirect() && buffer.hasRemaining()) return buffer.slice();
         if (buffer.hasArray()) {
             return range(buffer.array(), buffer.arrayOffset() + buffer.position(), buffer.remaining());
         }
@@ -28,7 +29,9 @@ final class Buffers {
     }
 
     static Object of(IntBuffer buffer) {
-        if (buffer.isDirect() && buffer.order() == ByteOrder.nativeOrder()) return buffer.slice();
+        if (buffer.isDirect() && buffer.order() == ByteOrder.nativeOrder() && buffer.hasRemaining()) {
+            return buffer.slice();
+        }
         if (buffer.hasArray() && buffer.arrayOffset() == 0 && buffer.remaining() == buffer.array().length) {
             return buffer.array();
         }
@@ -38,7 +41,9 @@ final class Buffers {
     }
 
     static Object of(LongBuffer buffer) {
-        if (buffer.isDirect() && buffer.order() == ByteOrder.nativeOrder()) return buffer.slice();
+        if (buffer.isDirect() && buffer.order() == ByteOrder.nativeOrder() && buffer.hasRemaining()) {
+            return buffer.slice();
+        }
         if (buffer.hasArray() && buffer.arrayOffset() == 0 && buffer.remaining() == buffer.array().length) {
             return buffer.array();
         }

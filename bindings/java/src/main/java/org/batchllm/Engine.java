@@ -76,8 +76,8 @@ public final class Engine implements AutoCloseable {
      */
     public void add(Rows rows) {
         try (Handle.Use use = handle.use()) {
+            rows.addTo(engine); // all of them, or none and an exception
             polled = false;
-            rows.addTo(engine);
         }
     }
 

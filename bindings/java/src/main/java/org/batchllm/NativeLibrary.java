@@ -8,6 +8,7 @@ import java.io.OutputStream;
 import java.nio.channels.FileChannel;
 import java.nio.channels.FileLock;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryIteratorException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
@@ -16,6 +17,7 @@ import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.FileTime;
+import java.nio.file.attribute.UserPrincipal;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
@@ -30,7 +32,9 @@ import java.util.concurrent.TimeUnit;
  * <p>Those in the JAR are unpacked into a directory of this process alone, below batchllm.unpack.dir or
  * java.io.tmpdir, that only its user can enter; each file is checked against the JAR's list of hashes.
  * The directory gets its name when it holds a locked file, by which other processes see that it is in
- * use; it is deleted when the process ends, or, after a crash, by the next process that unpacks there.
+ * use; it is deleted when the process ends, or, after a crash, by the next process of the same user that
+ * unpacks there. What another user has put there under such a name, a link or a pipe that waits for a
+ * reader, is not touched.
  */
 final class NativeLibrary {
     private static final String LIBRARY_PATH = "batchllm.library.path";
@@ -112,7 +116,6 @@ final class NativeLibrary {
         Path directory;
         try {
             Files.createDirectories(base);
-            deleteAbandoned(base);
             directory = unpack(base, folder, entries);
         } catch (IOException thrown) {
             throw failure("the native libraries cannot be unpacked into " + base + " (" + thrown + "); name a"
@@ -135,6 +138,7 @@ final class NativeLibrary {
         Path made = Files.createTempDirectory(base, NEW_PREFIX); // for its owner alone
         FileChannel channel = null;
         try {
+            deleteAbandoned(base, Files.getOwner(made));
             for (Entry entry : entries) {
                 try (InputStream in = NativeLibrary.class.getResourceAsStream(folder + entry.name)) {
                     if (in == null) throw new IOException("the JAR has no " + folder + entry.name);
@@ -184,21 +188,25 @@ final class NativeLibrary {
         if (!found.toString().equals(hash)) throw new IOException(file.getFileName() + " is damaged in the JAR");
     }
 
-    /** Directories of processes that have ended without deleting them. */
-    private static void deleteAbandoned(Path base) throws IOException {
+    /** Directories of the user's processes that have ended without deleting them. */
+    private static void deleteAbandoned(Path base, UserPrincipal user) {
         try (DirectoryStream<Path> directories = Files.newDirectoryStream(base, "{" + PREFIX + "," + NEW_PREFIX + "}*")) {
             for (Path directory : directories) {
                 String name = directory.getFileName().toString();
                 try {
                     if (!Files.isDirectory(directory, LinkOption.NOFOLLOW_LINKS)) continue;
                     if (name.startsWith(OWN_PREFIX)) continue;
+                    // Nobody else can put a link in its place then, where the sticky bit is set.
+                    if (!Files.getOwner(directory, LinkOption.NOFOLLOW_LINKS).equals(user)) continue;
                     if (name.startsWith(PREFIX) ? abandoned(directory.resolve(LOCK)) : old(directory)) {
                         delete(directory);
                     }
                 } catch (IOException thrown) {
-                    // Another user's, or just deleted by another process.
+                    // Just deleted by another process.
                 }
             }
+        } catch (IOException | DirectoryIteratorException thrown) {
+            // A directory may be one that can be written and not listed.
         }
     }
 

@@ -39,15 +39,16 @@ public final class Plan implements AutoCloseable {
      */
     public static Plan create(TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous) {
         NativeLog.refuseCallsWhileLogging();
-        batchllm_plan_options made = options.make();
         Handle.Use use = previous == null ? () -> {} : previous.handle.use();
+        batchllm_plan_options made = null;
         try {
+            made = options.make();
             return new Plan(
                     Native.batchllm_plan_create_from(
                             rows.tokens, rows.offsets, decodeLengths, made, previous == null ? null : previous.plan));
         } finally {
+            if (made != null) made.delete();
             use.close();
-            made.delete();
         }
     }
 

@@ -56,7 +56,10 @@ public final class BatchLlm {
         options.check();
         JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());
         Dataset<Row> keyed = rows;
-        if (options.keyColumn == null) keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
+        if (options.keyColumn == null) {
+            Columns.requireNone(rows.schema(), Columns.KEY, "name it as keyColumn, or rename it");
+            keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
+        }
         Columns columns = new Columns(keyed.schema(), options);
 
         PromptSample sample = sample(keyed, columns, options, context);
@@ -116,7 +119,9 @@ public final class BatchLlm {
 
     private static UDF2<Object, Long, Integer> place(Broadcast<PrefixRanges> ranges, Columns columns) {
         int[] names = partitionNames(ranges.value().partitions());
-        return (head, key) -> names[head == null ? 0 : ranges.value().partition(columns.bytes(head), key)];
+        return (head, key) -> names[head == null
+                ? (int) Math.floorMod(PromptSample.place(key), (long) names.length)
+                : ranges.value().partition(columns.bytes(head), key)];
     }
 
     /**

@@ -1,6 +1,7 @@
 package org.batchllm.spark;
 
 import java.io.Serializable;
+import java.util.Locale;
 import org.apache.spark.SparkContext;
 import org.apache.spark.util.LongAccumulator;
 
@@ -58,7 +59,7 @@ public final class BatchLlmMetrics implements Serializable {
 
     @Override
     public String toString() {
-        return String.format(
+        return String.format(Locale.ROOT,
                 "%,d rows (%,d errors). Prompts: %,d tokens, %,d computed, %.1f %% saved by sharing. Generated: %,d tokens.",
                 rows(), errors(), promptTokens(), processedPromptTokens(), 100 * savingRatio(),
                 completionTokens());

@@ -1,8 +1,11 @@
 package org.batchllm.spark;
 
 import java.io.Serializable;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.Objects;
+import org.batchllm.Sharing;
 
 /**
  * What {@link BatchLlm#transform} does: columns, model, sampling, partitions. Setters change this
@@ -10,9 +13,11 @@ import java.util.Objects;
  */
 public final class BatchLlmOptions implements Serializable, Cloneable {
     private static final long serialVersionUID = 1;
+    private static final long MOST_WINDOW_BYTES = 1L << 30;
 
     // Columns.
     String promptColumn = "prompt";
+    String messagesColumn;
     String keyColumn;
     String continuationsColumn;
     String maxTokensColumn;
@@ -67,6 +72,15 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** The prompts: a string column, or an array of token ids. Default "prompt". */
     public BatchLlmOptions promptColumn(String name) {
         promptColumn = Objects.requireNonNull(name);
+        return this;
+    }
+
+    /**
+     * Instead of prompts: a string column of conversations, JSON as {@code Rows.ofChat} takes it, which go
+     * through the model's own chat template.
+     */
+    public BatchLlmOptions messagesColumn(String name) {
+        messagesColumn = name;
         return this;
     }
 
@@ -347,7 +361,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Most bytes of prompts in a window. Default 64 MiB. */
+    /** Most bytes of prompts and continuations in a window. Default 64 MiB. */
     public BatchLlmOptions windowBytes(long count) {
         windowBytes = count;
         return this;
@@ -369,13 +383,26 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     void check() {
         positive("windowRows", windowRows);
         positive("windowBytes", windowBytes);
+        if (windowBytes > MOST_WINDOW_BYTES) {
+            throw new IllegalArgumentException("windowBytes: " + windowBytes
+                    + " is more than 1 GiB: the library takes a window as arrays");
+        }
         positive("samples", samples);
         notNegative("partitions", partitions);
         notNegative("expectedTokens", expectedTokens);
         notNegative("sampleRows", sampleRows);
         notNegative("headBytes", headBytes);
+        if (enlarge != null) {
+            List<String> names =
+                    Arrays.stream(Sharing.values()).map(name -> name.name().toLowerCase(Locale.ROOT)).toList();
+            if (!names.contains(enlarge.toLowerCase(Locale.ROOT)))
+                throw new IllegalArgumentException("enlarge: " + enlarge + " is none of " + String.join(", ", names));
+        }
         if (continuationsColumn != null && samples != 1) {
             throw new IllegalArgumentException("samples: scored rows have one result");
+        }
+        if (continuationsColumn != null && messagesColumn != null) {
+            throw new IllegalArgumentException("messagesColumn: conversations cannot be scored");
         }
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");

@@ -45,14 +45,14 @@ final class Columns implements Serializable {
     private final int seed;
     private final RowParams common;
     private final boolean tokens;
-    private final boolean longTokens;
+    private final DataType tokenType; // null: text
     private final boolean sampled;
     private final boolean logprobs;
     private final StructType result;
 
     /** Throws IllegalArgumentException, with the column's name, for what cannot be used. */
     Columns(StructType input, BatchLlmOptions options) {
-        promptName = options.promptColumn;
+        promptName = options.messagesColumn != null ? options.messagesColumn : options.promptColumn;
         keyName = options.keyColumn != null ? options.keyColumn : KEY;
         prompt = index(input, promptName);
         key = index(input, keyName);
@@ -65,12 +65,16 @@ final class Columns implements Serializable {
         logprobs = options.logprobs;
 
         DataType type = input.fields()[prompt].dataType();
+        if (options.messagesColumn != null && !(type instanceof StringType)) {
+            throw new IllegalArgumentException("column " + promptName + ": " + type.catalogString()
+                    + " is no JSON of messages: to_json makes it of an array of structs");
+        }
         tokens = isTokens(type);
         if (!tokens && !(type instanceof StringType)) {
             throw new IllegalArgumentException("column " + promptName + ": " + type.catalogString()
                     + " is neither text nor an array of token ids");
         }
-        longTokens = tokens && ((ArrayType) type).elementType() instanceof LongType;
+        tokenType = tokens ? ((ArrayType) type).elementType() : null;
         integers(input, key);
         integers(input, maxTokens);
         integers(input, seed);
@@ -138,16 +142,20 @@ final class Columns implements Serializable {
         added.add(field("completion_tokens", DataTypes.LongType, false));
         for (StructField field : added) {
             String name = prefix + field.name();
-            for (String other : input.fieldNames()) {
-                if (other.equalsIgnoreCase(name)) {
-                    throw new IllegalArgumentException("column " + other
-                            + " is among the rows' own columns and among the results: "
-                            + "rename it, or set resultPrefix");
-                }
-            }
+            requireNone(input, name, "rename it, or set resultPrefix");
             fields.add(field(name, field.dataType(), field.nullable()));
         }
         return new StructType(fields.toArray(new StructField[0]));
+    }
+
+    /** Throws when a column that is to be added is there already. */
+    static void requireNone(StructType input, String name, String otherwise) {
+        for (String other : input.fieldNames()) {
+            if (other.equalsIgnoreCase(name)) {
+                throw new IllegalArgumentException("column " + other
+                        + " is among the rows' own columns and among the results: " + otherwise);
+            }
+        }
     }
 
     private static StructField field(String name, DataType type, boolean nullable) {
@@ -214,8 +222,12 @@ final class Columns implements Serializable {
         Object[] values = new Object[row.size()];
         for (int i = 0; i < values.length; ++i) values[i] = row.get(i);
         requireKey(values[key]);
-        byte[] bytes = values[prompt] == null ? null : bytes(values[prompt]);
-        values[prompt] = null;
+        byte[] bytes = null;
+        if (values[prompt] != null) {
+            int[] ids = tokens ? tokens(values[prompt]) : null;
+            bytes = tokens ? Prompts.bytes(ids) : Prompts.bytes((String) values[prompt]);
+            if (!tokens || Arrays.stream(ids).noneMatch(id -> id < 0)) values[prompt] = null;
+        }
         byte[][] scored = null;
         if (scored() && values[continuations] != null) {
             List<?> list = CollectionConverters.asJava((Seq<?>) values[continuations]);
@@ -254,7 +266,7 @@ final class Columns implements Serializable {
     Row row(Answer answer) {
         Request request = answer.request;
         Object[] values = Arrays.copyOf(request.columns, result.size());
-        values[prompt] = promptValue(request.prompt);
+        if (values[prompt] == null) values[prompt] = promptValue(request.prompt);
         int at = request.columns.length;
         if (sampled) values[at++] = answer.sample;
         if (scored()) {
@@ -277,7 +289,11 @@ final class Columns implements Serializable {
         if (bytes == null) return null;
         if (!tokens) return new String(bytes, StandardCharsets.UTF_8);
         int[] ids = Prompts.tokens(bytes);
-        return longTokens ? ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray())
-                          : ArraySeq.unsafeWrapArray(ids);
+        if (tokenType instanceof LongType)
+            return ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray());
+        if (tokenType instanceof IntegerType) return ArraySeq.unsafeWrapArray(ids);
+        short[] shorts = new short[ids.length];
+        for (int i = 0; i < ids.length; ++i) shorts[i] = (short) ids[i];
+        return ArraySeq.unsafeWrapArray(shorts);
     }
 }

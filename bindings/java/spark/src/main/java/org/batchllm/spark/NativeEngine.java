@@ -82,7 +82,8 @@ final class NativeEngine implements AutoCloseable {
         }
         Rows rows = feed.scored ? scores(feed, requests, prompts)
                 : feed.tokens   ? Rows.ofTokens(tokens(prompts))
-                                : Rows.ofText(text(prompts));
+                : feed.options.messagesColumn != null ? Rows.ofChat(text(prompts))
+                                                      : Rows.ofText(text(prompts));
         engine.add(rows.withTags(keys).withParams(params(feed.options, requests)));
     }
 

@@ -2,7 +2,10 @@ package org.batchllm.spark;
 
 /** One row on its way through an engine. */
 final class Request implements Windows.HasPrompt {
-    /** The row's columns; null in the prompt's place, which {@link #prompt} has in less memory. */
+    /**
+     * The row's columns; null in the prompt's place, which {@link #prompt} has in less memory, unless the
+     * prompt has what is no token id.
+     */
     final Object[] columns;
     final byte[] prompt;
     final long key;
@@ -23,5 +26,14 @@ final class Request implements Windows.HasPrompt {
     @Override
     public byte[] prompt() {
         return prompt;
+    }
+
+    @Override
+    public long bytes() {
+        long bytes = prompt == null ? 0 : prompt.length;
+        if (continuations != null) {
+            for (byte[] one : continuations) bytes += one.length;
+        }
+        return bytes;
     }
 }

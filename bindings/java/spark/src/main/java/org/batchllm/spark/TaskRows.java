@@ -84,10 +84,13 @@ final class TaskRows implements Iterator<Row> {
         return columns.row(answer);
     }
 
-    /** Gives the engine windows while it has few rows. Returns the answers to rows that need no engine. */
+    /**
+     * Gives the engine windows while it has few rows, up to one with rows that need no engine, whose
+     * answers it returns.
+     */
     private List<Answer> fill() {
         List<Answer> answers = new ArrayList<>();
-        while (left * 2 <= window && windows.hasNext()) {
+        while (answers.isEmpty() && left * 2 <= window && windows.hasNext()) {
             List<Request> rows = windows.next();
             for (Request row : rows) {
                 String error = columns.error(row);

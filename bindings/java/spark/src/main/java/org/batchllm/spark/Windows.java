@@ -13,6 +13,9 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
     interface HasPrompt {
         /** Null: none; such rows come first in the order. */
         byte[] prompt();
+
+        /** Of all that goes to the engine. */
+        long bytes();
     }
 
     private final Iterator<R> rows;
@@ -20,7 +23,7 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
     private final long maxBytes;
     private List<R> waiting = new ArrayList<>();
 
-    /** Windows of at most maxRows rows and, but for their last row, of maxBytes of prompts. */
+    /** Windows of at most maxRows rows and, but for their last row, of maxBytes of prompts and continuations. */
     Windows(Iterator<R> rows, int maxRows, long maxBytes) {
         this.rows = rows;
         this.maxRows = maxRows;
@@ -38,11 +41,11 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
         List<R> window = waiting;
         waiting = new ArrayList<>();
         long bytes = 0;
-        for (R row : window) bytes += length(row);
+        for (R row : window) bytes += row.bytes();
         while (rows.hasNext() && window.size() < maxRows && bytes < maxBytes) {
             R row = rows.next();
             window.add(row);
-            bytes += length(row);
+            bytes += row.bytes();
         }
         if (!rows.hasNext()) return window;
         int cut = cut(window);
@@ -69,9 +72,5 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
 
     private static int common(byte[] a, byte[] b) {
         return a == null || b == null ? 0 : Prompts.common(a, b);
-    }
-
-    private static int length(HasPrompt row) {
-        return row.prompt() == null ? 0 : row.prompt().length;
     }
 }
