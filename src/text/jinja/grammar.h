@@ -1,0 +1,168 @@
+// The parser of jinja2's grammar, by recursive descent: a function for each rule. parser.cc makes the
+// nodes, parse_statements.cc reads tags, parse_expressions.cc what operators join, and
+// parse_operands.cc what they join. Nesting is bounded before it is followed, so that no template
+// exhausts the stack.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/lexer.h"
+#include "text/jinja/parser.h"
+
+namespace batchllm::jinja {
+
+// Bound of the parser's own stack.
+inline constexpr int32_t most_nesting = 60;
+
+using Words = std::initializer_list<std::string_view>;
+
+inline bool is_one_of(std::string_view word, Words words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// A name, attribute or item that says "content".
+bool names_content(const Expression &expression);
+
+class Parser {
+  public:
+    explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+    Result<Program> run() {
+        ASSIGN_OR_RETURN(program_.body, parse_body({}));
+        return std::move(program_);
+    }
+
+  private:
+    // ---- tokens ----
+
+    const Token &current() const { return tokens_[at_]; }
+    const Token &next_token() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+    int32_t line() const { return current().line; }
+    bool at_operator(std::string_view spelling) const {
+        return current().is(TokenType::operator_, spelling);
+    }
+    bool at_word(std::string_view word) const { return current().is(TokenType::name, word); }
+    void advance() {
+        if (at_ + 1 < tokens_.size()) ++at_;
+    }
+    bool skip_operator(std::string_view spelling) {
+        const bool found = at_operator(spelling);
+        if (found) advance();
+        return found;
+    }
+    bool skip_word(std::string_view word) {
+        const bool found = at_word(word);
+        if (found) advance();
+        return found;
+    }
+
+    Status fail(const std::string &what) const { return error_at(line(), what); }
+    std::string describe() const;
+    Status expected(const std::string &what) const {
+        return fail("expected " + what + ", not " + describe());
+    }
+    Status expect(TokenType type, const char *what) {
+        if (current().type != type) return expected(what);
+        advance();
+        return {};
+    }
+    Status expect_operator(std::string_view spelling) {
+        if (!skip_operator(spelling)) return expected(quoted("", spelling));
+        return {};
+    }
+    Result<std::string> expect_name() {
+        if (current().type != TokenType::name) return expected("a name");
+        std::string name = current().text;
+        advance();
+        return name;
+    }
+
+    // ---- nodes ----
+
+    ExpressionPtr make(Operation operation, int32_t at_line) const;
+    // The node with its depth, once it has all it will have.
+    Result<ExpressionPtr> finish(ExpressionPtr made) const;
+    Result<ExpressionPtr> binary(Operation operation, int32_t at_line, ExpressionPtr left,
+                                 ExpressionPtr right) const;
+
+    struct Nested {
+        explicit Nested(int32_t *levels) : levels_(levels) { ++*levels_; }
+        ~Nested() { --*levels_; }
+        int32_t *levels_;
+    };
+
+    // ---- expressions, loosest first ----
+
+    Result<ExpressionPtr> parse_expression(bool with_conditional = true);
+    Result<ExpressionPtr> parse_or();
+    Result<ExpressionPtr> parse_and();
+    Result<ExpressionPtr> parse_not();
+    Result<ExpressionPtr> negate(ExpressionPtr operand, int32_t at_line) const;
+    bool skip_comparison(Comparison *comparison);
+    Result<ExpressionPtr> parse_compare();
+    Result<ExpressionPtr> parse_sum();
+    Result<ExpressionPtr> parse_concatenation();
+    Result<ExpressionPtr> parse_product();
+    Result<ExpressionPtr> parse_power();
+    Result<ExpressionPtr> parse_unary(bool with_filter);
+
+    // ---- what they join ----
+
+    Result<ExpressionPtr> parse_primary();
+    Result<ExpressionPtr> parse_name();
+    bool at_tuple_end(Words end_words) const;
+    // An expression, or several with commas between them: a tuple. empty: () is one.
+    Result<ExpressionPtr> parse_tuple(bool with_conditional, bool empty, Words end_words = {});
+    Result<ExpressionPtr> parse_list();
+    Result<ExpressionPtr> parse_dict();
+    Result<ExpressionPtr> parse_postfix(ExpressionPtr node);
+    Result<ExpressionPtr> parse_attribute(ExpressionPtr node);
+    Result<ExpressionPtr> parse_subscript(ExpressionPtr node);
+    Status parse_arguments(Arguments *arguments);
+    Result<ExpressionPtr> parse_call(ExpressionPtr node);
+    // node null: the filter of a block, which takes its text.
+    Result<ExpressionPtr> parse_filter(ExpressionPtr node);
+    Result<ExpressionPtr> parse_filter_name(ExpressionPtr made, ExpressionPtr node);
+    // map, select and the like take the names of filters and tests as their first argument.
+    Status check_names(const Expression &filter) const;
+    Result<ExpressionPtr> parse_test(ExpressionPtr node);
+    static bool asks_type(std::string_view test);
+
+    // ---- targets ----
+
+    Result<Target> parse_target(bool with_attribute);
+    Result<Target> parse_targets(bool with_attribute);
+
+    // ---- statements ----
+
+    // Everything up to a tag that begins with one of the words, which is left at hand. No words: to
+    // the end of the template.
+    Result<Body> parse_body(Words end_words);
+    // The body behind a tag; its end tag is passed over up to its own end.
+    Result<Body> parse_block(Words end_words);
+    Status parse_statement(Statement *made);
+    // A body that break and continue cannot leave.
+    Result<Body> parse_loopless(Words end_words);
+    Status parse_if(Statement *made);
+    Status parse_for(Statement *made);
+    Status parse_set(Statement *made);
+    Status parse_macro(Statement *made);
+    Status parse_with(Statement *made);
+    // `safe` makes text that jinja2 treats unlike other text in further operations. It is taken only
+    // where nothing further happens: as what is printed.
+    Status check_safe(const Expression &expression, bool printed) const;
+
+    std::vector<Token> tokens_;
+    size_t at_ = 0;
+    int32_t nesting_ = 0;
+    int32_t loops_ = 0;
+    Program program_;
+};
+
+} // namespace batchllm::jinja
