@@ -27,6 +27,8 @@ struct Limits {
 
 // The text of an error that a template or its values led to, without its line.
 Status template_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// The error of an operation on a value that is not defined.
+Status undefined_error(const Value &value);
 
 struct CallArguments {
     std::vector<Value> positional;
