@@ -175,7 +175,8 @@ Status ChatTemplate::read_special_tokens(const JsonValue &config) {
             member.is_object() ? member.find("content") : std::optional<JsonValue>(member);
         if (!content.has_value() || !content->is_string()) continue;
         ASSIGN_OR_RETURN(std::string text, content->string());
-        std::erase_if(special_tokens_, [&](const auto &known) { return known.first == key; });
+        std::erase_if(special_tokens_,
+                      [&name = key](const auto &known) { return known.first == name; });
         special_tokens_.emplace_back(key, std::move(text));
     }
     return {};
