@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/bfloat16.h"
+#include "clock.h"
 #include "model/model.h"
 
 namespace batchllm::cpu {
@@ -21,21 +21,16 @@ struct CpuBenchOptions {
     int32_t groups = 4;
 };
 
-inline double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
-
 // Seconds of one call: the shortest of those made within a fifth of a second, after one to warm up.
 // The shortest, because whatever else runs on the machine can only lengthen a call.
 template <typename F> double shortest_seconds(F call) {
     call();
     double shortest = 1e9;
-    const double start = now();
-    for (int calls = 0; calls < 5 || now() - start < 0.2; ++calls) {
-        const double before = now();
+    const auto start = Clock::now();
+    for (int calls = 0; calls < 5 || seconds_since(start) < 0.2; ++calls) {
+        const auto before = Clock::now();
         call();
-        shortest = std::min(shortest, now() - before);
+        shortest = std::min(shortest, seconds_since(before));
     }
     return shortest;
 }

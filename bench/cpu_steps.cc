@@ -47,7 +47,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.config.vocabulary));
-    const double start = now();
+    const auto start = Clock::now();
     const std::clock_t start_clock = std::clock();
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
@@ -66,7 +66,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
         }
         scheduler.finish(logits_rows, tokens);
     }
-    const double seconds = now() - start;
+    const double seconds = seconds_since(start);
     const double rate = static_cast<double>(rows.size()) / seconds;
     const PartSeconds &s = forward.seconds();
     const double cpu_seconds = static_cast<double>(std::clock() - start_clock) / CLOCKS_PER_SEC;
