@@ -12,6 +12,7 @@
 //     --no-overlap                  a step is planned after the one before it
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on so many devices, after the first of them alone
+//     --not-alone                   without that
 //
 // Prints rows/s beside vLLM's (measured on the same kind of GPU; docs/performance.md), and the floor:
 // the time of the job's processed tokens in the linear layers at the best rate measured in this run,
@@ -307,8 +308,8 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
     std::string extra = "random_weights=1";
     for (const auto &[key, value] : arguments.extra) extra += "," + key + "=" + value;
     const std::string first = arguments.devices.substr(0, arguments.devices.find(','));
-    std::vector<std::string> runs = {first};
-    if (first != arguments.devices) runs.push_back(arguments.devices);
+    std::vector<std::string> runs = {arguments.devices};
+    if (arguments.alone && first != arguments.devices) runs.insert(runs.begin(), first);
     double alone = 0;
     for (const std::string &devices : runs) {
         Engines engines;
