@@ -12,6 +12,7 @@
 //     --no-overlap                  a step is planned after the one before it
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on so many devices, after the first of them alone
+//     --not-alone                   without that
 //
 // Prints rows/s beside vLLM's (measured on the same kind of GPU; docs/performance.md), and the floor
 // (throughput_floor.h).

@@ -36,8 +36,8 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
     std::string extra = "random_weights=1";
     for (const auto &[key, value] : arguments.extra) extra += "," + key + "=" + value;
     const std::string first = arguments.devices.substr(0, arguments.devices.find(','));
-    std::vector<std::string> runs = {first};
-    if (first != arguments.devices) runs.push_back(arguments.devices);
+    std::vector<std::string> runs = {arguments.devices};
+    if (arguments.alone && first != arguments.devices) runs.insert(runs.begin(), first);
     double alone = 0;
     for (const std::string &devices : runs) {
         EngineHandle engine;

@@ -14,7 +14,7 @@ namespace batchllm {
 Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &config,
                      const Arguments &arguments);
 
-// A job on the whole engine: on the first of the devices alone, then on all of them.
+// A job on the whole engine: on the first of the devices alone (unless told not to), then on all of them.
 Status bench_engine(const NamedJob &job, const ModelConfig &config, const Arguments &arguments);
 
 } // namespace batchllm
