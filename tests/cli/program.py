@@ -32,12 +32,13 @@ def lines(rows):
 
 
 def token_rows(count, prefix=40, own=10, sharing=5):
-    """Rows of which every `sharing` have a prefix of their own in common."""
+    """Rows of which every `sharing` have a prefix of their own in common. No two are equal: an engine
+    answers equal greedy rows once, with the tokens that sim makes up for the first of them."""
     rows = []
     for i in range(count):
         group = i // sharing
         tokens = [(group * 7 + j * 3) % 998 for j in range(prefix)]
-        tokens += [(i * 13 + j) % 998 for j in range(own)]
+        tokens += [i % 998, i // 998, *((i * 13 + j) % 998 for j in range(own - 2))]
         rows.append({"id": i, "tokens": tokens})
     return rows
 

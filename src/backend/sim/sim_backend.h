@@ -2,7 +2,8 @@
 // large jobs is tested anywhere in seconds.
 //
 // Tokens are pseudo-random, a function of (random key, position) alone; a row's output length is one
-// of its random key alone. Nothing depends on sharing, on the pool or on the company a row keeps.
+// of its random key alone. Nothing depends on sharing, on the pool or on the company a row keeps, but
+// that equal greedy rows, whose keys differ, are run as one while they wait together.
 //
 // Modelled seconds of a batch on the device:
 //     overhead + max(weights read, tokens / rate) + (KV bytes read + written) / bandwidth
