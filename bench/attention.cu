@@ -3,7 +3,7 @@
 //   attention [--only TEXT] [group...]  microseconds a launch (CUDA graph of launches over enough pools to
 //                             leave L2) of the cases whose name holds TEXT;
 //                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P D L
-// Before these, --family sm80, sm80_small or sm90: not the device's best kernels.
+// Before these, --family sm80, sm80_small or sm90: not the device's best kernels; --ctas N: so many SMs.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
 // same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
 #include <algorithm>
@@ -123,7 +123,10 @@ struct Device {
     }
 };
 
+int ctas = 0; // 0: the device's SMs
+
 int sm_count() {
+    if (ctas > 0) return ctas;
     int sms = 0;
     CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     return sms;
@@ -205,6 +208,7 @@ struct Setup {
         a.matrix_items = worklist.matrix_items;
         a.stream_items = worklist.stream_items;
         a.matrix_ctas = worklist.matrix_ctas;
+        a.matrix_by_head = worklist.matrix_by_head;
         if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
         a.rows = device.upload(worklist.rows);
         a.partials = device.upload(worklist.partials);
@@ -614,6 +618,11 @@ int main(int argc, char **argv) {
     std::string name = "auto";
     if (argc > 2 && std::string(argv[1]) == "--family") {
         name = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
+    if (argc > 2 && std::string(argv[1]) == "--ctas") {
+        ctas = std::atoi(argv[2]);
         argc -= 2;
         argv += 2;
     }

@@ -401,6 +401,7 @@ AttentionArguments Forward::attention_arguments(size_t layer) const {
     a.matrix_items = found->list.matrix_items;
     a.stream_items = found->list.stream_items;
     a.matrix_ctas = found->list.matrix_ctas;
+    a.matrix_by_head = found->list.matrix_by_head;
     a.rows = input_.at<AttentionRow>(lists + 1);
     a.partials = input_.at<PartialRange>(lists + 2);
     a.merged = input_.at<int32_t>(lists + 3);
