@@ -6,6 +6,10 @@
 namespace batchllm::cuda {
 namespace {
 
+// So much longer do wide jobs take beside streams once the device lowers its clock to stay within its
+// power. Its memory is as fast as before.
+constexpr double kPowerLimit = 1.17;
+
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // An item before it is split: query tokens and the stretches that they see.
@@ -304,7 +308,8 @@ class Builder {
         // At least half for narrow jobs, so that a decode step's long ones are not its last.
         double ctas = narrow > 0 ? sms / 2 : sms / 4;
         if (wide_items > 0) {
-            const double rounds = std::max(1.0, std::floor(time / (wide / wide_items)));
+            const double longest = kPowerLimit * wide / wide_items;
+            const double rounds = std::max(1.0, std::floor(time / longest));
             const double of_wide = std::min(sms, std::ceil(wide_items * heads / rounds));
             ctas = std::max(ctas, of_wide + (sms - of_wide) * narrow / (narrow + stream));
         }

@@ -44,7 +44,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 }
 
 // True in one lane of a warp that is all here. ptxas knows that it is one: what must come from uniform
-// registers, as a bulk copy's operands, it would else issue in a loop over the lanes, 100 cycles long.
+// registers, as a bulk copy's operands, it would else issue in a loop over the lanes, of 150 cycles.
 __device__ __forceinline__ bool elect_one() {
     uint32_t chosen;
     asm volatile("{\n"
