@@ -66,6 +66,7 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
                                int copies, uint64_t seed)
     : family_(family), case_(source), copies_(copies) {
     CHECK(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
+    if (const char *text = std::getenv("SMS")) sms_ = std::atoi(text);
     const AttentionShape &s = case_.shape;
     const int64_t kv_elements = case_.pool_elements() * copies;
     auto *kv = device_.make<uint16_t>(kv_elements);
@@ -118,6 +119,7 @@ void AttentionSetup::use(Sharing sharing) {
     a.matrix_items = worklist_.matrix_items;
     a.stream_items = worklist_.stream_items;
     a.matrix_ctas = worklist_.matrix_ctas;
+    a.matrix_by_head = worklist_.matrix_by_head;
     if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
     a.rows = device_.upload(worklist_.rows);
     a.partials = device_.upload(worklist_.partials);

@@ -54,7 +54,8 @@ inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart"};
 
 class AttentionSetup {
   public:
-    // copies: of the pool, one after the other. seed: of the noise.
+    // copies: of the pool, one after the other. seed: of the noise. SMS in the environment: so many
+    // instead of all.
     AttentionSetup(const AttentionFamily &family, const AttentionCase &source, int copies,
                    uint64_t seed);
 

@@ -70,7 +70,8 @@ struct AttentionArguments {
     const int32_t *pages;       // page numbers, as the stretches index them
     const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
     int32_t matrix_items, stream_items;
-    int32_t matrix_ctas; // CTAs that take the matrix queue's jobs first (sm90); 0: none
+    int32_t matrix_ctas;    // CTAs that take the matrix queue's jobs first (sm90); 0: none
+    int32_t matrix_by_head; // nonzero: all items of one KV head, then of the next (sm90)
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
     const int32_t *merged; // [merged_count] tokens whose partials are to be merged; none in a

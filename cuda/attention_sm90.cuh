@@ -2,7 +2,8 @@
 //
 // One CTA an SM, persistent, with roles that overlap from job to job:
 //   warps 0-7   consumers: two warpgroups that compute
-//   warp 8      feeder: streams K and V blocks into a ring of shared-memory slots with bulk copies
+//   warp 8      feeder: streams K and V blocks into a ring of shared-memory slots with bulk copies. Half
+//               of the SMs read memory at its full rate only if it takes less than 900 cycles a slot
 //   warp 9      fetcher: draws jobs: item, rows, first page numbers, and a stream job's queries
 //   warp 10     signaller: announces a job's partials once they are written
 //   warp 11     merges partials
@@ -25,7 +26,9 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr int kJobs = 6;    // held at once: fetched, computed or to be announced
 constexpr int kQueries = 4; // stream jobs whose queries are held
-constexpr int kLead = 4;    // a job is drawn when this many slots of the last are still to be fed
+// A job is drawn when this many slots of the last are still to be fed: matrix jobs are long, and one
+// drawn early would be missed elsewhere.
+constexpr int kLead = 4, kStreamLead = 12;
 
 // Named barriers beside 0.
 enum Barrier { kAllConsumers = 1, kGroup = 2, kTurn = 4 }; // kGroup, kTurn: one a warpgroup

@@ -8,8 +8,9 @@ namespace batchllm::cuda {
 
 // Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, the first
 // too: CTAs wait for one another's partials, and a job that belonged to a CTA that has not begun could
-// be waited for by those in whose place it is to run. The next stream job is drawn while the caller
-// works on the last; matrix jobs are long, and one drawn early would be missed elsewhere.
+// be waited for by those in whose place it is to run. The next is drawn late, when the last one's keys
+// are nearly fed: a job drawn early waits here while CTAs elsewhere have nothing left. Only short
+// stream jobs leave no time for that.
 class JobSource {
   public:
     __device__ explicit JobSource(const AttentionArguments &a)
@@ -31,11 +32,13 @@ class JobSource {
             ticket_ = -1;
         }
         const int job = queue_ == 0 ? ticket_ : matrix_jobs_ + ticket_;
-        ticket_ = queue_ == 0 ? -1 : draw();
+        ticket_ = -1;
         return job;
     }
 
-    // The stream job drawn ahead, or -1.
+    // After a stream job: the next.
+    __device__ void draw_ahead() { ticket_ = draw(); }
+    // It, or -1.
     __device__ int next() const {
         return ticket_ >= 0 && ticket_ < stream_jobs_ ? matrix_jobs_ + ticket_ : -1;
     }
@@ -56,10 +59,11 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     const int lane = threadIdx.x % 32;
     const int ratio = a.heads / a.kv_heads;
     constexpr int kWords = sizeof(AttentionItem) / 4;
+    const int matrix_jobs = a.matrix_items * a.kv_heads;
+    auto by_head = [&](int number) { return a.matrix_by_head && number < matrix_jobs; };
     auto item_word = [&](int number) {
-        return lane < kWords
-                   ? __ldg(reinterpret_cast<const int *>(&a.items[number / a.kv_heads]) + lane)
-                   : 0;
+        const int item = by_head(number) ? number % a.matrix_items : number / a.kv_heads;
+        return lane < kWords ? __ldg(reinterpret_cast<const int *>(&a.items[item]) + lane) : 0;
     };
     JobSource source(a);      // lane 0 alone draws
     int ahead = -1, word = 0; // the next stream job, its item's words on their way
@@ -80,11 +84,16 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             }
             break;
         }
-        const int kv_head = number % a.kv_heads;
+        const int kv_head = by_head(number) ? number / a.matrix_items : number % a.kv_heads;
         if (number != ahead) word = item_word(number);
         if (lane < kWords) reinterpret_cast<int *>(&job.item)[lane] = word;
         __syncwarp();
         const AttentionItem item = job.item;
+        const bool stream = number >= matrix_jobs;
+        if (stream && lane == 0 &&
+            item.stretch[0].keys + item.stretch[1].keys <= kStreamLead * S::kPairKeys) {
+            source.draw_ahead();
+        }
         for (int s = 0; s < 2; ++s) {
             const KeyStretch stretch = item.stretch[s];
             if (lane < tiles(stretch.keys, kPageKeys)) {
@@ -99,7 +108,6 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             job.position[i] = row.z;
             if (i == lane) token = row.x;
         }
-        const bool stream = number >= a.matrix_items * a.kv_heads;
         const int rows = item.row_count * ratio;
         if (stream) {
             barrier_wait(shared_address(&rest->queries_empty[queries.slot]), queries.phase ^ 1);
@@ -177,6 +185,7 @@ class PageReader {
     int previous_ = 0, current_, next_;
 };
 
+// All lanes keep the same state; one of them arrives and copies (elect_one).
 template <int HeadDim>
 __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     using S = Shape<HeadDim>;
@@ -186,13 +195,13 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
-    const uint64_t once = evict_first();
+    const uint64_t normal = evict_normal(), first = evict_first();
 
     while (true) {
         barrier_wait(shared_address(&rest->job_full[job_ring.slot]), job_ring.phase);
         const Job &job = rest->jobs[job_ring.slot];
         if (job.number < 0) break;
-        const int kv_head = job.kv_head;
+        const int kv_head = job.kv_head, once = job.item.once;
         const Form form = form_of(a, job);
         const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
         PageReader pages(a.pages, job, lane);
@@ -201,14 +210,11 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         };
         int left = form == Form::wide ? 2 * (tiles(s0.keys, S::kKeys) + tiles(s1.keys, S::kKeys))
                                       : tiles(s0.keys, S::kPairKeys) + tiles(s1.keys, S::kPairKeys);
-        const int lead = min(left, kLead);
+        const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
-        auto open_slot = [&](uint32_t bytes) -> uint32_t { // lane 0
-            if (left-- == lead) barrier_arrive(shared_address(&rest->draw));
+        auto wait_empty = [&] {
+            if (left-- == lead && elect_one()) barrier_arrive(shared_address(&rest->draw));
             barrier_wait(shared_address(&rest->empty[ring.slot]), ring.phase ^ 1);
-            const uint32_t full = shared_address(&rest->full[ring.slot]);
-            barrier_expect(full, bytes);
-            return full;
         };
         if (form == Form::wide) {
             constexpr int kTilePages = S::kKeys / kPageKeys;
@@ -219,15 +225,24 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 const int keys = which ? s1.keys : s0.keys;
                 const int index = which ? tile - n0 : tile;
                 const int count = min(kTilePages, tiles(keys - index * S::kKeys, kPageKeys));
-                uint32_t full = 0;
-                if (lane == 0) full = open_slot(count * kBlock);
-                for (int p = 0; p < count; ++p) {
-                    const int page = pages.at(which, index * kTilePages + p);
-                    if (lane != 0) continue;
-                    for (int h = 0; h < S::kHalves; ++h) {
-                        bulk_copy(slots + ring.slot * S::kSlotBytes + h * S::kKeys * 128 +
-                                      p * kHalfBlock,
-                                  block(page, kind) + h * kHalfBlock, kHalfBlock, full);
+                int page[kTilePages];
+#pragma unroll
+                for (int p = 0; p < kTilePages; ++p) {
+                    page[p] = pages.at(which, index * kTilePages + min(p, count - 1));
+                }
+                const uint32_t full = shared_address(&rest->full[ring.slot]);
+                const uint32_t to = slots + ring.slot * S::kSlotBytes;
+                wait_empty();
+                if (elect_one()) {
+                    barrier_expect(full, count * kBlock);
+#pragma unroll
+                    for (int p = 0; p < kTilePages; ++p) {
+                        if (p >= count) break;
+#pragma unroll
+                        for (int h = 0; h < S::kHalves; ++h) {
+                            bulk_copy(to + h * S::kKeys * 128 + p * kHalfBlock,
+                                      block(page[p], kind) + h * kHalfBlock, kHalfBlock, full);
+                        }
                     }
                 }
                 ring.advance();
@@ -238,22 +253,25 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
             }
         } else {
             constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
+            // A whole page's K and V lie one after another, in memory as in the slot; of a piece, the
+            // parts of K's halves and of V's.
+            constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
+            constexpr uint32_t kBytes = S::kSlotBytes / kCopies;
             for (int which = 0; which < 2; ++which) {
                 const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
+                const uint64_t policy = once >> which & 1 ? first : normal;
                 for (int piece = 0; piece < count; ++piece) {
                     const int page = pages.at(which, piece / kPieces);
-                    if (lane == 0) {
-                        const uint32_t full = open_slot(S::kSlotBytes);
-                        for (int i = 0; i < 2 * S::kHalves; ++i) { // K's halves, V's halves
-                            constexpr uint32_t kBytes = S::kPairKeys * 128;
-                            const uint32_t to = slots + ring.slot * S::kSlotBytes + i * kBytes;
-                            const auto *from =
-                                block(page, 0) + i * kHalfBlock + piece % kPieces * kBytes;
-                            if (job.item.once >> which & 1) {
-                                bulk_copy(to, from, kBytes, full, once);
-                            } else {
-                                bulk_copy(to, from, kBytes, full);
-                            }
+                    const uint32_t full = shared_address(&rest->full[ring.slot]);
+                    const uint32_t to = slots + ring.slot * S::kSlotBytes;
+                    wait_empty();
+                    if (elect_one()) {
+                        barrier_expect(full, S::kSlotBytes);
+                        const auto *from = block(page, 0) + piece % kPieces * kBytes;
+#pragma unroll
+                        for (int i = 0; i < kCopies; ++i) {
+                            bulk_copy(to + i * kBytes, from + i * (kPieces * kBytes), kBytes, full,
+                                      policy);
                         }
                     }
                     ring.advance();

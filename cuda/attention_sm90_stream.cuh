@@ -82,13 +82,14 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                 if (bounds.hide(stretch, key, 16)) {
                     mask(s, position, stretch, key + lane % 4 * 2, a.window);
                 }
-                softmax(s, maximum, sum, factor, c);
+                if (softmax(s, maximum, sum, factor, c)) {
+#pragma unroll
+                    for (int i = 0; i < HeadDim / 8; ++i)
+#pragma unroll
+                        for (int e = 0; e < 4; ++e) o[i][e] *= factor[e / 2];
+                }
                 uint32_t p[4];
                 to_operand(p, s, T());
-#pragma unroll
-                for (int i = 0; i < HeadDim / 8; ++i)
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) o[i][e] *= factor[e / 2];
 #pragma unroll
                 for (int d = 0; d < HeadDim / 16; ++d) {
                     uint32_t b[4];

@@ -6,6 +6,10 @@
 namespace batchllm::cuda {
 namespace {
 
+// So much longer do wide jobs take beside streams once the device lowers its clock to stay within its
+// power. Its memory is as fast as before.
+constexpr double kPowerLimit = 1.17;
+
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // An item before it is split: query tokens and the stretches that they see.
@@ -301,19 +305,19 @@ class Builder {
         const double bytes = keys * heads * 2 * options_.head_dim * 2;
         const double time =
             std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
-        // At least half, so that the long narrow jobs of a decode step are not its last.
-        double ctas = sms / 2;
+        // At least half for narrow jobs, so that a decode step's long ones are not its last.
+        double ctas = narrow > 0 ? sms / 2 : sms / 4;
         if (wide_items > 0) {
-            const double rounds = std::max(1.0, std::floor(time / (wide / wide_items)));
+            const double longest = kPowerLimit * wide / wide_items;
+            const double rounds = std::max(1.0, std::floor(time / longest));
             const double of_wide = std::min(sms, std::ceil(wide_items * heads / rounds));
             ctas = std::max(ctas, of_wide + (sms - of_wide) * narrow / (narrow + stream));
         }
         out->matrix_ctas =
             std::max(1, std::min(options_.sms - 1, static_cast<int32_t>(std::lround(ctas))));
-        // Beside long wide jobs, streams whose bytes L2 drops first slow both down (C0: 1.15 times).
-        if (wide * heads / sms > time / 4 && wide > wide_items * time_of(true, 128, 4096)) {
-            for (AttentionItem &item : out->items) item.once = 0;
-        }
+        // Long wide jobs of all heads would find their keys driven from L2 by those of the streams.
+        out->matrix_by_head =
+            wide > wide_items * time_of(true, static_cast<size_t>(matrix_tokens_), 4096);
     }
 
     std::span<const AttentionNode> nodes_;

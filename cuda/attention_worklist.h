@@ -49,7 +49,8 @@ struct Worklist {
     std::vector<AttentionItem> items; // matrix items, then stream items
     int32_t matrix_items = 0;
     int32_t stream_items = 0;
-    int32_t matrix_ctas = 0; // of options.sms, that take matrix jobs first
+    int32_t matrix_ctas = 0;    // of options.sms, that take matrix jobs first
+    int32_t matrix_by_head = 0; // matrix jobs go head by head instead of item by item
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
     std::vector<int32_t> merged;        // tokens with partials

@@ -43,6 +43,19 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// True in one lane of a warp that is all here. ptxas knows that it is one: what must come from uniform
+// registers, as a bulk copy's operands, it would else issue in a loop over the lanes, of 150 cycles.
+__device__ __forceinline__ bool elect_one() {
+    uint32_t chosen;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(chosen));
+    return chosen != 0;
+}
+
 // ---- Bulk copy, global to shared ----------------------------------------------------------------
 
 // Both addresses and the size are multiples of 16 bytes; completes on the barrier.
@@ -65,6 +78,11 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
 __device__ __forceinline__ uint64_t evict_first() { // nobody else will read them soon
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ uint64_t evict_normal() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 // Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.

@@ -168,6 +168,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.matrix_items = window.list.matrix_items;
     a.stream_items = window.list.stream_items;
     a.matrix_ctas = window.list.matrix_ctas;
+    a.matrix_by_head = window.list.matrix_by_head;
     a.rows = input.at<AttentionRow>(window.sections + 1);
     a.partials = input.at<PartialRange>(window.sections + 2);
     a.merged = input.at<int32_t>(window.sections + 3);
