@@ -3,13 +3,13 @@
 //     bench/plan                    3,000 rows (under 10 ms on one core)
 //     bench/plan --rows 1000000     1.5 billion tokens, 6 GB of memory (under 10 s, 200 bytes a row)
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <malloc.h>
 #include <new>
 #include <xxhash.h>
 
+#include "clock.h"
 #include "jobs.h"
 #include "plan/plan_file.h"
 
@@ -17,10 +17,6 @@ namespace {
 
 // Bytes that operator new has handed out and not yet got back. One thread.
 size_t allocated_now = 0, allocated_most = 0;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 } // namespace
 
@@ -64,7 +60,7 @@ int main(int argc, char **argv) {
     double reading = 1e9;
     uint64_t sum = 0;
     for (int i = 0; i < repeats; ++i) {
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
         for (const TokenRow &row : job.rows)
             sum += token_fingerprint({row.tokens, static_cast<size_t>(row.length)});
         reading = std::min(reading, seconds_since(start));
@@ -113,10 +109,10 @@ int main(int argc, char **argv) {
     }
     std::printf("from the same plan: %.2f ms, %lld rows kept\n", best_again * 1e3,
                 static_cast<long long>(kept));
-    auto start = std::chrono::steady_clock::now();
+    auto start = Clock::now();
     const std::string file = write_plan(last).value();
     const double writing = seconds_since(start);
-    start = std::chrono::steady_clock::now();
+    start = Clock::now();
     const auto read = read_plan(std::as_bytes(std::span(file.data(), file.size())));
     std::printf("plan file: %.1f bytes a row, written in %.2f ms, read in %.2f ms%s\n",
                 static_cast<double>(file.size()) / rows, writing * 1e3, seconds_since(start) * 1e3,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "jobs.h"
 #include "model/model.h"
 
 namespace batchllm {
@@ -35,6 +36,19 @@ inline const NamedJob kJobs[] = {
     {"industry1", "Mistral-7B", 3000, 1100, 275, 400, 7, 100, 0.2, 49.9},
     {"industry2", "Qwen2-7B", 1000, 770, 0, 978, 11.36, 20, 0.2, 40.2},
 };
+
+inline Job make_rows(const NamedJob &job, int32_t vocabulary) {
+    JobShape shape;
+    shape.rows = job.rows;
+    shape.prefix = job.prefix;
+    shape.common = job.common;
+    shape.own = job.own;
+    shape.sharing = job.sharing;
+    shape.spread = job.spread;
+    Job rows = make_job(shape);
+    for (int32_t &token : rows.tokens) token %= vocabulary;
+    return rows;
+}
 
 inline ModelConfig named_model(const std::string &name) {
     ModelConfig c;

@@ -1,6 +1,5 @@
 // tokenize TOKENIZER TEXT [SECONDS]: megabytes of text tokenized a second, one thread, a line of the
 // text file at a time. bench/tokenize.py runs it beside the reference on the same text.
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -8,7 +7,11 @@
 #include <vector>
 
 #include "base/file.h"
+#include "clock.h"
 #include "text/tokenizer.h"
+
+using batchllm::Clock;
+using batchllm::seconds_since;
 
 int main(int argc, char **argv) {
     if (argc < 3) {
@@ -16,14 +19,13 @@ int main(int argc, char **argv) {
         return 2;
     }
     const double seconds = argc > 3 ? std::atof(argv[3]) : 2.0;
-    using Clock = std::chrono::steady_clock;
     const auto loading = Clock::now();
     auto tokenizer = batchllm::Tokenizer::load(argv[1]);
     if (!tokenizer.ok()) {
         std::fprintf(stderr, "%s\n", tokenizer.status().message().c_str());
         return 1;
     }
-    const double load_seconds = std::chrono::duration<double>(Clock::now() - loading).count();
+    const double load_seconds = seconds_since(loading);
     auto text = batchllm::read_file(argv[2], size_t{1} << 30);
     if (!text.ok()) {
         std::fprintf(stderr, "%s\n", text.status().message().c_str());
@@ -38,8 +40,7 @@ int main(int argc, char **argv) {
     std::vector<int32_t> tokens;
     double best = 1e30;
     size_t count = 0;
-    for (const auto start = Clock::now();
-         std::chrono::duration<double>(Clock::now() - start).count() < seconds;) {
+    for (const auto start = Clock::now(); seconds_since(start) < seconds;) {
         const auto begin = Clock::now();
         count = 0;
         for (const std::string_view line : lines) {
@@ -47,7 +48,7 @@ int main(int argc, char **argv) {
             if (!(*tokenizer)->encode(line, {}, &tokens).ok()) return 1;
             count += tokens.size();
         }
-        best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+        best = std::min(best, seconds_since(begin));
     }
     const double megabytes = static_cast<double>(text->size()) / 1e6;
     std::printf("%.2f MB/s, %.2f million tokens/s, %zu tokens, loaded in %.3f s\n",

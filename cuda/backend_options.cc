@@ -99,7 +99,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                                  const cudaDeviceProp &device) {
     CudaOptions read;
     ForwardOptions &forward = read.forward;
-    forward.sms = device.multiProcessorCount;
+    forward.attention.sms = device.multiProcessorCount;
     forward.device = device.name;
     std::string attention = "auto";
     const std::string &type = options.compute_type;
@@ -118,8 +118,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     forward.threads = options.threads;
     const std::pair<const char *, bool *> switches[] = {
         {"tuning", &forward.tune},
-        {"share_attention", &forward.share_attention},
-        {"fused_attention", &forward.fused_attention},
+        {"share_attention", &forward.attention.share},
+        {"fused_attention", &forward.attention.fused},
         {"profile", &forward.profile},
         {"random_weights", &forward.random_weights},
         {"graphs", &forward.graphs},
@@ -148,8 +148,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          key.c_str());
         }
     }
-    forward.attention = find_attention(attention, device.major, device.minor);
-    if (forward.attention == nullptr) {
+    forward.attention.family = find_attention(attention, device.major, device.minor);
+    if (forward.attention.family == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend option attention=%s: auto, sm80 or sm90 (compute capability 9.0 "
                      "alone); %s has %d.%d",

@@ -42,6 +42,13 @@ template <Place place> Memory<place>::~Memory() {
 template class Memory<Place::device>;
 template class Memory<Place::pinned>;
 
+Result<DeviceMemory> zeroed_memory(int64_t bytes, const char *what) {
+    ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::create(bytes, what));
+    RETURN_IF_ERROR(
+        check_cuda(cudaMemset(memory.data(), 0, static_cast<size_t>(memory.bytes())), what));
+    return memory;
+}
+
 Result<Stream> Stream::create() {
     Stream stream;
     RETURN_IF_CUDA(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking));

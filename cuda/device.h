@@ -44,6 +44,8 @@ template <Place place> class Memory {
 using DeviceMemory = Memory<Place::device>;
 using PinnedMemory = Memory<Place::pinned>;
 
+Result<DeviceMemory> zeroed_memory(int64_t bytes, const char *what);
+
 class Stream {
   public:
     Stream() = default;

@@ -9,20 +9,20 @@
 // of one rounded shape are the same launches, which graphs replay.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "attention_family.h"
-#include "attention_plain.h"
 #include "backend/backend.h"
 #include "graphs.h"
 #include "linear.h"
 #include "profile.h"
 #include "sampling.h"
 #include "staging.h"
+#include "step_attention.h"
 #include "step_input.h"
 #include "weights.h"
 
@@ -35,15 +35,12 @@ struct ForwardOptions {
     bool tune = true;
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
-    bool share_attention = true;
-    bool fused_attention = true; // false: one launch a kind of item
+    AttentionOptions attention;
     bool graphs = true;
     bool random_weights = false;
     bool profile = false;
     uint64_t seed = 0;
     int32_t threads = 0;
-    int32_t sms = 0;
-    const AttentionFamily *attention = nullptr; // of the device
 };
 
 class Forward {
@@ -78,42 +75,31 @@ class Forward {
     const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
     const Graphs &graphs() const { return graphs_; }
-    const Worklist &worklist() const { return windows_[0].list; }
+    const Worklist &worklist() const { return attention_.worklist(); }
 
   private:
     Forward(const Model &model, const ForwardOptions &options);
     Status allocate();
-    template <typename T> Status stage_section(size_t index, std::span<const T> values,
-                                               int64_t count, T rest, Staging *staging);
-    Status stage_worklist(size_t window, Staging *staging);
     Status reserve(cudaStream_t stream);
     Status launch(cudaStream_t stream);
     Status replay(Graph *graph, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
-    Status attention(size_t index, cudaStream_t stream);
-    Status plain_attention(size_t index, cudaStream_t stream);
-    AttentionArguments attention_arguments(size_t layer) const;
+    AttentionTensors attention_tensors(size_t layer) const;
     std::byte *kv_of(size_t layer) const;
     Status feed_forward(const DeviceLayer &weights, void *residual, int64_t rows,
                         cudaStream_t stream);
     Status norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
                 cudaStream_t stream);
 
-    // A step's input. Behind these, each window's items, rows, partials and
-    // merged tokens.
-    enum Section : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
-
-    // The attention work of the layers with one window.
-    struct Window {
-        int32_t size = 0; // positions; 0: all
-        Worklist list;
-        // Not fused: launches, each with some of the items.
-        struct Launch {
-            int32_t begin, matrix_items, stream_items;
-        };
-        std::vector<Launch> launches;
+    // A product of each layer, from buffer to buffer, as all but the last layer run it.
+    struct Product {
+        const Matrix &w;
+        const void *x;
+        void *y;
+        DType y_type;
+        bool accumulate;
     };
-    void split_by_kind(Window *window);
+    std::array<Product, 4> products(const DeviceLayer &weights) const; // QKV, O, gate and up, down
 
     const ModelConfig &config_;
     ForwardOptions options_;
@@ -126,7 +112,6 @@ class Forward {
 
     int64_t rows_ = 0; // that the buffers hold: step_tokens, padded
     int64_t logits_rows_ = 0;
-    int64_t slots_ = 0; // partial rows of attention
     int64_t pages_ = 0;
     DeviceMemory frequencies_; // [head_dim / 2] f32
     DeviceMemory residual_;    // [rows, hidden] of the residual's type
@@ -138,24 +123,17 @@ class Forward {
     DeviceMemory activated_;   // [rows, intermediate]
     DeviceMemory rope_table_;  // [rows, head_dim / 2] cos, sin
     DeviceMemory logits_;      // [logits_rows, padded vocabulary] f32
-    DeviceMemory partial_out_; // [slots, heads, padded] f32
-    DeviceMemory partial_lse_; // [slots, heads] base 2
-    DeviceMemory arrivals_;    // [rows, kv_heads], then queues [4]: zero between launches
     DeviceMemory kv_;          // [layers][pages]...
+    DeviceMemory samples_;     // [logits rows] SampleResult
+    StepAttention attention_;
 
-    DeviceMemory samples_; // [logits rows] SampleResult
-
-    // Of the staged step. Rounded up, but for those of plain attention.
-    int64_t tokens_ = 0, wanted_ = 0, plain_tokens_ = 0;
+    // Of the staged step, rounded up.
+    int64_t tokens_ = 0, wanted_ = 0;
     bool gather_ = false; // not all tokens are wanted
     int64_t sample_rows_ = 0;
     StepInput input_;
     Graphs graphs_;
-    std::vector<Window> windows_;
-    std::vector<AttentionNode> attention_nodes_;
-    std::vector<int32_t> kv_slots_;
-    std::vector<PlainNode> plain_nodes_;
-    std::vector<int32_t> node_of_; // [tokens]
+    std::vector<int32_t> kv_slots_; // [tokens], not rounded
 };
 
 } // namespace batchllm::cuda

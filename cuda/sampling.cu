@@ -1,46 +1,15 @@
-// A block a row. Bound by reading the row: twice for greedy with a log-probability, twice more for the
-// likeliest, about eight times with top-k and top-p, from L2. No sort. The k-th largest is at least the
-// k-th largest of the threads' own largest: what is not below that is few, and is ranked in shared
-// memory. Where it is many (equal logits, a large k), and for top-p, the threshold is searched by radix,
-// eight bits of the logit's order a pass, over counts or over summed weights.
+// A block a row (sampling_select.cuh). Bound by reading the row: twice for greedy with a log-probability,
+// twice more for the likeliest, about eight times with top-k and top-p, from L2.
 #include "sampling.h"
 
-#include <cfloat>
-#include <climits>
+#include "sampling_select.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
-constexpr int kCandidates = 1024;
+using namespace sampling;
+
 constexpr double kUnit = 1099511627776.0; // 2^40
-
-struct Shared {
-    double sums[kWarps];
-    unsigned long long counts[kWarps];
-    float values[kWarps];
-    int indices[kWarps];
-    int flags;
-    unsigned long long histogram[256];
-    unsigned long long before;
-    uint32_t prefix;
-    int chosen;
-    uint32_t largest[kThreads];
-    // What gather() found.
-    uint32_t orders[kCandidates];
-    int ids[kCandidates];
-    int found;
-};
-
-// Whole numbers in the order of the floats; equal for 0 and -0.
-__device__ __forceinline__ uint32_t order_of(float x) {
-    const uint32_t bits = __float_as_uint(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float value_of(uint32_t order) {
-    return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
-}
 
 __device__ unsigned long long weight_units(float logit, float largest, float temperature) {
     const float x = (logit - largest) / temperature;
@@ -96,22 +65,12 @@ __device__ Extent find_extent(const float *logits, int n, Shared &s) {
     return {best, index, s.flags == 0 && best > -INFINITY};
 }
 
-__device__ double block_sum(double x, Shared &s) {
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = x;
-    __syncthreads();
-    double total = 0;
-    for (int w = 0; w < kWarps; ++w) total += s.sums[w];
-    return total;
-}
-
 __device__ double log_sum_exp(const float *logits, int n, float largest, Shared &s) {
     double sum = 0;
     for (int i = threadIdx.x; i < n; i += kThreads) {
         sum += static_cast<double>(expf(logits[i] - largest));
     }
-    return static_cast<double>(largest) + log(block_sum(sum, s));
+    return static_cast<double>(largest) + log(block_sum(sum, s.sums));
 }
 
 __device__ void apply_edits(float *logits, const SampleTask &task, LogitEdit *edits) {
@@ -156,157 +115,6 @@ __device__ float logit_before(const float *logits, int token, const SampleTask &
     return s.values[0];
 }
 
-// The order of the value at which the running sum of measure(i), from the largest value down, reaches
-// wanted (> 0); *before: the sum of what is larger. Values whose order is below `floor` do not count.
-template <typename Measure>
-__device__ uint32_t radix_select(const float *logits, int n, uint32_t floor,
-                                 unsigned long long wanted, const Measure &measure,
-                                 unsigned long long *before, Shared &s) {
-    uint32_t prefix = 0;
-    unsigned long long larger = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < 256; i += kThreads) s.histogram[i] = 0;
-        __syncthreads();
-        const uint32_t mask = shift == 24 ? 0u : ~0u << (shift + 8);
-        for (int i = threadIdx.x; i < n; i += kThreads) {
-            const uint32_t order = order_of(logits[i]);
-            if ((order & mask) != prefix || order < floor) continue;
-            const unsigned long long m = measure(logits[i]);
-            if (m > 0) atomicAdd(&s.histogram[(order >> shift) & 255], m);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            unsigned long long sum = larger;
-            int bucket = 255;
-            int last = -1; // the lowest that is not empty
-            for (; bucket >= 0; --bucket) {
-                if (s.histogram[bucket] == 0) continue;
-                last = bucket;
-                if (sum + s.histogram[bucket] >= wanted) break;
-                sum += s.histogram[bucket];
-            }
-            if (bucket < 0) { // less than wanted in all: the lowest there is
-                bucket = last < 0 ? 0 : last;
-                if (last >= 0) sum -= s.histogram[last];
-            }
-            s.before = sum;
-            s.prefix = prefix | static_cast<uint32_t>(bucket) << shift;
-        }
-        __syncthreads();
-        larger = s.before;
-        prefix = s.prefix;
-    }
-    *before = larger;
-    return prefix;
-}
-
-// The id of the k-th (from 1), by rising id, of the values of that order; INT_MAX: there are fewer.
-__device__ int kth_equal(const float *logits, int n, uint32_t order, unsigned long long k,
-                         Shared &s) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int stretch = (n + kWarps - 1) / kWarps;
-    const int begin = warp * stretch, end = min(n, begin + stretch);
-    unsigned long long count = 0;
-    int last = 0; // that this lane saw
-    for (int i = begin + lane; i < end; i += 32) {
-        if (order_of(logits[i]) != order) continue;
-        ++count;
-        last = i;
-    }
-    const bool saw = count > 0;
-    for (int offset = 16; offset > 0; offset /= 2) count += __shfl_xor_sync(~0u, count, offset);
-    __syncthreads();
-    if (lane == 0) s.counts[warp] = count;
-    if (threadIdx.x == 0) s.indices[0] = INT_MAX;
-    __syncthreads();
-    unsigned long long seen = 0;
-    for (int w = 0; w < warp; ++w) seen += s.counts[w];
-    if (seen < k && k <= seen + count) {
-        if (count == 1) {
-            if (saw) s.indices[0] = last;
-        } else {
-            for (int base = begin; base < end; base += 32) {
-                const int i = base + lane;
-                const unsigned mask = __ballot_sync(~0u, i < end && order_of(logits[i]) == order);
-                const unsigned long long here = __popc(mask);
-                if (seen + here >= k) {
-                    unsigned rest = mask;
-                    while (++seen < k) rest &= rest - 1;
-                    if (lane == 0) s.indices[0] = base + __ffs(static_cast<int>(rest)) - 1;
-                    break;
-                }
-                seen += here;
-            }
-        }
-    }
-    __syncthreads();
-    return s.indices[0];
-}
-
-// Puts into s what is above the order, and what equals it up to an id. False: there is no room.
-__device__ bool gather(const float *logits, int n, uint32_t order, int last_equal, Shared &s) {
-    __syncthreads();
-    if (threadIdx.x == 0) s.found = 0;
-    __syncthreads();
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n; i += kThreads) {
-        const uint32_t own = order_of(logits[i]);
-        if (own < order || (own == order && i > last_equal)) continue;
-        const int at = atomicAdd(&s.found, 1);
-        if (at < kCandidates) {
-            s.orders[at] = own;
-            s.ids[at] = i;
-        }
-    }
-    __syncthreads();
-    return s.found <= kCandidates;
-}
-
-// The same with the k largest and some more: what is not below the k-th largest of the threads' own
-// largest.
-__device__ bool gather_largest(const float *logits, int n, int k, Shared &s) {
-    if (k > kThreads || k > n) return false;
-    uint32_t own = 0; // below every number's
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n; i += kThreads) own = max(own, order_of(logits[i]));
-    __syncthreads();
-    s.largest[threadIdx.x] = own;
-    __syncthreads();
-    int better = 0;
-    for (int i = 0; i < kThreads; ++i) {
-        const uint32_t other = s.largest[i];
-        better += other > own || (other == own && i < static_cast<int>(threadIdx.x));
-    }
-    if (better == k - 1) s.prefix = own;
-    __syncthreads();
-    return gather(logits, n, s.prefix, INT_MAX, s);
-}
-
-// The order of the k-th largest, 0 < k <= n; *before: how many are larger.
-__device__ uint32_t kth_largest(const float *logits, int n, int k, unsigned long long *before,
-                                Shared &s) {
-    if (!gather_largest(logits, n, k, s)) {
-        return radix_select(
-            logits, n, 0, static_cast<unsigned long long>(k), [](float) { return 1ull; }, before,
-            s);
-    }
-    for (int c = threadIdx.x; c < s.found; c += kThreads) {
-        int larger = 0, equal = 0;
-        for (int i = 0; i < s.found; ++i) {
-            larger += s.orders[i] > s.orders[c];
-            equal += s.orders[i] == s.orders[c];
-        }
-        if (larger < k && k <= larger + equal) { // of equals, each writes the same
-            s.prefix = s.orders[c];
-            s.before = static_cast<unsigned long long>(larger);
-        }
-    }
-    __syncthreads();
-    *before = s.before;
-    return s.prefix;
-}
-
 // The likeliest tokens in order, the lower id of equals first.
 __device__ void list_likeliest(const float *logits, int n, const SampleTask &task, double log_total,
                                Likely *out, Shared &s) {
@@ -346,12 +154,7 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
         for (int i = threadIdx.x; i < n; i += kThreads) {
             if (order_of(logits[i]) >= floor) total += units(logits[i]);
         }
-        for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0u, total, offset);
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) s.counts[threadIdx.x / 32] = total;
-        __syncthreads();
-        total = 0;
-        for (int w = 0; w < kWarps; ++w) total += s.counts[w];
+        total = block_sum(total, s.counts);
         const auto wanted = static_cast<unsigned long long>(
             ceil(static_cast<double>(task.top_p) * static_cast<double>(total)));
         floor = radix_select(logits, n, floor, wanted < 1 ? 1 : wanted, units, &before, s);
@@ -369,8 +172,7 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
     };
     // A warp has a stretch of ids; the warp in whose stretch the target falls walks it.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int stretch = (n + kWarps - 1) / kWarps;
-    const int begin = warp * stretch, end = min(n, begin + stretch);
+    const auto [begin, end] = Stretch(n, warp);
     unsigned long long sum = 0;
     for (int i = begin + lane; i < end; i += 32) sum += kept_units(i);
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);

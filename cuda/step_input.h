@@ -2,8 +2,9 @@
 // with its own memory, filled from what was sent by one kernel.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "device.h"
@@ -11,6 +12,10 @@
 #include "staging.h"
 
 namespace batchllm::cuda {
+
+// The sections of a step. From kLists on, four for each attention window: its items, rows, partials and
+// merged tokens.
+enum StepSection : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
 
 class StepInput {
   public:
@@ -21,11 +26,17 @@ class StepInput {
         return {};
     }
 
-    // Host: section `index` is what has been staged at `place`.
-    void set(size_t index, int64_t place, int64_t bytes) {
-        if (index >= sections_.size()) sections_.resize(index + 1);
-        sections_[index].place = place;
-        sections_[index].bytes = bytes;
+    // Host: section `index` is values, then `rest` up to count.
+    template <typename T>
+    Status stage(size_t index, std::span<const T> values, int64_t count, T rest, Staging *staging) {
+        ASSIGN_OR_RETURN(const int64_t place, staging->add<T>(count));
+        T *to = staging->at<T>(place);
+        std::fill(std::copy(values.begin(), values.end(), to), to + count, rest);
+        set(index, place, count * static_cast<int64_t>(sizeof(T)));
+        return {};
+    }
+    template <typename T> Status stage(size_t index, std::span<const T> values, Staging *staging) {
+        return stage<T>(index, values, static_cast<int64_t>(values.size()), {}, staging);
     }
 
     // Makes room. True: sections have moved. Waits for the stream then, since steps may read them.
@@ -63,6 +74,12 @@ class StepInput {
     }
 
   private:
+    void set(size_t index, int64_t place, int64_t bytes) {
+        if (index >= sections_.size()) sections_.resize(index + 1);
+        sections_[index].place = place;
+        sections_[index].bytes = bytes;
+    }
+
     struct Section {
         int64_t place = 0, bytes = 0;
         DeviceMemory memory;

@@ -1,0 +1,80 @@
+// A made-up step for bench_attention: a forest of context nodes with their pages, as a step of the engine
+// has it, what it must move and compute, and where its keys and values lie.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention_worklist.h"
+
+namespace batchllm::cuda {
+
+struct AttentionShape {
+    int heads, kv_heads, head_dim;
+    int window = 0; // positions; 0: all
+    bool f16 = false;
+    float sharpness = 1; // of the scores: times the usual scale
+};
+
+struct AttentionCase {
+    std::string name;
+    AttentionShape shape;
+    std::vector<AttentionNode> nodes;
+    std::vector<int32_t> pages;
+    std::vector<int32_t> positions;
+    int32_t page_total = 0;
+
+    // A node of so many keys, of which the last are the batch's tokens. Its index.
+    int add(int parent, int keys, int tokens) {
+        AttentionNode node{};
+        node.parent = parent;
+        node.start = parent < 0 ? 0 : nodes[parent].start + nodes[parent].keys;
+        node.keys = keys;
+        node.token_count = tokens;
+        node.token_begin = static_cast<int32_t>(positions.size());
+        node.page_begin = static_cast<int32_t>(pages.size());
+        for (int p = 0; p < (keys + kPageKeys - 1) / kPageKeys; ++p) pages.push_back(page_total++);
+        for (int t = 0; t < tokens; ++t) positions.push_back(node.start + keys - tokens + t);
+        nodes.push_back(node);
+        return static_cast<int>(nodes.size()) - 1;
+    }
+    int tokens() const { return static_cast<int>(positions.size()); }
+    int64_t pool_elements() const {
+        return int64_t{page_total} * shape.kv_heads * 2 * kPageKeys * shape.head_dim;
+    }
+    // Page numbers at random places.
+    void shuffle(unsigned seed) {
+        std::vector<int32_t> order(page_total);
+        for (int i = 0; i < page_total; ++i) order[i] = i;
+        std::mt19937 random(seed);
+        std::shuffle(order.begin(), order.end(), random);
+        for (int32_t &page : pages) page = order[page];
+    }
+};
+
+// Element d of key k of (page, kv head, K or V) in the pool: attention.h's layout.
+inline int64_t pool_index(const AttentionShape &s, int page, int kv_head, int which, int key,
+                          int d) {
+    const int64_t block = (int64_t(page) * s.kv_heads + kv_head) * 2 + which;
+    return block * kPageKeys * s.head_dim + d / 64 * kPageKeys * 64 + key * 64 +
+           ((d % 64 / 8) ^ (key % 8)) * 8 + d % 8;
+}
+
+// Bytes that must move: every node's keys and values once, the queries and the outputs.
+inline double bytes_moved(const AttentionCase &c) {
+    const AttentionShape &s = c.shape;
+    double bytes = 2.0 * c.tokens() * s.heads * s.head_dim * 2;
+    for (const AttentionNode &n : c.nodes)
+        bytes += double(n.keys) * s.kv_heads * 2 * s.head_dim * 2;
+    return bytes;
+}
+inline double flops(const AttentionCase &c) {
+    double keys = 0;
+    for (const int32_t position : c.positions) keys += position + 1;
+    return 4.0 * c.shape.heads * c.shape.head_dim * keys;
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,160 @@
+#include "attention_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "attention_setup.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr double kNeverRight = 1e9; // an error
+
+template <typename T> std::vector<T> download(const void *from, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    CHECK(cudaMemcpy(values.data(), from, values.size() * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+}
+
+// Keys and values past each node's end hold NaN.
+void poison(const AttentionCase &c, std::vector<uint16_t> *kv) {
+    const AttentionShape &s = c.shape;
+    for (const AttentionNode &node : c.nodes) {
+        const int pages = (node.keys + kPageKeys - 1) / kPageKeys;
+        for (int k = node.keys; k < pages * kPageKeys; ++k) {
+            const int page = c.pages[node.page_begin + k / kPageKeys];
+            for (int h = 0; h < s.kv_heads; ++h) {
+                for (const int which : {0, 1}) {
+                    for (int d = 0; d < s.head_dim; ++d) {
+                        (*kv)[pool_index(s, page, h, which, k % kPageKeys, d)] = 0x7fff;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// A query head's output in float64: [head_dim]. q, of the head: [head_dim].
+std::vector<double> reference(const AttentionCase &c, const std::vector<float> &kv, const float *q,
+                              int token, int kv_head, double scale) {
+    const AttentionShape &s = c.shape;
+    const int position = c.positions[token];
+    const AttentionNode *node = &*std::find_if(c.nodes.begin(), c.nodes.end(), [&](const auto &n) {
+        return token >= n.token_begin && token < n.token_begin + n.token_count;
+    });
+    std::vector<double> o(static_cast<size_t>(s.head_dim), 0.0);
+    double top = -INFINITY, sum = 0;
+    for (; node != nullptr; node = node->parent < 0 ? nullptr : &c.nodes[node->parent]) {
+        for (int k = 0; k < node->keys && node->start + k <= position; ++k) {
+            if (s.window > 0 && node->start + k <= position - s.window) continue;
+            const int page = c.pages[node->page_begin + k / kPageKeys];
+            const auto element = [&](int which, int d) {
+                return double{kv[pool_index(s, page, kv_head, which, k % kPageKeys, d)]};
+            };
+            double dot = 0;
+            for (int d = 0; d < s.head_dim; ++d) dot += double{q[d]} * element(0, d);
+            dot *= scale;
+            const double higher = std::max(top, dot);
+            const double factor = std::exp(top - higher), p = std::exp(dot - higher);
+            for (int d = 0; d < s.head_dim; ++d) o[d] = o[d] * factor + p * element(1, d);
+            sum = sum * factor + p;
+            top = higher;
+        }
+    }
+    for (double &x : o) x /= sum;
+    return o;
+}
+
+// Largest relative error ||out - ref|| / ||ref|| over `rows` random (token, head) rows.
+double worst_error(const AttentionFamily &family, const AttentionCase &c, Sharing sharing,
+                   uint64_t seed, int rows) {
+    AttentionSetup setup(family, c, 1, seed);
+    setup.use(sharing);
+    const AttentionShape &s = c.shape;
+    const AttentionArguments &a = setup.arguments();
+    auto kv_elements = download<uint16_t>(a.kv, c.pool_elements());
+    poison(c, &kv_elements);
+    CHECK(cudaMemcpy(const_cast<void *>(a.kv), kv_elements.data(), kv_elements.size() * 2,
+                     cudaMemcpyHostToDevice));
+    // The second launch finds what the first left behind, and must give the same bits. The third has CTAs
+    // that begin when others have ended: nobody may wait for them.
+    std::vector<uint16_t> outputs[3];
+    for (int run = 0; run < 3; ++run) {
+        setup.launch(a, run < 2 ? setup.sms() : 3 * setup.sms(), nullptr);
+        CHECK(cudaDeviceSynchronize());
+        outputs[run] = download<uint16_t>(a.out, setup.q_elements());
+    }
+    if (outputs[0] != outputs[1]) return kNeverRight;
+
+    const std::vector<float> kv = to_floats(kv_elements, s.f16);
+    const auto q = to_floats(download<uint16_t>(a.q, setup.q_elements()), s.f16);
+    const auto out = to_floats(outputs[2], s.f16);
+    std::mt19937 random(static_cast<unsigned>(seed));
+    double worst = 0;
+    for (int i = 0; i < rows; ++i) {
+        const int token = static_cast<int>(random() % c.tokens());
+        const int head = static_cast<int>(random() % s.heads);
+        const int64_t row = token * a.q_stride + head * s.head_dim;
+        const auto wanted =
+            reference(c, kv, q.data() + row, token, head / (s.heads / s.kv_heads), double{a.scale});
+        double error = 0, norm = 0;
+        for (int d = 0; d < s.head_dim; ++d) {
+            error += std::pow(double{out[row + d]} - wanted[d], 2);
+            norm += wanted[d] * wanted[d];
+        }
+        const double relative = std::sqrt(error / norm);
+        if (!(relative <= worst)) worst = std::isnan(relative) ? kNeverRight : relative;
+    }
+    return worst;
+}
+
+AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]) {
+    const auto pick = [&](int low, int high) {
+        return low + static_cast<int>(random() % (high - low + 1));
+    };
+    AttentionCase c;
+    c.shape = {shape[0], shape[1], shape[2], pick(0, 3) == 0 ? pick(1, 300) : 0, pick(0, 2) == 0};
+    for (int trees = pick(1, 3); trees > 0; --trees) {
+        int parent = -1;
+        for (int depth = pick(0, 2); depth > 0; --depth) {
+            parent = c.add(parent, pick(1, 600), pick(0, 4) == 0 ? 1 : 0);
+        }
+        for (int requests = pick(1, 40); requests > 0; --requests) {
+            const int tokens = pick(0, 3) > 0 ? 1 : pick(1, 200);
+            c.add(parent, tokens + (pick(0, 1) ? pick(0, 700) : 0), tokens);
+        }
+    }
+    c.shuffle(static_cast<unsigned>(random()));
+    return c;
+}
+
+} // namespace
+
+bool check_attention(const AttentionFamily &family, unsigned seed, int rounds) {
+    std::mt19937 random(seed);
+    std::printf("seed %u\n", seed);
+    int failed = 0;
+    const int shapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},  {32, 8, 64},
+                             {16, 2, 256}, {4, 4, 128},  {14, 2, 64}, {20, 1, 128}};
+    for (int round = 0; round < rounds; ++round) {
+        AttentionCase c = random_case(random, shapes[round % 9]);
+        if (round % 4 == 3) c.shape.sharpness = 12; // later keys' scores exceed all before
+        for (const Sharing sharing : {Sharing::chosen, Sharing::together, Sharing::apart}) {
+            const double error = worst_error(family, c, sharing, random(), 200);
+            const bool ok = error < (c.shape.f16 ? 2e-3 : 1e-2);
+            failed += !ok;
+            if (ok && round >= 9) continue;
+            std::printf("%s round %d %s %d/%d d%d window %d, %zu nodes, %d tokens: error %.2e\n",
+                        ok ? "ok  " : "FAIL", round, kSharingNames[static_cast<int>(sharing)],
+                        c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.shape.window,
+                        c.nodes.size(), c.tokens(), error);
+        }
+    }
+    std::printf("%d passed, %d failed\n", 3 * rounds - failed, failed);
+    return failed == 0;
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,131 @@
+#include "attention_groups.h"
+
+#include <cstdio>
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr AttentionShape kUsual{32, 8, 128};
+
+std::string text(const char *format, auto... values) {
+    char line[128];
+    std::snprintf(line, sizeof line, format, values...);
+    return line;
+}
+AttentionCase decode(int requests, int keys, AttentionShape shape = kUsual) {
+    AttentionCase c;
+    c.name = text("decode %d x %d", requests, keys);
+    c.shape = shape;
+    for (int r = 0; r < requests; ++r) c.add(-1, keys, 1);
+    return c;
+}
+// chunks: prefill chunks of 512 beside the decodes, the first of each group's.
+AttentionCase grouped(int requests, int prefix, int own, int each, AttentionShape shape = kUsual,
+                      int chunks = 0) {
+    AttentionCase c;
+    c.name = text("%d: prefix %d own %d by %d", requests, prefix, own, each);
+    c.shape = shape;
+    int parent = -1;
+    for (int r = 0; r < requests; ++r) {
+        if (r % each == 0) {
+            parent = c.add(-1, prefix, 0);
+            if (chunks-- > 0) c.add(parent, 512, 512);
+        }
+        c.add(parent, own, 1);
+    }
+    for (; chunks > 0; --chunks) c.add(parent, 512, 512);
+    return c;
+}
+AttentionCase chunk(int tokens, int keys, int decodes, int decode_keys,
+                    AttentionShape shape = kUsual) {
+    AttentionCase c;
+    c.name = tokens == keys ? text("prefill %d", tokens) : text("chunk %d to %d", tokens, keys);
+    if (decodes > 0) c.name += text(" + %d x %d", decodes, decode_keys);
+    c.shape = shape;
+    c.add(-1, keys, tokens);
+    for (int r = 0; r < decodes; ++r) c.add(-1, decode_keys, 1);
+    return c;
+}
+
+void time_table(AttentionTimer *timer) {
+    timer->time("", chunk(2048, 2048, 0, 0));
+    timer->time("", chunk(8192, 8192, 0, 0), 791);
+    timer->time("", chunk(512, 4608, 0, 0));
+    timer->time("", decode(32, 4096), 131, 129);
+    timer->time("", decode(128, 2048), 259, 258);
+    timer->time("", decode(256, 1024), 276, 265);
+    timer->time("", grouped(256, 1024, 256, 8), 238, 140);
+    timer->time("", grouped(256, 1024, 256, 256), 235, 112);
+    timer->time("", grouped(256, 2048, 256, 8), 383, 176);
+    timer->time("", grouped(256, 2048, 1024, 8), 560, 361);
+    timer->time("", grouped(512, 2000, 256, 16), 759, 256);
+    timer->time("", grouped(256, 256, 256, 8), 120, 111);
+    timer->time("R", grouped(32, 2048, 128, 32, {52, 52, 128}), 311, 89);
+    timer->time("R", grouped(32, 4096, 128, 32, {52, 52, 128}), 586, 109);
+    timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);
+    timer->time("C0", chunk(1024, 12288, 80, 12288), 1288);
+    timer->time("C0", chunk(1024, 12288, 0, 0), 394);
+    timer->time("C0", decode(80, 12288), 917);
+    timer->time("T7'", chunk(512, 16384, 48, 16384), 1015);
+    timer->time("", chunk(2048, 2048, 384, 2048), 916);
+}
+
+} // namespace
+
+void time_group(const std::string &group, AttentionTimer *timer) {
+    const bool all = group == "all";
+    auto is = [&](const char *name) { return all || group == name; };
+    auto grid = [&](const char *id, int requests, int chunks) {
+        for (const int prefix : {256, 1024, 2048}) {
+            for (const int own : {256, 1024, 2048}) {
+                for (const int each : {8, 32, 256}) {
+                    if (each > requests) continue;
+                    timer->time(id, grouped(requests, prefix, own, each, kUsual, chunks));
+                }
+            }
+        }
+    };
+    if (is("table")) time_table(timer);
+    if (is("B8a")) grid("B8a", 32, 0);
+    if (is("B8b")) grid("B8b", 256, 0);
+    if (is("B8c")) grid("B8c", 256, 7);
+    if (is("C")) {
+        for (const AttentionShape shape : {AttentionShape{16, 4, 128}, kUsual}) {
+            timer->time("C0", chunk(1024, 12288, 80, 12288, shape));
+            timer->time("C1", chunk(12288, 12288, 220, 12288, shape));
+            timer->time("C2", chunk(16384, 16384, 250, 12288, shape));
+        }
+    }
+    if (is("T7")) timer->time("T7", chunk(512, 16384, 64, 16384));
+    if (is("R")) {
+        for (const int prefix : {512, 1024, 2048, 4096}) {
+            timer->time("R", grouped(32, prefix, 128, 32, {52, 52, 128}));
+        }
+    }
+    if (is("CH")) {
+        for (const int prefix : {256, 512, 1024, 2048, 4096, 8192}) {
+            timer->time("CH", grouped(32, prefix, 64, 32, {32, 32, 128}));
+        }
+    }
+    if (is("P")) { // causal alone: the engine has no other
+        for (int keys = 512; keys <= 32768; keys *= 2) {
+            timer->time("P", chunk(keys, keys, 0, 0, {64, 8, 128}));
+        }
+    }
+    if (is("D")) {
+        for (const int requests : {1, 8, 32, 128, 256}) {
+            for (int keys = 1024; keys <= 32768; keys *= 2)
+                timer->time("D", decode(requests, keys));
+        }
+    }
+    if (is("L")) {
+        timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);
+        for (const int prefix : {128, 256, 512}) {
+            for (const int requests : {2, 4, 8}) {
+                timer->time("L", grouped(requests, prefix, 128, requests));
+            }
+        }
+    }
+}
+
+} // namespace batchllm::cuda

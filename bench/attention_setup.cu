@@ -1,0 +1,144 @@
+#include "attention_setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace batchllm::cuda {
+namespace {
+
+__device__ uint32_t hash(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ull;
+    x ^= x >> 33;
+    return static_cast<uint32_t>(x);
+}
+
+// About normal: sum of 4 uniforms, variance 1.
+__device__ float noise(uint64_t index) {
+    float sum = 0;
+    for (int i = 0; i < 4; ++i) {
+        sum += static_cast<float>(hash(index * 4 + i) >> 8) / 16777216.f - 0.5f;
+    }
+    return sum * 1.7320508f;
+}
+
+template <typename T> __global__ void fill(T *data, int64_t count, uint64_t seed) {
+    for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < count;
+         i += int64_t(gridDim.x) * blockDim.x) {
+        data[i] = T(noise(seed + i));
+    }
+}
+
+void fill_with_noise(void *data, int64_t count, uint64_t seed, bool f16) {
+    if (f16) {
+        fill<<<1024, 256>>>(static_cast<__half *>(data), count, seed);
+    } else {
+        fill<<<1024, 256>>>(static_cast<__nv_bfloat16 *>(data), count, seed);
+    }
+    CHECK(cudaGetLastError());
+}
+
+// value, if the environment has the name.
+void read_setting(const char *name, double *value) {
+    if (const char *text = std::getenv(name)) *value = std::atof(text);
+}
+
+} // namespace
+
+DeviceArrays::~DeviceArrays() {
+    for (void *p : owned_) cudaFree(p);
+}
+
+void *DeviceArrays::allocate(int64_t bytes) {
+    void *p = nullptr;
+    CHECK(cudaMalloc(&p, std::max<int64_t>(16, bytes)));
+    owned_.push_back(p);
+    return p;
+}
+
+AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCase &source,
+                               int copies, uint64_t seed)
+    : family_(family), case_(source), copies_(copies) {
+    CHECK(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
+    const AttentionShape &s = case_.shape;
+    const int64_t kv_elements = case_.pool_elements() * copies;
+    auto *kv = device_.make<uint16_t>(kv_elements);
+    auto *q = device_.make<uint16_t>(q_elements());
+    fill_with_noise(kv, kv_elements, seed, s.f16);
+    fill_with_noise(q, q_elements(), seed + (1ull << 40), s.f16);
+    AttentionArguments &a = arguments_;
+    a.type = s.f16 ? AttentionType::f16 : AttentionType::bf16;
+    a.heads = s.heads;
+    a.kv_heads = s.kv_heads;
+    a.head_dim = s.head_dim;
+    a.scale = s.sharpness / std::sqrt(static_cast<float>(s.head_dim));
+    a.window = s.window;
+    a.q = q;
+    a.q_stride = a.out_stride = int64_t{s.heads} * s.head_dim;
+    a.out = device_.make<uint16_t>(q_elements());
+    a.kv = kv;
+    a.pages = device_.upload(case_.pages);
+    const int64_t counters = int64_t{case_.tokens()} * s.kv_heads;
+    a.arrivals = device_.make<int32_t>(counters);
+    a.queues = device_.make<int32_t>(4);
+    CHECK(cudaMemset(a.arrivals, 0, counters * sizeof(int32_t)));
+    CHECK(cudaMemset(a.queues, 0, 4 * sizeof(int32_t)));
+    CHECK(cudaMemset(a.out, 0xff, q_elements() * 2)); // NaN: what is not written is seen
+}
+
+void AttentionSetup::use(Sharing sharing) {
+    const AttentionShape &s = case_.shape;
+    WorklistOptions options;
+    options.heads = s.heads;
+    options.kv_heads = s.kv_heads;
+    options.head_dim = s.head_dim;
+    options.window = s.window;
+    options.sms = sms_;
+    family_.set_costs(&options);
+    options.share = sharing != Sharing::apart;
+    options.always_share = sharing == Sharing::together;
+    read_setting("WIDE_US", &options.wide_us);
+    read_setting("NARROW_US", &options.narrow_us);
+    read_setting("SHARE_US", &options.share_us);
+    read_setting("STREAM_US", &options.stream_us);
+    read_setting("BYTES_US", &options.bytes_us);
+    read_setting("ITEM_US", &options.item_us);
+    read_setting("MERGE_US", &options.merge_us);
+    read_setting("MATRIX_SPLIT", &options.matrix_split);
+    read_setting("STREAM_SPLIT", &options.stream_split);
+    build_worklist(case_.nodes, case_.tokens(), options, &worklist_);
+    AttentionArguments &a = arguments_;
+    a.items = device_.upload(worklist_.items);
+    a.matrix_items = worklist_.matrix_items;
+    a.stream_items = worklist_.stream_items;
+    a.matrix_ctas = worklist_.matrix_ctas;
+    if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
+    a.rows = device_.upload(worklist_.rows);
+    a.partials = device_.upload(worklist_.partials);
+    a.merged = device_.upload(worklist_.merged);
+    a.merged_count = static_cast<int32_t>(worklist_.merged.size());
+    a.partial_out = device_.make<float>(int64_t{worklist_.slots} * s.heads * s.head_dim);
+    a.partial_lse = device_.make<float>(int64_t{worklist_.slots} * s.heads);
+    CHECK(cudaDeviceSynchronize());
+}
+
+std::vector<float> to_floats(const std::vector<uint16_t> &elements, bool f16) {
+    std::vector<float> values(elements.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+        if (f16) {
+            values[i] = __half2float(__half(__half_raw{elements[i]}));
+        } else {
+            const uint32_t wide = uint32_t{elements[i]} << 16;
+            std::memcpy(&values[i], &wide, sizeof wide);
+        }
+    }
+    return values;
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,90 @@
+// An attention case -> everything on the device that its launch takes: pools and queries of noise, the
+// output, the page table, and a worklist.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "attention_case.h"
+#include "attention_family.h"
+
+// Ends the program where the CUDA call is an error.
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        const cudaError_t status_ = (call);                                                        \
+        if (status_ != cudaSuccess) {                                                              \
+            std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                     \
+                         cudaGetErrorString(status_));                                             \
+            std::exit(1);                                                                          \
+        }                                                                                          \
+    } while (0)
+
+namespace batchllm::cuda {
+
+// Device memory that goes with its owner.
+class DeviceArrays {
+  public:
+    DeviceArrays() = default;
+    DeviceArrays(const DeviceArrays &) = delete;
+    DeviceArrays &operator=(const DeviceArrays &) = delete;
+    ~DeviceArrays();
+    template <typename T> T *make(int64_t count) {
+        return static_cast<T *>(allocate(count * static_cast<int64_t>(sizeof(T))));
+    }
+    template <typename T> T *upload(const std::vector<T> &values) {
+        T *p = make<T>(static_cast<int64_t>(values.size()));
+        if (!values.empty()) {
+            CHECK(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+        }
+        return p;
+    }
+
+  private:
+    void *allocate(int64_t bytes);
+    std::vector<void *> owned_;
+};
+
+// Shared prefixes are read together where the worklist finds that faster, wherever there are any, never.
+enum class Sharing { chosen, together, apart };
+inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart"};
+
+class AttentionSetup {
+  public:
+    // copies: of the pool, one after the other. seed: of the noise.
+    AttentionSetup(const AttentionFamily &family, const AttentionCase &source, int copies,
+                   uint64_t seed);
+
+    // Builds the worklist. Its costs may be set from the environment (WIDE_US=1.9).
+    void use(Sharing sharing);
+    // Enqueues one launch on `sms` SMs.
+    void launch(const AttentionArguments &arguments, int sms, cudaStream_t stream) const {
+        CHECK(family_.launch(arguments, sms, stream));
+    }
+
+    const AttentionCase &source() const { return case_; }
+    const AttentionArguments &arguments() const { return arguments_; } // of the first copy
+    const Worklist &worklist() const { return worklist_; }
+    int copies() const { return copies_; }
+    int sms() const { return sms_; }
+    int64_t q_elements() const { // of the queries, and of the output
+        return int64_t{case_.tokens()} * case_.shape.heads * case_.shape.head_dim;
+    }
+
+  private:
+    const AttentionFamily &family_;
+    AttentionCase case_;
+    int copies_;
+    int sms_ = 0;
+    DeviceArrays device_;
+    AttentionArguments arguments_{};
+    Worklist worklist_;
+};
+
+// 2-byte elements as numbers.
+std::vector<float> to_floats(const std::vector<uint16_t> &elements, bool f16);
+
+} // namespace batchllm::cuda

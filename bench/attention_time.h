@@ -1,0 +1,33 @@
+// An attention case -> microseconds a launch, beside what it could be: a line of bench_attention's table.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "attention_case.h"
+#include "attention_family.h"
+
+namespace batchllm::cuda {
+
+class AttentionTimer {
+  public:
+    // only: of the cases, those whose name holds it.
+    AttentionTimer(const AttentionFamily &family, std::string only)
+        : family_(family), only_(std::move(only)) {}
+
+    void print_header() const;
+    // peer, cascade: microseconds of FlashAttention-3 unshared and of FlashInfer's cascade, 0: not known.
+    void time(const std::string &group, AttentionCase c, double peer = 0, double cascade = 0);
+    void print_summary() const;
+
+  private:
+    const AttentionFamily &family_;
+    std::string only_;
+    int cases_ = 0;
+    int slower_ = 0; // than with all prefixes read together, or none
+    double worst_ = 0;
+    std::string worst_name_;
+    int peers_ = 0, beaten_ = 0;
+};
+
+} // namespace batchllm::cuda

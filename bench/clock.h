@@ -1,0 +1,14 @@
+// Wall-clock time, as benches measure it.
+#pragma once
+
+#include <chrono>
+
+namespace batchllm {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+} // namespace batchllm

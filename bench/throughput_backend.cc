@@ -1,0 +1,95 @@
+#include <cstdio>
+#include <vector>
+
+#include "clock.h"
+#include "cuda_backend.h"
+#include "throughput_floor.h"
+#include "throughput_jobs.h"
+#include "throughput_lane.h"
+
+namespace batchllm {
+namespace {
+
+Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const NamedJob &job,
+                 const Arguments &arguments) {
+    const BackendInfo &info = backend->info();
+    const Job rows = make_rows(job, config.vocabulary);
+    const auto plan_start = Clock::now();
+    PlanOptions planning;
+    planning.levels = static_cast<int32_t>(arguments.levels);
+    if (!arguments.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
+    if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
+    ASSIGN_OR_RETURN(const Plan plan, make_plan(rows.rows, {}, planning, nullptr));
+    const double plan_seconds = seconds_since(plan_start);
+    ASSIGN_OR_RETURN(const Measured m, run_job(backend, config, plan, rows, job, arguments));
+
+    ASSIGN_OR_RETURN(const LinearRate linear,
+                     best_linear_rate(backend, m.sampled, m.tokens, !arguments.all));
+    const double linear_floor = static_cast<double>(m.tokens) / linear.tokens_a_second;
+    const double floor = linear_floor + m.attention.seconds();
+    const auto count = static_cast<double>(job.rows);
+    std::printf("%s%s, %s: %.1f rows/s (vLLM %.1f)  %.0f computed and %.0f generated tokens/s  "
+                "floor/measured %.3f\n",
+                job.name, arguments.switches.c_str(), info.compute_type.c_str(), count / m.seconds,
+                job.vllm, static_cast<double>(m.tokens) / m.seconds,
+                count * job.generated / m.seconds, floor / m.seconds);
+    std::printf("  %lld rows, %lld prompt tokens, %lld computed (saving %.3f), plan %.0f ms; %lld "
+                "steps (%lld full, %.0f tokens each), %lld preemptions, %lld KV pages\n",
+                static_cast<long long>(job.rows), static_cast<long long>(plan.logical_tokens()),
+                static_cast<long long>(plan.processed_tokens()), plan.saving_ratio(),
+                plan_seconds * 1e3, static_cast<long long>(m.steps), static_cast<long long>(m.full),
+                static_cast<double>(m.tokens) / static_cast<double>(m.steps),
+                static_cast<long long>(m.preemptions), static_cast<long long>(info.pages));
+    std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
+                "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f)\n",
+                m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
+                static_cast<long long>(linear.tokens), m.attention.seconds());
+    const cuda::Graphs &graphs = backend->forward().graphs();
+    std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
+                static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
+                static_cast<long long>(graphs.replayed()));
+    if (arguments.profile) {
+        auto &parts = backend->forward().profile().seconds;
+        double all = 0;
+        for (const double part : parts) all += part;
+        for (size_t i = 1; i < parts.size(); ++i) {
+            std::printf("  %-10s %7.3f s  %5.1f %%\n", cuda::kPartNames[i], parts[i],
+                        100 * parts[i] / all);
+        }
+        std::printf("  %-10s %7.3f s, of %.3f on the device\n", "all parts", all, m.backend);
+        parts.fill(0);
+    }
+    std::fflush(stdout);
+    return {};
+}
+
+} // namespace
+
+Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &config,
+                     const Arguments &arguments) {
+    BackendOptions options;
+    options.extra = arguments.extra;
+    options.extra.emplace_back("random_weights", "1");
+    options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
+    options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
+    const Model model = shape_of(config);
+    ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
+    if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
+    // Shapes' algorithms are looked for at their first use: not in a job's time.
+    const auto start = Clock::now();
+    RETURN_IF_ERROR(backend->forward().prepare(backend->stream()));
+    std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
+    size_t before = 0, after = 0, total = 0;
+    cudaMemGetInfo(&before, &total);
+    for (const NamedJob &job : jobs) {
+        for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
+            RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
+        }
+    }
+    cudaMemGetInfo(&after, &total);
+    std::printf("device memory taken meanwhile, graphs included: %.1f MiB\n",
+                (static_cast<double>(before) - static_cast<double>(after)) / (1 << 20));
+    return {};
+}
+
+} // namespace batchllm

@@ -1,0 +1,36 @@
+// The least time that a job could take: its tokens in the linear layers at the best rate measured in this
+// run, attention's flops at 600 TFLOP/s, and the keys and values that decoding must read (a prefix once
+// a step) at 4.5 TB/s.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cuda_backend.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+// What a batch's attention must do at least.
+struct AttentionFloor {
+    double flops = 0, bytes = 0;
+
+    void add(const TokenBatch &batch, const ModelConfig &c);
+    double seconds() const { return flops / 600e12 + bytes / 4.5e12; }
+
+  private:
+    std::vector<char> read_;
+};
+
+// The linear layers' rate, at the number of tokens a step where it is highest.
+struct LinearRate {
+    double tokens_a_second = 0;
+    int64_t tokens = 0;
+};
+
+// Of `all` tokens, `sampled` want logits. print: what each number of tokens takes.
+Result<LinearRate> best_linear_rate(cuda::CudaBackend *backend, int64_t sampled, int64_t all,
+                                    bool print);
+
+} // namespace batchllm

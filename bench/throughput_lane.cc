@@ -1,0 +1,97 @@
+#include "throughput_lane.h"
+
+#include <memory>
+#include <vector>
+
+#include "clock.h"
+#include "runtime/lane.h"
+
+namespace batchllm {
+namespace {
+
+// A backend that outlives the lane.
+class Borrowed final : public Backend {
+  public:
+    explicit Borrowed(Backend *backend) : backend_(backend) {}
+    const BackendInfo &info() const override { return backend_->info(); }
+    Status submit(const TokenBatch &batch) override { return backend_->submit(batch); }
+    Status collect(BatchOutput *output) override { return backend_->collect(output); }
+    bool ready() const override { return backend_->ready(); }
+    bool feeds(const SampleInput &input) const override { return backend_->feeds(input); }
+    double last_run_seconds() const override { return backend_->last_run_seconds(); }
+
+  private:
+    Backend *backend_;
+};
+
+} // namespace
+
+Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
+                         const Job &rows, const NamedJob &job, const Arguments &arguments) {
+    const BackendInfo &info = backend->info();
+    SchedulerOptions scheduling;
+    scheduling.max_requests = static_cast<int64_t>(arguments.cap);
+    scheduling.order = arguments.arrival ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
+    Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
+    SamplingParams params;
+    params.max_tokens = job.generated;
+    params.ignore_eos = true;
+    std::vector<Request> requests(rows.rows.size());
+    std::vector<Request *> held;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        requests[i].prompt = rows.rows[i];
+        requests[i].params = &params;
+        requests[i].max_tokens = job.generated;
+        held.push_back(&requests[i]);
+    }
+
+    Measured m;
+    m.host = -backend->host_seconds();
+    const auto start = Clock::now();
+    RETURN_IF_ERROR(lane.scheduler().add(plan, held));
+    while (true) {
+        auto lap = Clock::now();
+        while (lane.takes_another()) {
+            const TokenBatch &batch = lane.plan();
+            m.scheduler += seconds_since(lap);
+            if (batch.tokens.empty()) break;
+            RETURN_IF_ERROR(lane.submit(batch));
+            m.attention.add(batch, config);
+            lap = Clock::now();
+        }
+        if (lane.in_flight() == 0) break;
+        lap = Clock::now();
+        RETURN_IF_ERROR(lane.collect());
+        m.waited += seconds_since(lap);
+        lap = Clock::now();
+        const BatchRecord &record = lane.record();
+        for (size_t i = 0; i < record.sampled.size(); ++i) {
+            Request *request = record.sampled[i];
+            if (request == nullptr) continue;
+            const SampleOutput &sample = lane.output().samples[i];
+            if (!sample.finite) return error(BATCHLLM_ERROR_DEVICE, "logits are not finite");
+            request->output.push_back(sample.token);
+            request->done = static_cast<int32_t>(request->output.size()) == job.generated;
+        }
+        const StepCounts &counts = record.counts;
+        const int64_t tokens = counts.decode_tokens + counts.own_tokens + counts.prefix_tokens;
+        ++m.steps;
+        m.tokens += tokens;
+        m.full += 10 * tokens >= 9 * info.step_tokens;
+        m.preemptions += counts.preemptions;
+        m.sampled += static_cast<int64_t>(record.sampled.size());
+        m.backend += lane.batch_seconds();
+        lane.finish();
+        m.scheduler += seconds_since(lap);
+    }
+    m.seconds = seconds_since(start);
+    m.host += backend->host_seconds();
+    for (const Request &request : requests) {
+        for (const int32_t token : request.output) {
+            m.hash = (m.hash ^ static_cast<uint64_t>(token)) * 0x100000001b3u;
+        }
+    }
+    return m;
+}
+
+} // namespace batchllm

@@ -1,0 +1,24 @@
+// A planned job through one lane on one backend: what it took, and where the time went.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_backend.h"
+#include "model/model.h"
+#include "throughput_arguments.h"
+#include "throughput_floor.h"
+#include "throughput_models.h"
+
+namespace batchllm {
+
+struct Measured {
+    int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
+    double seconds = 0, backend = 0, scheduler = 0, host = 0, waited = 0;
+    uint64_t hash = 0; // of all tokens, in the order of the rows
+    AttentionFloor attention;
+};
+
+Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
+                         const Job &rows, const NamedJob &job, const Arguments &arguments);
+
+} // namespace batchllm
