@@ -16,6 +16,7 @@ struct AttentionShape {
     int heads, kv_heads, head_dim;
     int window = 0; // positions; 0: all
     bool f16 = false;
+    float sharpness = 1; // of the scores: times the usual scale
 };
 
 struct AttentionCase {

@@ -140,7 +140,8 @@ bool check_attention(const AttentionFamily &family, unsigned seed, int rounds) {
     const int shapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},  {32, 8, 64},
                              {16, 2, 256}, {4, 4, 128},  {14, 2, 64}, {20, 1, 128}};
     for (int round = 0; round < rounds; ++round) {
-        const AttentionCase c = random_case(random, shapes[round % 9]);
+        AttentionCase c = random_case(random, shapes[round % 9]);
+        if (round % 4 == 3) c.shape.sharpness = 12; // later keys' scores exceed all before
         for (const Sharing sharing : {Sharing::chosen, Sharing::together, Sharing::apart}) {
             const double error = worst_error(family, c, sharing, random(), 200);
             const bool ok = error < (c.shape.f16 ? 2e-3 : 1e-2);

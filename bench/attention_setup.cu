@@ -78,7 +78,7 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
     a.heads = s.heads;
     a.kv_heads = s.kv_heads;
     a.head_dim = s.head_dim;
-    a.scale = 1.f / std::sqrt(static_cast<float>(s.head_dim));
+    a.scale = s.sharpness / std::sqrt(static_cast<float>(s.head_dim));
     a.window = s.window;
     a.q = q;
     a.q_stride = a.out_stride = int64_t{s.heads} * s.head_dim;

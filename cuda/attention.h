@@ -63,7 +63,7 @@ struct AttentionArguments {
     float scale;                       // of the scores, commonly head_dim^-0.5
     int32_t window;                    // positions seen, its own included; 0: all
     const void *q;                     // [tokens, q_stride] 2-byte; head h at h * head_dim
-    int64_t q_stride;                  // elements
+    int64_t q_stride;                  // elements; rows of q and out lie at multiples of 16 bytes
     void *out;                         // [tokens, out_stride]
     int64_t out_stride;
     const void *kv;             // the layer's pages

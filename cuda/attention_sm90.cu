@@ -1,7 +1,9 @@
 // Fused attention for Hopper: O = softmax(scale Q K^T) V over paged keys and values. The kernel and
 // its launcher; attention_sm90.cuh says how it is put together.
 #include "attention_sm90_feed.cuh"
+#include "attention_sm90_narrow.cuh"
 #include "attention_sm90_stream.cuh"
+#include "attention_sm90_wide.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -56,17 +58,21 @@ template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1
             barrier_wait(shared_address(&rest->job_full[ring.slot]), ring.phase);
             const Job &job = rest->jobs[ring.slot];
             if (__shfl_sync(~0u, job.number, 0) < 0) break;
-            const Form form = static_cast<Form>(__shfl_sync(~0u, int(form_of(a, job)), 0));
+            const Form form =
+                static_cast<Form>(__shfl_sync(~0u, int(form_of(a, job, self.ratio.ratio)), 0));
+            auto next = ring;
+            next.advance();
             if (form == Form::stream) {
                 stream_job<HeadDim, T>(a, job, shared, slots, rest, self, thread);
             } else if (form == Form::narrow) {
                 narrow_job<HeadDim, T>(a, job, shared, slots, rest, self, thread);
             } else {
-                wide_job<HeadDim, T>(a, job, shared, slots, rest, self, thread);
+                wide_job<HeadDim, T>(a, job, shared, slots, rest, self, next, thread);
             }
+            self.after_wide = form == Form::wide;
             __syncwarp();
             if (thread % 32 == 0) barrier_arrive(shared_address(&rest->job_done[ring.slot]));
-            ring.advance();
+            ring = next;
         }
         merge_partials<HeadDim, T, false>(a, rest, thread % 32);
     }

@@ -49,7 +49,7 @@ template <int HeadDim> struct Shape {
     static constexpr int kStreamQueryStride = HeadDim * 2 + 16; // bytes; no bank conflicts
     static constexpr int kStreamQueryBytes = kStreamRows * kStreamQueryStride;
     // Dynamic shared memory, from a 1024-byte boundary: the region (a matrix job's queries; where a
-    // narrow or stream job is merged), the slots, stream queries, the rest.
+    // narrow or stream job is merged, and a wide job's rows of O are put together), the slots, stream queries, the rest.
     static constexpr int kRegionBytes = kMatrixRows * HeadDim * 2;
     static constexpr int kStreamQueries = kRegionBytes + kSlots * kSlotBytes;
     static constexpr int kRest = kStreamQueries + kQueries * kStreamQueryBytes;
@@ -102,9 +102,12 @@ struct Ratio {
 
 enum class Form { wide, narrow, stream };
 
-__device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job) {
+__device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job, int ratio) {
     if (job.number >= a.matrix_items * a.kv_heads) return Form::stream;
-    return job.item.row_count * (a.heads / a.kv_heads) > kNarrowRows ? Form::wide : Form::narrow;
+    return job.item.row_count * ratio > kNarrowRows ? Form::wide : Form::narrow;
+}
+__device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job) {
+    return form_of(a, job, a.heads / a.kv_heads);
 }
 
 } // namespace batchllm::cuda

@@ -34,6 +34,19 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
                  "r"(parity)
                  : "memory");
 }
+// Whether that phase is over, without waiting for it.
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t over;
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over;\n"
+                 "}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
 // Barrier `id` among `threads` threads of the CTA (bar.sync); id 0 is __syncthreads'.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -56,7 +69,7 @@ __device__ __forceinline__ bool elect_one() {
     return chosen != 0;
 }
 
-// ---- Bulk copy, global to shared ----------------------------------------------------------------
+// ---- Bulk copy, global to shared; stores of matrices --------------------------------------------
 
 // Both addresses and the size are multiples of 16 bytes; completes on the barrier.
 __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
@@ -85,9 +98,21 @@ __device__ __forceinline__ uint64_t evict_normal() {
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
+// The 128 bytes around it are fetched to L2.
+__device__ __forceinline__ void prefetch(const void *address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 // Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Four 8 x 8 matrices of 2-byte elements, in mma's accumulator layout; lane l has the address of row
+// l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
 // ---- wgmma --------------------------------------------------------------------------------------
