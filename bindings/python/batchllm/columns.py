@@ -9,6 +9,7 @@ array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__a
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -63,6 +64,8 @@ def columns(rows: Rows) -> Iterator[Column]:
     if isinstance(rows, (Texts, Tokens, Chats)):
         if getattr(rows.offsets, "ndim", 1) != 1 or len(rows.offsets) == 0:
             raise ValueError("offsets have one dimension and, for n rows, n + 1 items")
+        for name in rows.__dataclass_fields__:
+            _check_mask(name, getattr(rows, name))
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
@@ -194,6 +197,14 @@ def _is_null(row: Any) -> bool:
     return row is None or type(row).__name__ in ("NAType", "NaTType") or (isinstance(row, float) and row != row)
 
 
+def _check_mask(name: str, buffer: Any) -> None:
+    """A NumPy array with a mask hands out its buffer as if it had none."""
+    ma = sys.modules.get("numpy.ma")  # where nobody has imported it, there is no such array
+    if ma is not None and ma.is_masked(buffer):
+        where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
+        raise ValueError(f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items")
+
+
 def _arrow(parts: tuple[str, memoryview, memoryview]) -> Column:
     kind, data, offsets = parts
     return Texts(data, offsets) if kind == "text" else Tokens(data, offsets)
@@ -225,6 +236,7 @@ def _numpy(rows: Any) -> Column:
     if rows.size == 0:
         return Tokens(array("i"), offsets_of([0] * rows.shape[0]))
     if rows.ndim == 2 and rows.dtype.kind in "iu":
+        _check_mask("rows", rows)
         # One dimension of the same memory; of a copy, where its rows do not lie one after the other.
         return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":
