@@ -66,9 +66,11 @@ public final class PartitioningTest {
             check(saving(parts) > saving(List.of(rows)) - 0.02,
                     "saving with " + partitions + " partitions: " + saving(parts) + " of "
                             + saving(List.of(rows)));
+            // A cut may move by a quarter at either end, and of 64 shares each is known by 100 sampled rows: three
+            // standard deviations are 0.3.
             double share = work(List.of(rows)) / partitions;
             for (List<Row> part : parts) {
-                check(work(List.of(part)) < 1.6 * share,
+                check(work(List.of(part)) < 1.8 * share,
                         "a partition has " + work(List.of(part)) / share + " shares");
             }
         }
