@@ -169,8 +169,11 @@ def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
 
 def from_conversations(rows: Sequence[Any]) -> Chats:
     """A list of lists of messages, or of dicts with "messages" and more."""
-    if isinstance(rows[0], dict) and "messages" not in rows[0]:
-        raise TypeError("rows is one conversation: put it into a list")
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and "messages" not in row:
+            if "role" in row:
+                raise TypeError("rows is one conversation: put it into a list")
+            raise TypeError(f"row {i} is a dict without 'messages', and no conversation")
     encoded = [json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") for row in rows]
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
 

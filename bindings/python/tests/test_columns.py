@@ -46,7 +46,9 @@ class Plain(unittest.TestCase):
         for rows, text in (
             ("text", "one str"), (["a", None], "row 1 is null"), ([None], "row 0 is null"), ([[1], "a"], "row 1"),
             (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
-            ([float("nan")], "row 0 is null"),
+            ([float("nan")], "row 0 is null"), ([{"prompt": "a"}], "row 0 is a dict without 'messages'"),
+            ([{"role": "user", "content": "a"}], "one conversation"),
+            ([{"messages": []}, {"prompt": "a"}], "row 1 is a dict without 'messages'"),
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)

@@ -112,6 +112,19 @@ class Generate(unittest.TestCase):
             self.assertEqual(len(engine.generate(rows(3))), 3)
             self.assertEqual(len(engine.poll()), 0)
 
+    def test_a_parameter_of_another_type_or_size_is_named(self):
+        with sim() as engine:
+            for wrong, text in (
+                ({"max_tokens": 3.0}, "max_tokens: .*float"), ({"max_tokens": 2**63}, "max_tokens: "), ({"seed": -1}, "seed: "),
+                ({"temperature": "hot"}, "temperature: .*str"), ({"stop": "x"}, "stop: a list"), ({"stop": [5]}, "stop: "),
+                ({"stop_tokens": 5}, "stop_tokens: "), ({"stop_tokens": ["x"]}, "stop_tokens: "),
+                ({"logit_bias": {"x": 1}}, "logit_bias: "), ({"logit_bias": [5]}, "logit_bias: "),
+            ):
+                for params in (SamplingParams(**wrong), [SamplingParams(), SamplingParams(**wrong)]):
+                    with self.subTest(wrong=wrong), self.assertRaisesRegex((TypeError, OverflowError), f"^{text}"):
+                        engine.generate(rows(2), params)
+            self.assertEqual(engine.stats().rows, 0)
+
     def test_a_stream_that_is_left_takes_its_rows_with_it(self):
         with sim() as engine:
             for _ in engine.stream(rows(50), SamplingParams(max_tokens=500, ignore_eos=True), interval=0):

@@ -30,6 +30,7 @@ class Plans(unittest.TestCase):
             groups[3]
         # The columns outlive plan and groups.
         members = groups.rows
+        self.assertEqual(repr(plan), "Plan(11 rows, 10 of them in 2 groups)")
         del plan, groups
         self.assertEqual(sorted(members), list(range(11)))
 
