@@ -26,3 +26,10 @@
 %include "text.i"
 %include "column.i"
 %include "log.i"
+
+/* Of which version this layer is: classes and layer are made together and must not be mixed. */
+%inline %{
+static uint32_t batchllm_java_version(void) {
+    return BATCHLLM_VERSION_MAJOR << 16 | BATCHLLM_VERSION_MINOR << 8 | BATCHLLM_VERSION_PATCH;
+}
+%}

@@ -25,6 +25,7 @@ class Descriptor {
     int fd_;
 };
 
+// The Python package reads number and path back from this form: bindings/python/batchllm/errors.py.
 Status io_error(const std::string &path, const char *what) {
     const int code = errno;
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));

@@ -99,6 +99,20 @@ final class ColumnsTest {
         }
     }
 
+    public static void a_null_among_rows_is_refused_by_its_row() {
+        List<String> texts = Arrays.asList("a", "b", null, "d", null);
+        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofText(texts));
+        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofChat(texts));
+        Check.throwing(IllegalArgumentException.class, "row 1 is null", () -> Rows.ofText("a", null));
+        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> TextColumn.of(texts.iterator()));
+        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofScores(texts, List.of("x")));
+        Check.throwing(IllegalArgumentException.class, "continuation 2 is null", () -> Rows.ofScores(List.of("x"), texts));
+        Check.throwing(IllegalArgumentException.class, "row 1 is null",
+                () -> TokenColumn.of(Arrays.asList(new int[] {1}, null)));
+        Check.throwing(IllegalArgumentException.class, "row 1: its sampling parameters are null",
+                () -> Rows.ofText("a", "b").withParams(Arrays.asList(Jobs.tokens(1), null)));
+    }
+
     public static void offsets_that_do_not_fit_are_refused_and_add_nothing() {
         try (Engine engine = Jobs.simEngine()) {
             long[][] wrong = {{0, 2, 10}, {0, 5, 2}, {-1, 2}, {3, Long.MAX_VALUE}, {Long.MIN_VALUE, 2}};

@@ -2,10 +2,12 @@ import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.jar.JarFile;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import java.util.zip.ZipEntry;
@@ -159,18 +161,53 @@ final class LoaderTest {
         });
     }
 
+    /** Those of the JAR, unpacked by hand; what they need the system has. */
+    private static void takeLibraries(Path libraries) throws IOException {
+        try (ZipFile jar = new ZipFile(JAR.toFile())) {
+            for (ZipEntry entry : (Iterable<ZipEntry>) jar.stream().map(e -> (ZipEntry) e)::iterator) {
+                if (!entry.getName().matches(".*/libbatchllm(_java)?\\.so")) continue;
+                Files.copy(jar.getInputStream(entry), libraries.resolve(Path.of(entry.getName()).getFileName()));
+            }
+        }
+    }
+
+    private static String withOther(String other, String place) throws Exception {
+        String[] output = new String[1];
+        inFolder(folder -> {
+            takeLibraries(folder);
+            Files.copy(Path.of(System.getProperty("test.others"), "lib" + other + ".so"), folder.resolve(place),
+                    StandardCopyOption.REPLACE_EXISTING);
+            output[0] = end(start(JAR, folder, "-Dbatchllm.library.path=" + folder)).replace(folder.toString(), "DIR");
+        });
+        return output[0];
+    }
+
+    public static void libraries_of_a_version_that_does_not_fit_are_refused_with_both_versions() throws Exception {
+        String version;
+        try (JarFile jar = new JarFile(JAR.toFile())) {
+            version = jar.getManifest().getMainAttributes().getValue("Implementation-Version");
+        }
+        for (String[] other : new String[][] {
+            {"older_library", "libbatchllm.so is of version 0.0.9, and this JAR of " + version},
+            {"other_abi_library", "libbatchllm.so is of version 1.1.0, and this JAR of " + version},
+            {"later_layer", "libbatchllm_java.so is of version 0.255.0, and this JAR of " + version},
+            {"mute_layer", "libbatchllm_java.so does not tell its version, and this JAR's is " + version},
+        }) {
+            String output = withOther(other[0], other[0].endsWith("layer") ? "libbatchllm_java.so" : "libbatchllm.so");
+            Check.that(output.startsWith("1 ") && output.contains("UnsatisfiedLinkError"), output);
+            Check.that(output.contains("-Dbatchllm.library.path=DIR: " + other[1]), output);
+        }
+        // A later library has all that this JAR asks of it. (The one here has a version, and nothing more.)
+        String output = withOther("later_library", "libbatchllm.so");
+        Check.that(output.contains("version 0.255.0"), output);
+    }
+
     public static void the_library_path_goes_before_the_jar() throws Exception {
         inFolder(folder -> {
             Path libraries = Files.createDirectory(folder.resolve("libraries"));
             String output = end(start(JAR, folder, "-Dbatchllm.library.path=" + libraries));
             Check.that(output.startsWith("1 ") && output.contains("there is no " + libraries), output);
-            // Those of the JAR, unpacked by hand; what they need the system has.
-            try (ZipFile jar = new ZipFile(JAR.toFile())) {
-                for (ZipEntry entry : (Iterable<ZipEntry>) jar.stream().map(e -> (ZipEntry) e)::iterator) {
-                    if (!entry.getName().matches(".*/libbatchllm(_java)?\\.so")) continue;
-                    Files.copy(jar.getInputStream(entry), libraries.resolve(Path.of(entry.getName()).getFileName()));
-                }
-            }
+            takeLibraries(libraries);
             output = end(start(JAR, folder, "-Dbatchllm.library.path=" + libraries, "-Dbatchllm.unpack.dir=/proc/none"));
             Check.that(output.startsWith("0 version 0."), output);
         });

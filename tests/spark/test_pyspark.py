@@ -48,6 +48,8 @@ def test_token_rows_draw_by_seed_and_key():
     once = tokens(seed=5, partitions=1)
     assert len(once) == 200 and once == tokens(seed=5, partitions=4, window_rows=10, devices=None)
     assert once != tokens(seed=6)
+    ordered = spark.transform(rows.orderBy("prompt", ascending=False), **sim, seed=5, ordered=True, partitions=3).collect()
+    assert [(row.id, row.tokens) for row in ordered] == sorted(once.items())
     stopped = tokens(seed=5, stop_tokens=(once[0][0],))
     assert len(stopped[0]) == 1
 

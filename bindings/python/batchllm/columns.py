@@ -9,6 +9,7 @@ array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__a
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -63,6 +64,8 @@ def columns(rows: Rows) -> Iterator[Column]:
     if isinstance(rows, (Texts, Tokens, Chats)):
         if getattr(rows.offsets, "ndim", 1) != 1 or len(rows.offsets) == 0:
             raise ValueError("offsets have one dimension and, for n rows, n + 1 items")
+        for name in rows.__dataclass_fields__:
+            _check_mask(name, getattr(rows, name))
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
@@ -166,8 +169,11 @@ def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
 
 def from_conversations(rows: Sequence[Any]) -> Chats:
     """A list of lists of messages, or of dicts with "messages" and more."""
-    if isinstance(rows[0], dict) and "messages" not in rows[0]:
-        raise TypeError("rows is one conversation: put it into a list")
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and "messages" not in row:
+            if "role" in row:
+                raise TypeError("rows is one conversation: put it into a list")
+            raise TypeError(f"row {i} is a dict without 'messages', and no conversation")
     encoded = [json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") for row in rows]
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
 
@@ -192,6 +198,14 @@ def from_list(rows: Sequence[Any]) -> Column:
 
 def _is_null(row: Any) -> bool:
     return row is None or type(row).__name__ in ("NAType", "NaTType") or (isinstance(row, float) and row != row)
+
+
+def _check_mask(name: str, buffer: Any) -> None:
+    """A NumPy array with a mask hands out its buffer as if it had none."""
+    ma = sys.modules.get("numpy.ma")  # where nobody has imported it, there is no such array
+    if ma is not None and ma.is_masked(buffer):
+        where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
+        raise ValueError(f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items")
 
 
 def _arrow(parts: tuple[str, memoryview, memoryview]) -> Column:
@@ -225,6 +239,7 @@ def _numpy(rows: Any) -> Column:
     if rows.size == 0:
         return Tokens(array("i"), offsets_of([0] * rows.shape[0]))
     if rows.ndim == 2 and rows.dtype.kind in "iu":
+        _check_mask("rows", rows)
         # One dimension of the same memory; of a copy, where its rows do not lie one after the other.
         return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":

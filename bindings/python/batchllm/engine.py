@@ -280,8 +280,10 @@ class Engine:
         """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
 
         interval: seconds of work between two looks at what has finished; 0: one step.
-        Leaving the loop early cancels the rows that have not finished.
+        Leaving the loop early cancels the rows that have not finished; so does `on_error="raise"` at the first row
+        that fails, whose `RowError` has the results that came with it.
         """
+        _check_on_error(on_error)
         batches = self.stream_batches(
             rows, params, progress=progress, plan=plan, interval=interval, first_row=first_row
         )
@@ -318,24 +320,41 @@ class Engine:
         rows: Rows,
         params: Params = None,
         *,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
+        first_row: Optional[int] = None,
     ) -> AsyncIterator[Result]:
         """`stream` for asyncio: whatever waits for the engine does so in a thread of the loop's executor, so that the
-        loop goes on, also beside other calls."""
+        loop goes on, also beside other calls. A progress function is called in the loop's own thread, between two
+        slices of work."""
+        _check_on_error(on_error)
         loop = asyncio.get_running_loop()
-        call = _Active(self)
+        call = _Active(self, first_row)
         left: Optional[type[BaseException]] = GeneratorExit
         try:
             job = await loop.run_in_executor(None, call.__enter__)
             await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
-            complete = False
-            while not complete:
-                found, complete = await loop.run_in_executor(None, self._turn, job, interval)
-                for results in found:
-                    for result in results:
-                        yield result
+            report = reporter(progress, job.rows)
+            try:
+                complete = False
+                while not complete:
+                    if progress:
+                        now = await loop.run_in_executor(None, self._work, job, interval)
+                        if now is not None and report.wanted():
+                            report.update(now)
+                        found, complete = await loop.run_in_executor(None, self._arrived, job)
+                    else:  # at once: each way to a thread and back takes time
+                        found, complete = await loop.run_in_executor(None, self._turn, job, interval)
+                    for results in found:
+                        for result in _checked(results, on_error):
+                            yield result
+            finally:
+                report.close()
             left = None
+        except RowError:  # `left` stays: who is told of a failed row has left the loop, as in `stream`
+            raise
         except BaseException as error:
             left = type(error)
             raise
@@ -606,12 +625,21 @@ class Engine:
             self._enter()
             return self._mail[job].done >= job.rows
 
-    def _turn(self, job: _Job, interval: float) -> tuple[list[Results], bool]:
-        """Some work for a job, unless it is complete; -> its results since the last turn, whether those are the last."""
-        if not self._complete(job):
-            self._advance_and_collect(reporter(False, 0), interval)
+    def _work(self, job: _Job, interval: float) -> Optional[Progress]:
+        """Some work for a job, -> where the engine stands then; None for a job that is complete."""
+        if self._complete(job):
+            return None
+        self._advance_and_collect(reporter(False, 0), interval)
+        return self._snapshot()
+
+    def _arrived(self, job: _Job) -> tuple[list[Results], bool]:
+        """A job's results that nobody has had yet, and whether those are the last."""
         complete = self._complete(job)
         return list(self._each(job)), complete
+
+    def _turn(self, job: _Job, interval: float) -> tuple[list[Results], bool]:
+        self._work(job, interval)
+        return self._arrived(job)
 
     def _results(self, job: _Job) -> Results:
         """All of a job's results as one, in the order of its rows."""

@@ -6,6 +6,9 @@ method was told `on_error="raise"`.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Type
 
@@ -35,10 +38,28 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class FileError(Error, OSError):
-    """A file could not be read or written."""
+    """A file could not be read or written. `errno`, `strerror` and `filename` are those of the system call that failed,
+    and None where none did (a directory in place of a file)."""
+
+    errno: int | None
+    strerror: str | None
+    filename: str | None
 
     def __init__(self, message: str, status: int = 0) -> None:
         Error.__init__(self, message, status)
+        self.errno, self.strerror, self.filename = _system_error(message)
+
+    def __str__(self) -> str:
+        # Not OSError's, which puts the three in place of the library's text.
+        return str(self.args[0])
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """There is no such file, or no such folder to write it to."""
+
+
+class DeniedFileError(FileError, PermissionError):
+    """The file may not be read or written."""
 
 
 class StoppedError(Error):
@@ -122,9 +143,35 @@ _KINDS: dict[int, Type[Error]] = {
 }
 
 
+_FILE_KINDS: dict[int | None, Type[FileError]] = {
+    errno.ENOENT: MissingFileError,
+    errno.EACCES: DeniedFileError,
+    errno.EPERM: DeniedFileError,
+}
+
+
 def error_for(status: int, message: str) -> Error:
     """The exception for a status number."""
-    return _KINDS.get(status, Error)(message, status)
+    kind = _KINDS.get(status, Error)
+    if kind is FileError:
+        kind = _FILE_KINDS.get(_system_error(message)[0], FileError)
+    return kind(message, status)
+
+
+def _system_error(message: str) -> tuple[int | None, str | None, str | None]:
+    """errno, strerror and path of a text "path: cannot open: No such file or directory".
+
+    The library hands over no number. Where a system call failed, its text has this form, and the reason is strerror's of
+    this process. Any other text has no number.
+    """
+    found = re.fullmatch(r"(.+): cannot [a-z ]+: (.+)", message, re.DOTALL)
+    if found is None:
+        return None, None, None
+    path, reason = found.groups()
+    number = next((number for number in errno.errorcode if os.strerror(number) == reason), None)
+    if number is None:
+        return None, None, None
+    return number, reason, None if "\ufffd" in path else path  # a name that is not UTF-8 is not in the text
 
 
 @lru_cache(maxsize=None)

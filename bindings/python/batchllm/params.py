@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from array import array
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Iterable, Mapping, Optional, Sequence, Union
+from typing import Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
 
@@ -78,32 +79,48 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
     default = SamplingParams()
     for name in _INTEGERS:
         get = operator.attrgetter(name)
-        if any(get(one) != getattr(default, name) for one in params):
-            if name == "seed":
-                values = array("q", array("Q", map(get, params)).tobytes())
-            else:
-                values = array("q", map(get, params))
-            native.batchllm_params_set_integers(column, name, values)
+        with _named(name):
+            if any(get(one) != getattr(default, name) for one in params):
+                if name == "seed":
+                    values = array("q", array("Q", map(get, params)).tobytes())
+                else:
+                    values = array("q", map(get, params))
+                native.batchllm_params_set_integers(column, name, values)
     for name in _NUMBERS:
         get = operator.attrgetter(name)
-        if any(get(one) != getattr(default, name) for one in params):
-            native.batchllm_params_set_numbers(column, name, array("d", map(get, params)))
-    if any(len(one.stop_tokens) for one in params):
-        tokens = array("i", chain.from_iterable(one.stop_tokens for one in params))
-        native.batchllm_params_set_stop_tokens(column, tokens, _offsets(len(one.stop_tokens) for one in params))
-    if any(len(one.stop) for one in params):
-        _set_stop_strings(column, params)
-    if any(one.logit_bias for one in params):
-        tokens = array("i", chain.from_iterable(one.logit_bias.keys() for one in params))
-        biases = array("f", chain.from_iterable(one.logit_bias.values() for one in params))
-        native.batchllm_params_set_biases(column, tokens, biases, _offsets(len(one.logit_bias) for one in params))
+        with _named(name):
+            if any(get(one) != getattr(default, name) for one in params):
+                native.batchllm_params_set_numbers(column, name, array("d", map(get, params)))
+    with _named("stop_tokens"):
+        if any(len(one.stop_tokens) for one in params):
+            tokens = array("i", chain.from_iterable(one.stop_tokens for one in params))
+            native.batchllm_params_set_stop_tokens(column, tokens, _offsets(len(one.stop_tokens) for one in params))
+    with _named("stop"):
+        if any(len(one.stop) for one in params):
+            _set_stop_strings(column, params)
+    with _named("logit_bias"):
+        if any(one.logit_bias for one in params):
+            tokens = array("i", chain.from_iterable(one.logit_bias.keys() for one in params))
+            biases = array("f", chain.from_iterable(one.logit_bias.values() for one in params))
+            native.batchllm_params_set_biases(column, tokens, biases, _offsets(len(one.logit_bias) for one in params))
     return column
+
+
+@contextmanager
+def _named(field: str) -> Iterator[None]:
+    """Puts the field's name before what is wrong with its type or size."""
+    try:
+        yield
+    except OverflowError as fault:
+        raise OverflowError(f"{field}: {fault}") from None
+    except (TypeError, AttributeError) as fault:  # such as a list where a mapping is expected
+        raise TypeError(f"{field}: {fault}") from None
 
 
 def _set_stop_strings(column: native.batchllm_params_column, params: Sequence[SamplingParams]) -> None:
     for one in params:
         if isinstance(one.stop, str):
-            raise TypeError("stop is a list of strings, not a string")
+            raise TypeError("a list of strings is expected, not a string")
     texts = [text.encode() + b"\0" for text in chain.from_iterable(one.stop for one in params)]
     if any(text.find(b"\0") != len(text) - 1 for text in texts):
         raise ValueError("a stop string holds a zero byte")

@@ -151,4 +151,10 @@ class Plan:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        if self._native is None:
+            return "Plan(closed)"
+        stats = self.stats()
+        return f"Plan({stats.rows} rows, {stats.grouped_rows} of them in {stats.groups} groups)"
+
     __reduce_ex__ = refuse_pickle

@@ -31,7 +31,7 @@ _OPTIONS = frozenset({
     "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
     "stop_strings",
-    "partitions", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
+    "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
 })  # fmt: skip
 _FRACTIONS = frozenset({
     "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
@@ -86,7 +86,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
     """The rows with their own columns, their key, and: text, tokens, finish_reason, error (null when there was none),
     prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, scores.
 
-    Rows come in no order: order them by their key, once they are written or persisted (docs/spark.md says why).
+    Rows come in no order, or, with ordered=True, in that of their keys. Sort by anything else what is written or
+    persisted: docs/spark.md says why.
 
     Args:
         rows: with a column of prompts: text, lists of token ids, or JSON of chat messages (messages_column).

@@ -46,7 +46,9 @@ class Plain(unittest.TestCase):
         for rows, text in (
             ("text", "one str"), (["a", None], "row 1 is null"), ([None], "row 0 is null"), ([[1], "a"], "row 1"),
             (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
-            ([float("nan")], "row 0 is null"),
+            ([float("nan")], "row 0 is null"), ([{"prompt": "a"}], "row 0 is a dict without 'messages'"),
+            ([{"role": "user", "content": "a"}], "one conversation"),
+            ([{"messages": []}, {"prompt": "a"}], "row 1 is a dict without 'messages'"),
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
@@ -95,6 +97,36 @@ class Plain(unittest.TestCase):
 
 @unittest.skipIf(numpy is None, "needs numpy, pandas and pyarrow")
 class Libraries(unittest.TestCase):
+    def test_masked_items_are_refused_by_name(self):
+        def masked(values, *places, type=numpy.int32):
+            array = numpy.ma.array(values, type)
+            for place in places:
+                array[place] = numpy.ma.masked
+            return array
+
+        tokens, offsets = numpy.array([1, 2, 3, 4], numpy.int32), numpy.array([0, 2, 4])
+        text = numpy.frombuffer(b"abcd", numpy.uint8)
+        for rows, message in (
+            (Tokens(masked([1, 2, 3, 4], 2, 3), offsets), "tokens: item 2 is masked"),
+            (Tokens(tokens, masked([0, 2, 4], 1, type=numpy.int64)), "offsets: item 1 is masked"),
+            (Texts(masked(text, 0, type=numpy.uint8), offsets), "data: item 0 is masked"),
+            (Texts(text, masked(offsets, 2, type=numpy.int64)), "offsets: item 2 is masked"),
+            (masked([[1, 2], [3, 4]], (1, 0)), r"rows: item \(1, 0\) is masked"),
+            (masked(["a", "b"], 1, type=object), "row 1 is null"),
+        ):
+            with sim() as engine:
+                with self.assertRaisesRegex(ValueError, message):
+                    engine.generate(rows)
+                self.assertEqual(engine.stats().rows, 0)
+        with self.assertRaisesRegex(ValueError, "tokens: item 0"):
+            batchllm.Plan.build(Tokens(masked([1, 2, 3, 4], 0), offsets))
+        with self.assertRaisesRegex(ValueError, "data: item 3"):
+            batchllm.Tokenizer(MODEL).encode(Texts(masked(text, 3, type=numpy.uint8), offsets))
+        # A mask that hides nothing hides nothing.
+        self.assertEqual(as_lists(Tokens(masked([1, 2, 3, 4]), offsets)), [[1, 2], [3, 4]])
+        self.assertEqual(as_lists(numpy.ma.array([[1, 2], [3, 4]], numpy.int32, mask=False)), [[1, 2], [3, 4]])
+        self.assertEqual(as_lists(numpy.ma.array([[1, 2]], numpy.int32, mask=[[False, False]])), [[1, 2]])
+
     def test_numpy(self):
         tokens, offsets = numpy.array([1, 2, 3, 4, 5, 6], numpy.int32), numpy.array([0, 3, 4, 6])
         self.assertEqual(as_lists(Tokens(tokens, offsets)), IDS)

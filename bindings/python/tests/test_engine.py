@@ -1,17 +1,19 @@
 """Whole jobs: generate, score, stream; parameters; plans in use; chat."""
 
 import asyncio
+import inspect
 import json
 import logging
 import os
 import pathlib
 import tempfile
+import threading
 import unittest
 from array import array
 
 import batchllm
 from batchllm import SamplingParams
-from support import MODEL, chat_model, columns, rows, sim
+from support import MODEL, chat_model, columns, rows, sim, slow_sim
 
 PROMPTS = ["The capital of France is", "Hi Pérù", "Once upon a time", "x"]
 
@@ -110,6 +112,19 @@ class Generate(unittest.TestCase):
             self.assertEqual(len(engine.generate(rows(3))), 3)
             self.assertEqual(len(engine.poll()), 0)
 
+    def test_a_parameter_of_another_type_or_size_is_named(self):
+        with sim() as engine:
+            for wrong, text in (
+                ({"max_tokens": 3.0}, "max_tokens: .*float"), ({"max_tokens": 2**63}, "max_tokens: "), ({"seed": -1}, "seed: "),
+                ({"temperature": "hot"}, "temperature: .*str"), ({"stop": "x"}, "stop: a list"), ({"stop": [5]}, "stop: "),
+                ({"stop_tokens": 5}, "stop_tokens: "), ({"stop_tokens": ["x"]}, "stop_tokens: "),
+                ({"logit_bias": {"x": 1}}, "logit_bias: "), ({"logit_bias": [5]}, "logit_bias: "),
+            ):
+                for params in (SamplingParams(**wrong), [SamplingParams(), SamplingParams(**wrong)]):
+                    with self.subTest(wrong=wrong), self.assertRaisesRegex((TypeError, OverflowError), f"^{text}"):
+                        engine.generate(rows(2), params)
+            self.assertEqual(engine.stats().rows, 0)
+
     def test_a_stream_that_is_left_takes_its_rows_with_it(self):
         with sim() as engine:
             for _ in engine.stream(rows(50), SamplingParams(max_tokens=500, ignore_eos=True), interval=0):
@@ -169,6 +184,86 @@ class Generate(unittest.TestCase):
         found, beats = asyncio.run(job())
         self.assertEqual(sorted(found), list(range(200)))
         self.assertGreater(beats, 1)
+
+    def test_astream_takes_what_stream_takes(self):
+        async def collected(stream):
+            return [result async for result in stream]
+
+        def told(results):
+            return sorted((result.tag, result.tokens.tolist()) for result in results)
+
+        def parameters(function):
+            return {name: (one.kind, one.default) for name, one in inspect.signature(function).parameters.items()}
+
+        self.assertEqual(parameters(batchllm.Engine.astream), parameters(batchllm.Engine.stream))
+        sampled = SamplingParams(max_tokens=6, temperature=1.5, ignore_eos=True)
+        texts = ["good", "lone \ud800 surrogate", "good"]
+        with batchllm.Engine(MODEL) as engine:
+            expected = told(engine.stream(["a"] * 3, sampled, first_row=40))
+            self.assertNotEqual(told(engine.stream(["a"] * 3, sampled)), expected)
+            self.assertEqual(told(asyncio.run(collected(engine.astream(["a"] * 3, sampled, first_row=40)))), expected)
+            for wrong in ({"first_row": -1}, {"on_error": "rise"}):
+                with self.assertRaisesRegex(ValueError, next(iter(wrong))):
+                    asyncio.run(collected(engine.astream(texts, **wrong)))
+                with self.assertRaisesRegex(ValueError, next(iter(wrong))):
+                    list(engine.stream(texts, **wrong))
+            self.assertEqual(len(asyncio.run(collected(engine.astream(texts, SamplingParams(max_tokens=2))))), 3)
+            with self.assertRaises(batchllm.RowError) as caught:
+                asyncio.run(collected(engine.astream(texts, SamplingParams(max_tokens=2), on_error="raise")))
+            self.assertEqual((caught.exception.row, caught.exception.results.failed != []), (1, True))
+
+    def test_a_row_error_ends_a_stream_and_an_astream_alike(self):
+        long = SamplingParams(max_tokens=10_000_000, ignore_eos=True)
+
+        async def awaited(engine):
+            async for _ in engine.astream([[1, 2], [5000]], long, on_error="raise", interval=0):
+                pass
+
+        def waited(engine):
+            for _ in engine.stream([[1, 2], [5000]], long, on_error="raise", interval=0):
+                pass
+
+        for call in (waited, lambda engine: asyncio.run(awaited(engine))):
+            with slow_sim() as engine:
+                with self.assertRaisesRegex(batchllm.RowError, "row 1: BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN"):
+                    call(engine)
+                # The row that goes on is cancelled, and none of them is left for poll.
+                engine.run()
+                self.assertEqual((len(engine.poll()), engine._jobs, engine._ended), (0, [], []))
+
+    def test_progress_of_an_astream_comes_in_the_loops_thread_and_may_end_it(self):
+        long = SamplingParams(max_tokens=10_000_000, ignore_eos=True)
+        calls = []
+
+        def progress(now):
+            calls.append((threading.current_thread(), asyncio.get_running_loop()))
+            self.assertGreater(engine.stats().steps, 0)
+            if now.rows_done:
+                raise LookupError("enough")
+
+        async def job():
+            params = [SamplingParams(max_tokens=5, ignore_eos=True), long]
+            with self.assertRaisesRegex(LookupError, "enough"):
+                async for _ in engine.astream(rows(2), params, progress=progress, interval=0):
+                    self.fail("a result came before its step was reported")
+            return asyncio.get_running_loop()
+
+        with slow_sim() as engine:
+            loop = asyncio.run(job())
+            self.assertGreater(len(calls), 1)
+            self.assertEqual(set(calls), {(threading.main_thread(), loop)})
+            # As after a stream: the rows stay, and none is lost.
+            engine.cancel(1)
+            engine.run()
+            self.assertEqual(sorted(engine.poll().tags), [0, 1])
+
+    def test_an_astream_without_rows_reports_nothing(self):
+        async def job():
+            return [result async for result in engine.astream([], progress=calls.append)]
+
+        calls = []
+        with sim() as engine:
+            self.assertEqual((asyncio.run(job()), calls), ([], []))
 
 
 class Score(unittest.TestCase):

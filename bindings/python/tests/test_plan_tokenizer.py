@@ -1,13 +1,16 @@
 """Plans and the tokenizer by themselves."""
 
+import errno
 import os
 import pathlib
+import pickle
 import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import batchllm
-from support import MODEL, columns, rows
+from batchllm.errors import error_for
+from support import MODEL, columns, rows, sim
 
 
 class Plans(unittest.TestCase):
@@ -27,6 +30,7 @@ class Plans(unittest.TestCase):
             groups[3]
         # The columns outlive plan and groups.
         members = groups.rows
+        self.assertEqual(repr(plan), "Plan(11 rows, 10 of them in 2 groups)")
         del plan, groups
         self.assertEqual(sorted(members), list(range(11)))
 
@@ -42,8 +46,6 @@ class Plans(unittest.TestCase):
             path.write_bytes(path.read_bytes()[:-9])
             with self.assertRaises(batchllm.PlanFormatError):
                 batchllm.Plan.load(path)
-            with self.assertRaises(batchllm.FileError):
-                plan.save(pathlib.Path(folder) / "no" / "folder")
             # Any file name that the system has, and no other: a zero byte does not cut it short.
             for name in (os.path.join(folder, "\udcff.plan"), os.fsencode(folder) + b"/bytes.plan"):
                 plan.save(name)
@@ -57,6 +59,48 @@ class Plans(unittest.TestCase):
             batchllm.Plan.build(columns(100), decode_lengths=[1] * 3)
         with self.assertRaisesRegex(TypeError, "token ids are expected"):
             batchllm.Plan.build(["text"])
+
+    def test_a_file_error_is_the_os_error_that_it_was(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = batchllm.Plan.build(columns(3))
+            os.mkdir(os.path.join(folder, "empty"))
+            absent = os.path.join(folder, "no: cannot open: file")
+            config = os.path.join(folder, "empty", "config.json")
+            beside = os.path.join(folder, "no", "folder")
+            calls = [
+                (lambda: batchllm.Plan.load(absent), errno.ENOENT, absent),
+                (lambda: batchllm.Tokenizer(absent), errno.ENOENT, absent),
+                (lambda: batchllm.Engine(os.path.join(folder, "empty")), errno.ENOENT, config),
+                (lambda: sim(timeline=beside), errno.ENOENT, beside),
+                (lambda: plan.save(beside), errno.ENOENT, beside),
+                (lambda: plan.save(folder), errno.EISDIR, folder),
+                (lambda: plan.save("/dev/full"), errno.ENOSPC, "/dev/full"),
+                (lambda: batchllm.Plan.load(folder), None, None),  # no system call has failed
+            ]
+            if os.geteuid() != 0:
+                secret = os.path.join(folder, "secret")
+                plan.save(secret)
+                os.chmod(secret, 0)
+                calls.append((lambda: batchllm.Plan.load(secret), errno.EACCES, secret))
+            for call, number, path in calls:
+                with self.subTest(number=number, path=path):
+                    kind = {errno.ENOENT: FileNotFoundError, errno.EACCES: PermissionError}.get(number, OSError)
+                    with self.assertRaises(kind) as caught:
+                        call()
+                    for error in (caught.exception, pickle.loads(pickle.dumps(caught.exception))):
+                        self.assertIsInstance(error, batchllm.FileError)
+                        self.assertEqual((error.errno, error.filename, error.status), (number, path, 3))
+                        self.assertEqual(error.strerror, number and os.strerror(number))
+                        self.assertIn(path or "not a regular file", str(error))
+                        self.assertNotIn("Errno", str(error))
+
+    def test_every_reason_that_the_system_gives_is_known(self):
+        for number in errno.errorcode:
+            error = error_for(3, f"a/b: cannot read: {os.strerror(number)}")
+            self.assertEqual((error.strerror, error.filename), (os.strerror(number), "a/b"))
+            self.assertIs(type(OSError(number, "")) is PermissionError, isinstance(error, PermissionError))
+        self.assertEqual(error_for(3, "\ufffd: cannot open: " + os.strerror(errno.ENOENT)).filename, None)
+        self.assertEqual(error_for(3, "a/b: cannot open: for no reason").errno, None)
 
     def test_a_plan_of_another_tokenizer_is_refused(self):
         with batchllm.Engine(MODEL) as engine:

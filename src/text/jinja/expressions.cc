@@ -3,6 +3,7 @@
 
 #include "text/jinja/evaluation.h"
 #include "text/jinja/filters.h"
+#include "text/jinja/functions.h"
 #include "text/jinja/methods.h"
 
 namespace batchllm::jinja {

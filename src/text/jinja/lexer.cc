@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 
+#include "text/jinja/literals.h"
 #include "text/jinja/python_text.h"
 #include "text/utf8.h"
 
@@ -13,15 +12,8 @@ namespace {
 
 constexpr size_t most_tokens = 1 << 20;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
-
-int digit_value(char c) {
-    if (is_digit(c)) return c - '0';
-    const char lower = static_cast<char>(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
-}
 
 // Line ends become LF; the one at the end is dropped.
 std::string normalize(std::string_view source) {
@@ -256,80 +248,10 @@ class Lexer {
         return fail(quoted("unexpected character ", text_.substr(at_, bytes)));
     }
 
-    // Digits of a base, single underscores between them; *out is left without those.
-    size_t digits(size_t from, int base, std::string *out) const {
-        size_t i = from;
-        while (i < text_.size()) {
-            const bool gap = text_[i] == '_';
-            if (gap && (i == from || i + 1 == text_.size())) break;
-            const char digit = text_[gap ? i + 1 : i];
-            if (digit_value(digit) >= base) break;
-            out->push_back(digit);
-            i += gap ? 2 : 1;
-        }
-        return i;
-    }
-
     Status read_number() {
-        std::string whole;
-        const char marker = at_ + 1 < text_.size() && text_[at_] == '0'
-                                ? static_cast<char>(text_[at_ + 1] | 0x20)
-                                : '\0';
-        const int base = marker == 'x' ? 16 : marker == 'o' ? 8 : marker == 'b' ? 2 : 10;
-        if (base != 10) {
-            const size_t end = digits(at_ + 2, base, &whole);
-            if (!whole.empty()) return add_integer(whole, base, end);
-        }
-        whole.clear();
-        const size_t whole_end = digits(at_, 10, &whole);
-        size_t end = whole_end;
-        std::string real = whole;
-        // A number behind a dot is an index: a.0.1.
-        const bool index = at_ > 0 && text_[at_ - 1] == '.';
-        std::string part;
-        if (!index && end < text_.size() && text_[end] == '.') {
-            const size_t next = digits(end + 1, 10, &part);
-            if (!part.empty()) {
-                real += '.';
-                real += part;
-                end = next;
-            }
-        }
-        if (!index && end < text_.size() && (text_[end] | 0x20) == 'e') {
-            size_t next = end + 1;
-            std::string sign;
-            if (next < text_.size() && (text_[next] == '+' || text_[next] == '-')) {
-                sign = text_[next++];
-            }
-            part.clear();
-            next = digits(next, 10, &part);
-            if (!part.empty()) {
-                real += 'e';
-                real += sign;
-                real += part;
-                end = next;
-            }
-        }
-        if (end == whole_end) {
-            if (whole.size() > 1 && whole[0] == '0' &&
-                whole.find_first_not_of('0') != std::string::npos) {
-                return fail(quoted("a number begins with 0: ", whole));
-            }
-            return add_integer(whole, 10, end);
-        }
-        add(TokenType::real, text_.substr(at_, end - at_));
-        tokens_.back().real = std::strtod(real.c_str(), nullptr);
-        advance(end - at_);
-        return {};
-    }
-
-    Status add_integer(const std::string &text, int base, size_t end) {
-        int64_t value = 0;
-        const auto read = std::from_chars(text.data(), text.data() + text.size(), value, base);
-        if (read.ec != std::errc()) return fail(quoted("a number is beyond 64 bits: ", text));
-        add(TokenType::integer, text_.substr(at_, end - at_));
-        tokens_.back().integer = value;
-        advance(end - at_);
+        ASSIGN_OR_RETURN(Token number, number_at(text_, at_, line_));
+        advance(number.text.size());
+        tokens_.push_back(std::move(number));
         return {};
     }
 
@@ -339,58 +261,10 @@ class Lexer {
         while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
         if (end >= text_.size()) return fail("a string has no end");
         ASSIGN_OR_RETURN(std::string value,
-                         unescape(std::string_view(text_).substr(at_ + 1, end - at_ - 1)));
+                         unescape(std::string_view(text_).substr(at_ + 1, end - at_ - 1), line_));
         add(TokenType::string, std::move(value));
         advance(end + 1 - at_);
         return {};
-    }
-
-    // Python's escapes. One that it does not know stays as it is.
-    Result<std::string> unescape(std::string_view raw) const {
-        std::string out;
-        for (size_t i = 0; i < raw.size(); ++i) {
-            if (raw[i] != '\\') {
-                out.push_back(raw[i]);
-                continue;
-            }
-            const char c = raw[++i];
-            static constexpr std::string_view names = "\\'\"abfnrtv";
-            static constexpr std::string_view meant = "\\'\"\a\b\f\n\r\t\v";
-            if (const size_t known = names.find(c); known != std::string_view::npos) {
-                out.push_back(meant[known]);
-            } else if (c == '\n') {
-                continue;
-            } else if (c >= '0' && c <= '7') {
-                uint32_t value = 0;
-                size_t next = i;
-                while (next < raw.size() && next < i + 3 && raw[next] >= '0' && raw[next] <= '7') {
-                    value = value * 8 + static_cast<uint32_t>(raw[next++] - '0');
-                }
-                utf8_append(value, &out);
-                i = next - 1;
-            } else if (c == 'x' || c == 'u' || c == 'U') {
-                const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-                uint32_t value = 0;
-                for (size_t k = 1; k <= digits; ++k) {
-                    if (i + k >= raw.size() || digit_value(raw[i + k]) >= 16) {
-                        return fail(
-                            quoted("without its digits in a string: \\", std::string(1, c)));
-                    }
-                    value = value * 16 + static_cast<uint32_t>(digit_value(raw[i + k]));
-                }
-                if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) {
-                    return fail(quoted("names no character in a string: \\", std::string(1, c)));
-                }
-                utf8_append(value, &out);
-                i += digits;
-            } else if (c == 'N') {
-                return fail("\\N in a string is not supported");
-            } else {
-                out.push_back('\\');
-                out.push_back(c);
-            }
-        }
-        return out;
     }
 
     const std::string text_;

@@ -1,4 +1,4 @@
-// The methods of Python's values that templates may call, and the functions of their environment.
+// The methods of Python's values that templates may call.
 #pragma once
 
 #include <string_view>
@@ -16,10 +16,5 @@ bool is_refused_method(std::string_view name);
 
 Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,
                           const CallArguments &arguments);
-
-// range, namespace, dict, raise_exception, strftime_now.
-bool has_function(std::string_view name);
-Result<Value> call_function(Evaluator *evaluator, std::string_view name,
-                            const CallArguments &arguments);
 
 } // namespace batchllm::jinja

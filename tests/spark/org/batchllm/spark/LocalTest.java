@@ -41,6 +41,7 @@ public final class LocalTest {
         equalKeysAreAllAnswered();
         aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
+        orderedResultsAreSortedAndComputedOnce();
         rowsAreScored();
         logprobsComeWithTokens();
         plansAreReused();
@@ -255,6 +256,41 @@ public final class LocalTest {
                         && some.stream().allMatch(
                                 row -> row.<String>getAs("error").startsWith("ROW_UNKNOWN_TOKEN")),
                 some.toString());
+    }
+
+    private static void orderedResultsAreSortedAndComputedOnce() {
+        // Keys in no order, below zero too, of a column whose name and type are not the usual ones.
+        Dataset<Row> rows = SkewedRows.rows(spark, 400, 2).withColumn("the key", functions.expr("int(id * 7919 % 400 - 200)"));
+        BatchLlmOptions options = sim().keyColumn("the key").partitions(3);
+        BatchLlmMetrics once = new BatchLlmMetrics(spark.sparkContext());
+        List<Row> results = BatchLlm.transform(rows, options.ordered(true).samples(2), once).collectAsList();
+        check(results.size() == 800 && once.rows() == 800, results.size() + " results, ordered: " + once);
+        for (int i = 0; i < 800; ++i) {
+            Row row = results.get(i);
+            check(row.<Integer>getAs("the key") == i / 2 - 200 && row.<Integer>getAs("sample") == i % 2,
+                    "result " + i + ": " + row);
+        }
+        List<Row> others = answers(rows, options.ordered(false).samples(1));
+        check(others.equals(answers(rows, options.ordered(true))), "ordered results are others");
+        check(BatchLlm.transform(rows.limit(0), options).collectAsList().isEmpty(), "no rows in order");
+        check(answers(rows.withColumn("the key", functions.lit(5)), options).size() == 400, "equal keys in order");
+
+        // What the guide says of orderBy: the model runs twice, and once where results are in order, or persisted.
+        check(rowsComputedToSort(BatchLlm.transform(rows, options.ordered(false), once), once) == 800, "twice");
+        for (String adaptive : List.of("true", "false")) {
+            spark.conf().set("spark.sql.adaptive.enabled", adaptive);
+            check(rowsComputedToSort(BatchLlm.transform(rows, options.ordered(true), once), once) == 400, "ordered");
+        }
+        spark.conf().unset("spark.sql.adaptive.enabled");
+        Dataset<Row> kept = BatchLlm.transform(rows, options.ordered(false), once).persist();
+        check(rowsComputedToSort(kept, once) == 400, "persisted");
+        kept.unpersist();
+    }
+
+    private static long rowsComputedToSort(Dataset<Row> results, BatchLlmMetrics metrics) {
+        long before = metrics.rows();
+        check(results.orderBy("id").collectAsList().get(7).<Long>getAs("id") == 7, "sorted");
+        return metrics.rows() - before;
     }
 
     private static void rowsAreScored() {

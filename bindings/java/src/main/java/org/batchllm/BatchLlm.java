@@ -10,7 +10,10 @@ public final class BatchLlm {
      * @return "major.minor.patch"
      */
     public static String version() {
-        int version = Native.batchllm_version();
+        return version(Native.batchllm_version());
+    }
+
+    static String version(int version) {
         return (version >> 16) + "." + (version >> 8 & 0xff) + "." + (version & 0xff);
     }
 

@@ -1,5 +1,7 @@
 package org.batchllm;
 
+import java.util.Locale;
+
 /** What an engine has done so far. */
 public final class EngineStats {
     private final long rows;
@@ -246,5 +248,21 @@ public final class EngineStats {
      */
     public double runSeconds() {
         return runSeconds;
+    }
+
+    @Override
+    public String toString() {
+        return String.format(
+                Locale.ROOT,
+                "%,d of %,d rows done (%,d failed). Prompts: %,d tokens, %,d computed, %.1f %% saved by sharing. Generated: %,d"
+                        + " tokens in %.1f s",
+                rowsDone,
+                rows,
+                rowsFailed,
+                logicalPromptTokens,
+                processedPromptTokens,
+                100 * savingRatio,
+                completionTokens,
+                runSeconds);
     }
 }

@@ -119,4 +119,9 @@ public abstract class MadeColumn implements AutoCloseable {
     public void close() {
         handle.close();
     }
+
+    @Override
+    public String toString() {
+        return size + " items";
+    }
 }

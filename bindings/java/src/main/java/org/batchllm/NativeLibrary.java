@@ -58,7 +58,31 @@ final class NativeLibrary {
         } else {
             loadUnpacked();
         }
+        check(path);
         loaded = true;
+    }
+
+    /** The classes' own layer must be of their version; the library may be newer, since its interface only grows. */
+    private static void check(String path) {
+        int jar = Native.BATCHLLM_VERSION_MAJOR << 16 | Native.BATCHLLM_VERSION_MINOR << 8 | Native.BATCHLLM_VERSION_PATCH;
+        String where = path == null ? "the loaded " : "-D" + LIBRARY_PATH + "=" + path + ": ";
+        String layer = where + System.mapLibraryName(NAME);
+        int made;
+        try {
+            made = Native.batchllm_java_version();
+        } catch (UnsatisfiedLinkError thrown) {
+            throw failure(layer + " does not tell its version, and this JAR's is " + BatchLlm.version(jar), thrown);
+        }
+        if (made != jar) {
+            throw failure(layer + " is of version " + BatchLlm.version(made) + ", and this JAR of " + BatchLlm.version(jar)
+                    + ": the two must be the same", null);
+        }
+        int library = Native.batchllm_version();
+        if (library >> 16 != jar >> 16 || library < jar) {
+            throw failure(where + System.mapLibraryName("batchllm") + " is of version " + BatchLlm.version(library)
+                    + ", and this JAR of " + BatchLlm.version(jar) + ": the same version or a later " + (jar >> 16)
+                    + ".x is needed", null);
+        }
     }
 
     /** libbatchllm.so may also lie where the system finds it. */

@@ -1,5 +1,7 @@
 package org.batchllm;
 
+import java.util.Locale;
+
 /** What a plan shares. */
 public final class PlanStats {
     private final Sharing sharing;
@@ -158,5 +160,18 @@ public final class PlanStats {
      */
     public long tokenizerFingerprint() {
         return tokenizerFingerprint;
+    }
+
+    @Override
+    public String toString() {
+        return String.format(
+                Locale.ROOT,
+                "%,d rows, %,d of them in %,d groups. Prompts: %,d tokens, %,d to compute, %.1f %% saved by sharing",
+                rows,
+                groupedRows,
+                groups,
+                logicalTokens,
+                processedTokens,
+                100 * savingRatio);
     }
 }

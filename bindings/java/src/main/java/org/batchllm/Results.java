@@ -478,4 +478,9 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             columns = null;
         }
     }
+
+    @Override
+    public String toString() {
+        return size + " results";
+    }
 }

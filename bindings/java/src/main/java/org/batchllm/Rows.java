@@ -1,6 +1,7 @@
 package org.batchllm;
 
 import java.nio.LongBuffer;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Objects;
@@ -149,6 +150,11 @@ public final class Rows {
      * @return rows to be scored
      */
     public static Rows ofScores(Collection<String> prompts, Collection<String> continuations) {
+        int place = 0;
+        for (String continuation : continuations) {
+            if (continuation == null) throw new IllegalArgumentException("continuation " + place + " is null");
+            place++;
+        }
         long[] rows = new long[prompts.size() + 1];
         String[] all = new String[Math.multiplyExact(prompts.size(), continuations.size())];
         int end = 0;
@@ -200,7 +206,10 @@ public final class Rows {
         if (values.size() != size()) {
             throw new IllegalArgumentException(values.size() + " sampling parameters for " + size() + " rows");
         }
-        return copy(tags, List.copyOf(values));
+        List<SamplingParams> copied = new ArrayList<>(values);
+        int missing = copied.indexOf(null);
+        if (missing >= 0) throw new IllegalArgumentException("row " + missing + ": its sampling parameters are null");
+        return copy(tags, copied);
     }
 
     private Rows copy(Object newTags, List<SamplingParams> newParams) {

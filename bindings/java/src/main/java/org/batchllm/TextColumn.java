@@ -53,11 +53,13 @@ public final class TextColumn {
      *
      * @param texts the strings
      * @return a column of its own memory
+     * @throws IllegalArgumentException where one is null, naming its row
      */
     public static TextColumn of(Collection<? extends CharSequence> texts) {
         long[] offsets = new long[texts.size() + 1];
         int rows = 0;
         for (CharSequence text : texts) {
+            if (text == null) throw new IllegalArgumentException("row " + rows + " is null");
             offsets[rows + 1] = offsets[rows] + Utf8.length(text);
             rows++;
         }

@@ -49,11 +49,13 @@ public final class TokenColumn {
      *
      * @param rows each row's token ids
      * @return a column of its own memory
+     * @throws IllegalArgumentException where one is null, naming its row
      */
     public static TokenColumn of(Collection<int[]> rows) {
         long[] offsets = new long[rows.size() + 1];
         int count = 0;
         for (int[] row : rows) {
+            if (row == null) throw new IllegalArgumentException("row " + count + " is null");
             offsets[count + 1] = offsets[count] + row.length;
             count++;
         }

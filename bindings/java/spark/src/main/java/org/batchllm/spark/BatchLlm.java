@@ -15,6 +15,7 @@ import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
@@ -29,7 +30,7 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  *
  * <p>The result has the rows' own columns, the key, and: text, tokens, finish_reason, error (null when
  * there was none), prompt_tokens, shared_tokens, completion_tokens; and where asked for sample, logprobs,
- * scores. Rows come in no order: order them by their key.
+ * scores. Rows come in no order, or, with {@link BatchLlmOptions#ordered}, in that of their keys.
  *
  * <p>The rows are read twice: once, by this call, to see where their prompts share prefixes (a sample
  * of prompts goes to the driver), and when the result is computed. Rows that share a prefix meet
@@ -82,7 +83,22 @@ public final class BatchLlm {
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
-        return placed.mapPartitions(compute, Encoders.row(columns.result()));
+        Dataset<Row> answers = placed.mapPartitions(compute, Encoders.row(columns.result()));
+        return options.ordered ? inOrder(answers, columns, sample.keyCuts(ranges.partitions())) : answers;
+    }
+
+    /**
+     * By key, over all partitions. orderBy would do it too, but it has to sample the answers first, for which Spark
+     * computes them; here the rows' keys are known. Whatever reads the result twice in one query, as such an orderBy by
+     * another column, finds this shuffle's files.
+     */
+    private static Dataset<Row> inOrder(Dataset<Row> answers, Columns columns, long[] cuts) {
+        int[] names = partitionNames(cuts.length + 1);
+        UDF1<Long, Integer> range = key -> names[PromptSample.rangeOf(cuts, key)];
+        return answers.withColumn(PLACE, udf(range, DataTypes.IntegerType).apply(columns.key()))
+                .repartition(names.length, col(PLACE))
+                .drop(PLACE)
+                .sortWithinPartitions(columns.order());
     }
 
     /** Of the prompts' heads, by one pass over the rows. */

@@ -61,6 +61,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     String[] stopStrings = {};
     // Distribution.
     int partitions;
+    boolean ordered;
     int expectedTokens;
     int sampleRows;
     int headBytes;
@@ -86,7 +87,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     /**
      * A column of integers that differ, one a row: names the row, fixes its random numbers, and puts
-     * results back into order. Default: none, and a column "batchllm_key" is added, which rises in the
+     * results back into order ({@link #ordered}). Default: none, and a column "batchllm_key" is added, which rises in the
      * order of the input.
      */
     public BatchLlmOptions keyColumn(String name) {
@@ -331,6 +332,16 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** Partitions of the result. 0 (default): four a task slot, but none for fewer than 1,000 rows. */
     public BatchLlmOptions partitions(int count) {
         partitions = count;
+        return this;
+    }
+
+    /**
+     * Whether results come in the order of their keys, over all partitions. It takes one more shuffle, of the results,
+     * and no second look at them, as orderBy after the transform does (Spark computes what it sorts twice). Default
+     * false: they come as they are computed, in no order.
+     */
+    public BatchLlmOptions ordered(boolean value) {
+        ordered = value;
         return this;
     }
 

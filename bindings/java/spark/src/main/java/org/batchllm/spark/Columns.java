@@ -47,6 +47,7 @@ final class Columns implements Serializable {
     private final boolean tokens;
     private final DataType tokenType; // null: text
     private final boolean sampled;
+    private final String sampleName;
     private final boolean logprobs;
     private final StructType result;
 
@@ -62,6 +63,7 @@ final class Columns implements Serializable {
         seed = optional(input, options.seedColumn);
         common = new RowParams(options.maxTokens, options.temperature, options.seed);
         sampled = options.samples > 1;
+        sampleName = options.resultPrefix + "sample";
         logprobs = options.logprobs;
 
         DataType type = input.fields()[prompt].dataType();
@@ -182,6 +184,11 @@ final class Columns implements Serializable {
 
     Column key() {
         return col(quoted(keyName)).cast(DataTypes.LongType);
+    }
+
+    /** Of results: by key, and a row's own by sample. */
+    Column[] order() {
+        return sampled ? new Column[] {key(), col(quoted(sampleName))} : new Column[] {key()};
     }
 
     /** At least so many bytes of a prompt; see {@link #bytes}. */

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 import java.util.PriorityQueue;
+import java.util.stream.IntStream;
 
 /**
  * Prompts -> a uniform sample of their heads: the {@code capacity} rows whose keys have the least
@@ -20,11 +21,13 @@ final class PromptSample implements Serializable {
         private static final long serialVersionUID = 1;
         final byte[] head;
         final long length;
+        private final long key;
         private final long hash;
 
-        Item(byte[] head, long length, long hash) {
+        Item(byte[] head, long length, long key, long hash) {
             this.head = head;
             this.length = length;
+            this.key = key;
             this.hash = hash;
         }
 
@@ -70,7 +73,7 @@ final class PromptSample implements Serializable {
         long hash = Prompts.hash(key);
         if (wanted(hash)) {
             byte[] head = prompt.length > headBytes ? Arrays.copyOf(prompt, headBytes) : prompt;
-            keep(new Item(head, length, hash));
+            keep(new Item(head, length, key, hash));
         }
     }
 
@@ -95,6 +98,24 @@ final class PromptSample implements Serializable {
         List<Item> sorted = new ArrayList<>(items);
         sorted.sort(BY_HEAD);
         return sorted;
+    }
+
+    /**
+     * Keys that cut all rows into so many ranges of about equal size, or into fewer where keys are equal: range i is
+     * [cut i - 1, cut i).
+     */
+    long[] keyCuts(int ranges) {
+        long[] keys = items.stream().mapToLong(item -> item.key).sorted().toArray();
+        return IntStream.range(1, keys.length == 0 ? 1 : ranges)
+                .mapToLong(i -> keys[(int) ((long) i * keys.length / ranges)])
+                .distinct()
+                .toArray();
+    }
+
+    /** The range of a key, from 0. */
+    static int rangeOf(long[] cuts, long key) {
+        int at = Arrays.binarySearch(cuts, key);
+        return at >= 0 ? at + 1 : -at - 1;
     }
 
     private boolean wanted(long hash) {

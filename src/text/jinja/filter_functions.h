@@ -1,0 +1,28 @@
+// Each filter by itself, for the table in filters.cc, and what several of them use.
+#pragma once
+
+#include <string_view>
+
+#include "text/jinja/evaluator.h"
+
+namespace batchllm::jinja::filters {
+
+using Filter = Result<Value>(Evaluator *evaluator, const Value &value,
+                             const CallArguments &arguments);
+
+// filter_text.cc
+Filter capitalized, indent, join, lower, replace_text, string, title, tojson, trim, upper;
+// filter_numbers.cc
+Filter absolute, rounded, sum, to_float, to_int;
+// filter_lists.cc
+Filter dictsort, first, last, least, length_of, list, most, reverse, sort;
+// filter_generators.cc: those that make a generator
+Filter items_of, map, reject, rejectattr, select, selectattr, unique;
+
+// An attribute by its path, "function.name" or "0" or 1, as the filters' `attribute` has it.
+Result<Value> attribute_path(Evaluator *evaluator, Value value, const Value &path);
+Status no_arguments(std::string_view filter, const CallArguments &arguments);
+// What a value is sorted by: text in lower case unless case counts.
+Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensitive);
+
+} // namespace batchllm::jinja::filters

@@ -1,0 +1,155 @@
+#include "text/jinja/filter_functions.h"
+#include "text/jinja/filters.h"
+
+namespace batchllm::jinja::filters {
+namespace {
+
+// A generator of what fill(&items) makes. jinja2 does the work when items are asked for; here it is
+// done at once, and a failure comes when somebody reads so far.
+template <typename Fill> Result<Value> generate(Evaluator *evaluator, Fill fill) {
+    std::vector<Value> items;
+    const Status failure = fill(&items);
+    ASSIGN_OR_RETURN(const Value made,
+                     evaluator->heap().sequence(SequenceType::generator, std::move(items)));
+    made.sequence().failure = failure;
+    return made;
+}
+
+// The filter or test that an argument names. The parser looks at names that are written out; those
+// that map hands on come here unseen.
+Result<int32_t> find_named(const Value &name, int32_t (*find)(std::string_view), const char *what) {
+    const int32_t found = name.is(Kind::string) ? find(name.text()) : -1;
+    if (found >= 0) return found;
+    return template_error("a %s that is not supported, or not named by text", what);
+}
+
+// The arguments behind the first `taken`.
+CallArguments rest_of(const CallArguments &arguments, size_t taken) {
+    CallArguments rest = arguments;
+    rest.positional.erase(rest.positional.begin(),
+                          rest.positional.begin() + static_cast<std::ptrdiff_t>(taken));
+    return rest;
+}
+
+// Items whose test comes out as wanted; by an attribute: the first argument names it.
+Result<Value> choose(Evaluator *evaluator, const Value &value, const CallArguments &arguments,
+                     bool wanted, bool by_attribute, const char *name) {
+    return generate(evaluator, [&](std::vector<Value> *chosen) -> Status {
+        if (!value.truth()) return {};
+        const size_t place = by_attribute ? 1 : 0;
+        if (arguments.positional.size() < place) {
+            return template_error("%s needs the name of an attribute", name);
+        }
+        const bool tests = arguments.positional.size() > place;
+        int32_t test = -1;
+        if (tests) {
+            ASSIGN_OR_RETURN(test, find_named(arguments.positional[place], find_test, "test"));
+        }
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
+        const CallArguments rest = tests ? rest_of(arguments, place + 1) : CallArguments();
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        for (const Value &item : items) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            Value looked_at = item;
+            if (by_attribute) {
+                ASSIGN_OR_RETURN(looked_at,
+                                 attribute_path(evaluator, item, arguments.positional[0]));
+            }
+            bool holds = looked_at.truth();
+            if (tests) {
+                ASSIGN_OR_RETURN(holds, apply_test(evaluator, test, looked_at, rest));
+            }
+            if (holds == wanted) chosen->push_back(item);
+        }
+        return {};
+    });
+}
+
+} // namespace
+
+Result<Value> items_of(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("items", arguments));
+    return generate(evaluator, [&](std::vector<Value> *items) -> Status {
+        if (value.is(Kind::undefined)) return {};
+        if (!value.is(Kind::dict)) {
+            return template_error("items needs a mapping, not a %s", value.type_name());
+        }
+        for (const auto &[key, item] : value.dict().items) {
+            ASSIGN_OR_RETURN(const Value pair,
+                             evaluator->heap().sequence(SequenceType::tuple, {key, item}));
+            items->push_back(pair);
+        }
+        return {};
+    });
+}
+
+Result<Value> unique(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("unique", arguments, {"case_sensitive", "attribute"}));
+    return generate(evaluator, [&](std::vector<Value> *kept) -> Status {
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        Dict seen;
+        for (const Value &item : items) {
+            Value key = item;
+            if (given.has(1) && !given.get(1, {}).is(Kind::none)) {
+                ASSIGN_OR_RETURN(key, attribute_path(evaluator, key, given.get(1, {})));
+            }
+            ASSIGN_OR_RETURN(key, sort_key(evaluator, key, given.flag(0, false)));
+            if (!hashable(key)) return template_error("unique: a %s has no hash", key.type_name());
+            RETURN_IF_ERROR(evaluator->charge(1));
+            RETURN_IF_ERROR(evaluator->charge_lookup(seen, key));
+            if (seen.find(key) != nullptr) continue;
+            seen.set(key, key);
+            kept->push_back(item);
+        }
+        return {};
+    });
+}
+
+Result<Value> map(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    if (arguments.positional.empty()) {
+        return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
+            if (!value.truth()) return {};
+            ASSIGN_OR_RETURN(const Parameters given,
+                             Parameters::bind("map", arguments, {"attribute", "default"}));
+            ASSIGN_OR_RETURN(const Value path, given.required(0));
+            ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+            for (const Value &item : items) {
+                RETURN_IF_ERROR(evaluator->charge(1));
+                ASSIGN_OR_RETURN(Value found, attribute_path(evaluator, item, path));
+                if (found.is(Kind::undefined)) found = given.get(1, found);
+                mapped->push_back(found);
+            }
+            return {};
+        });
+    }
+    return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
+        if (!value.truth()) return {};
+        ASSIGN_OR_RETURN(const int32_t filter,
+                         find_named(arguments.positional[0], find_filter, "filter"));
+        RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
+        const CallArguments rest = rest_of(arguments, 1);
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        for (const Value &item : items) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            ASSIGN_OR_RETURN(const Value made, evaluator->filter(filter, item, rest));
+            mapped->push_back(made);
+        }
+        return {};
+    });
+}
+
+Result<Value> select(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    return choose(evaluator, value, arguments, true, false, "select");
+}
+Result<Value> reject(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    return choose(evaluator, value, arguments, false, false, "reject");
+}
+Result<Value> selectattr(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    return choose(evaluator, value, arguments, true, true, "selectattr");
+}
+Result<Value> rejectattr(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    return choose(evaluator, value, arguments, false, true, "rejectattr");
+}
+
+} // namespace batchllm::jinja::filters

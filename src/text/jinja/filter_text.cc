@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <functional>
+
+#include "text/jinja/case.h"
+#include "text/jinja/filter_functions.h"
+#include "text/jinja/json_text.h"
+#include "text/jinja/python_text.h"
+
+namespace batchllm::jinja::filters {
+namespace {
+
+Result<Value> with_text(Evaluator *evaluator, const Value &value,
+                        const std::function<std::string(std::string_view)> &change) {
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    RETURN_IF_ERROR(evaluator->charge(text.size() / 8));
+    return evaluator->heap().string(change(text));
+}
+
+} // namespace
+
+Result<Value> trim(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind("trim", arguments, {"chars"}));
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    RETURN_IF_ERROR(evaluator->charge_text(text));
+    if (!given.has(0) || given.get(0, {}).is(Kind::none)) return Value::string(strip(text));
+    ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, ""));
+    RETURN_IF_ERROR(evaluator->charge_product(text, characters));
+    return Value::string(left_strip(right_strip(text, characters), characters));
+}
+
+Result<Value> string(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("string", arguments));
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    return Value::string(text);
+}
+
+Result<Value> upper(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("upper", arguments));
+    return with_text(evaluator, value, to_upper);
+}
+
+Result<Value> lower(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("lower", arguments));
+    return with_text(evaluator, value, to_lower);
+}
+
+Result<Value> capitalized(Evaluator *evaluator, const Value &value,
+                          const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("capitalize", arguments));
+    return with_text(evaluator, value, capitalize);
+}
+
+Result<Value> title(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("title", arguments));
+    return with_text(evaluator, value, title_words);
+}
+
+Result<Value> replace_text(Evaluator *evaluator, const Value &value,
+                           const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("replace", arguments, {"old", "new", "count"}));
+    ASSIGN_OR_RETURN(const Value old_value, given.required(0));
+    ASSIGN_OR_RETURN(const Value new_value, given.required(1));
+    ASSIGN_OR_RETURN(const std::string_view part, evaluator->to_text(old_value));
+    ASSIGN_OR_RETURN(const std::string_view by, evaluator->to_text(new_value));
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    int64_t most = -1;
+    if (given.has(2) && !given.get(2, {}).is(Kind::none)) {
+        ASSIGN_OR_RETURN(most, given.integer(2, -1));
+    }
+    return evaluator->replace(text, part, by, most);
+}
+
+Result<Value> indent(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("indent", arguments, {"width", "first", "blank"}));
+    std::string by;
+    if (given.has(0) && given.get(0, {}).is(Kind::string)) {
+        by = given.get(0, {}).text();
+    } else {
+        ASSIGN_OR_RETURN(const int64_t width, given.integer(0, 4));
+        RETURN_IF_ERROR(
+            evaluator->heap().room_for(static_cast<size_t>(std::max<int64_t>(0, width))));
+        by.assign(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+    }
+    if (!value.is(Kind::string)) {
+        return template_error("indent needs text, not a %s", value.type_name());
+    }
+    RETURN_IF_ERROR(evaluator->charge(value.text().size() / 8));
+    RETURN_IF_ERROR(evaluator->heap().room_for_parts(value.text().size() + 1));
+    // jinja2 appends a line end, so that a text's own last one starts one more line.
+    std::string text(value.text());
+    text += '\n';
+    const std::vector<std::string_view> lines = split_lines(text);
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(lines.size(), by.size(), &bytes)) bytes = SIZE_MAX / 2;
+    RETURN_IF_ERROR(evaluator->heap().room_for(bytes + text.size()));
+    std::string out;
+    for (size_t i = 0; i < lines.size(); ++i) {
+        if (i > 0) out += '\n';
+        const bool indented =
+            i == 0 ? given.flag(1, false) : given.flag(2, false) || !lines[i].empty();
+        if (indented) out += by;
+        out += lines[i];
+    }
+    return evaluator->heap().string(std::move(out));
+}
+
+Result<Value> tojson(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("tojson", arguments,
+                                      {"ensure_ascii", "indent", "separators", "sort_keys"}));
+    JsonStyle style;
+    style.ensure_ascii = given.flag(0, false);
+    style.sort_keys = given.flag(3, false);
+    if (given.has(1) && !given.get(1, {}).is(Kind::none)) {
+        style.indented = true;
+        style.item_separator.assign(1, ',');
+        if (given.get(1, {}).is(Kind::string)) {
+            style.indent = given.get(1, {}).text();
+        } else {
+            ASSIGN_OR_RETURN(const int64_t width, given.integer(1, 0));
+            RETURN_IF_ERROR(
+                evaluator->heap().room_for(static_cast<size_t>(std::max<int64_t>(0, width))));
+            style.indent.assign(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+        }
+        RETURN_IF_ERROR(evaluator->charge(style.indent.size() / 8));
+        if (style.indent.size() > 1024) {
+            return template_error("tojson: an indent of more than 1024 bytes is not supported");
+        }
+    }
+    const Value separators = given.get(2, Value::none());
+    if (!separators.is(Kind::none)) {
+        ASSIGN_OR_RETURN(const std::vector<Value> pair, evaluator->iterate(separators));
+        if (pair.size() != 2 || !pair[0].is(Kind::string) || !pair[1].is(Kind::string)) {
+            return template_error("tojson: separators must be two texts");
+        }
+        style.item_separator = pair[0].text();
+        style.key_separator = pair[1].text();
+    }
+    std::string out;
+    RETURN_IF_ERROR(append_json(evaluator, style, value, &out));
+    return evaluator->heap().string(std::move(out));
+}
+
+Result<Value> join(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("join", arguments, {"d", "attribute"}));
+    std::string_view separator;
+    if (given.has(0)) {
+        ASSIGN_OR_RETURN(separator, evaluator->to_text(given.get(0, {})));
+    }
+    ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+    std::string out;
+    for (size_t i = 0; i < items.size(); ++i) {
+        if (i > 0) out += separator;
+        Value item = items[i];
+        if (given.has(1) && !given.get(1, {}).is(Kind::none)) {
+            ASSIGN_OR_RETURN(item, attribute_path(evaluator, item, given.get(1, {})));
+        }
+        RETURN_IF_ERROR(evaluator->append_string(item, &out));
+        RETURN_IF_ERROR(evaluator->heap().room_for(out.size()));
+    }
+    return evaluator->heap().string(std::move(out));
+}
+
+} // namespace batchllm::jinja::filters
