@@ -46,6 +46,25 @@ AttentionCase chunk(int tokens, int keys, int decodes, int decode_keys,
     for (int r = 0; r < decodes; ++r) c.add(-1, decode_keys, 1);
     return c;
 }
+// A step of a job as bench/throughput has it: requests that decode in groups of `each`, `starting` ones
+// whose 200 own tokens are computed, and prefixes that are.
+AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes) {
+    AttentionCase c;
+    c.name = text("%d x %d by %d + %d x 200 on %d + %d", requests, own, each, starting, prefix,
+                  prefixes);
+    c.shape = kUsual;
+    int parent = -1;
+    for (int r = 0; r < requests + starting; ++r) {
+        if (r % each == 0) parent = c.add(-1, prefix, 0);
+        if (r < requests) {
+            c.add(parent, own, 1);
+        } else {
+            c.add(parent, 200, 200);
+        }
+    }
+    for (int r = 0; r < prefixes; ++r) c.add(-1, prefix, prefix);
+    return c;
+}
 
 void time_table(AttentionTimer *timer) {
     timer->time("", chunk(2048, 2048, 0, 0));
@@ -117,6 +136,18 @@ void time_group(const std::string &group, AttentionTimer *timer) {
             for (int keys = 1024; keys <= 32768; keys *= 2)
                 timer->time("D", decode(requests, keys));
         }
+    }
+    if (is("J")) {
+        timer->time("one", job_step(1024, 250, 2000, 1024, 0, 0));
+        timer->time("one", job_step(512, 250, 2000, 1024, 0, 0));
+        timer->time("one", job_step(0, 0, 2000, 1024, 20, 0));
+        timer->time("one", job_step(500, 230, 2000, 1024, 18, 0));
+        timer->time("a16", job_step(800, 250, 2000, 16, 0, 0));
+        timer->time("a16", job_step(0, 0, 2000, 16, 16, 0));
+        timer->time("a16", job_step(500, 250, 2000, 16, 8, 1));
+        timer->time("ind1", job_step(300, 450, 1100, 7, 0, 0));
+        timer->time("ind1", job_step(0, 0, 1100, 7, 14, 0));
+        timer->time("ind1", job_step(300, 450, 1100, 7, 5, 2));
     }
     if (is("L")) {
         timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);

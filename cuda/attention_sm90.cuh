@@ -49,7 +49,8 @@ template <int HeadDim> struct Shape {
     static constexpr int kStreamQueryStride = HeadDim * 2 + 16; // bytes; no bank conflicts
     static constexpr int kStreamQueryBytes = kStreamRows * kStreamQueryStride;
     // Dynamic shared memory, from a 1024-byte boundary: the region (a matrix job's queries; where a
-    // narrow or stream job is merged, and a wide job's rows of O are put together), the slots, stream queries, the rest.
+    // narrow or stream job is merged, and a wide job's rows of O are put together), the slots, stream
+    // queries, the rest.
     static constexpr int kRegionBytes = kMatrixRows * HeadDim * 2;
     static constexpr int kStreamQueries = kRegionBytes + kSlots * kSlotBytes;
     static constexpr int kRest = kStreamQueries + kQueries * kStreamQueryBytes;

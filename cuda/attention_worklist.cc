@@ -277,7 +277,7 @@ class Builder {
     // Wide items are bound by their products and take as long beside others as alone; the rest slows
     // down until the whole is read. Whole rounds of wide jobs, since they are long.
     void divide_sms(Worklist *out) const {
-        out->matrix_by_head = 0;
+        out->matrix_by_head = 0; // a worklist is built again and again
         if (out->matrix_items == 0 || out->stream_items == 0) {
             out->matrix_ctas = out->matrix_items > 0 ? options_.sms : 0;
             return;

@@ -1,0 +1,187 @@
+// cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
+#include "attention_worklist.h"
+
+#include <algorithm>
+#include <random>
+
+#include "testing.h"
+
+using namespace batchllm::cuda;
+
+namespace {
+
+struct Step {
+    std::vector<AttentionNode> nodes;
+    std::vector<int32_t> node_of, positions; // [tokens]
+    int32_t pages = 0;
+
+    int32_t add(int32_t parent, int32_t keys, int32_t tokens) {
+        const int32_t start = parent < 0 ? 0 : nodes[parent].start + nodes[parent].keys;
+        nodes.push_back(
+            {parent, start, keys, static_cast<int32_t>(positions.size()), tokens, pages});
+        pages += (keys + kPageKeys - 1) / kPageKeys;
+        for (int32_t t = 0; t < tokens; ++t) {
+            node_of.push_back(static_cast<int32_t>(nodes.size()) - 1);
+            positions.push_back(start + keys - tokens + t);
+        }
+        return static_cast<int32_t>(nodes.size()) - 1;
+    }
+    int32_t tokens() const { return static_cast<int32_t>(positions.size()); }
+    void build(const WorklistOptions &options, Worklist *list) const {
+        build_worklist(nodes, tokens(), options, list);
+    }
+};
+
+uint64_t new_seed() {
+    const uint64_t seed = std::random_device()();
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    return seed;
+}
+
+int32_t pick(std::mt19937_64 &random, int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+}
+
+Step random_step(std::mt19937_64 &random) {
+    Step step;
+    const int32_t longest = pick(random, 0, 3) == 0 ? 9000 : 700;
+    for (int32_t trees = pick(random, 1, 3); trees > 0; --trees) {
+        int32_t parent = -1;
+        for (int32_t depth = pick(random, 0, 3); depth > 0; --depth) {
+            parent = step.add(parent, pick(random, 1, longest), pick(random, 0, 4) == 0 ? 1 : 0);
+        }
+        for (int32_t requests = pick(random, 1, 60); requests > 0; --requests) {
+            const int32_t tokens = pick(random, 0, 3) > 0 ? 1 : pick(random, 1, 400);
+            step.add(parent, tokens + pick(random, 0, 1) * pick(random, 0, longest), tokens);
+        }
+    }
+    return step;
+}
+
+WorklistOptions random_options(std::mt19937_64 &random) {
+    const int32_t heads[][2] = {{32, 8}, {28, 4}, {8, 8}, {20, 1}, {52, 52}, {96, 1}};
+    WorklistOptions options;
+    const auto &shape = heads[pick(random, 0, 5)];
+    options.heads = shape[0];
+    options.kv_heads = shape[1];
+    options.head_dim = 64 << pick(random, 0, 2);
+    options.window = pick(random, 0, 2) == 0 ? pick(random, 1, 1000) : 0;
+    options.share = pick(random, 0, 3) > 0;
+    options.always_share = pick(random, 0, 2) == 0;
+    if (pick(random, 0, 3) == 0) options.matrix_split = options.stream_split = 1e-9;
+    return options;
+}
+
+// Every key that a token sees is in one of its items, once, on its page; its slots are its own.
+void check_list(const Step &step, const WorklistOptions &options, const Worklist &list) {
+    const int32_t ratio = options.heads / options.kv_heads;
+    assert_int_equal(list.items.size(), list.matrix_items + list.stream_items);
+    std::vector<std::vector<int32_t>> pages(static_cast<size_t>(step.tokens())); // by position
+    for (int32_t t = 0; t < step.tokens(); ++t) pages[t].resize(step.positions[t] + 1, -1);
+    std::vector<int32_t> covered(static_cast<size_t>(step.tokens()));
+    std::vector<bool> used(static_cast<size_t>(list.slots));
+    for (size_t i = 0; i < list.items.size(); ++i) {
+        const AttentionItem &item = list.items[i];
+        const bool matrix = i < static_cast<size_t>(list.matrix_items);
+        assert_true(item.row_count > 0);
+        assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
+        assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first
+        bool partial = false;
+        for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
+            const AttentionRow &row = list.rows[r];
+            assert_int_equal(row.position, step.positions[row.token]);
+            assert_true(item.min_position <= row.position);
+            if (options.window > 0) assert_true(item.max_position >= row.position);
+            ++covered[row.token];
+            if (row.slot >= 0) {
+                const PartialRange &range = list.partials[row.token];
+                assert_true(row.slot >= range.begin && row.slot < range.begin + range.count);
+                assert_false(used[row.slot]);
+                used[row.slot] = true;
+                partial = true;
+            }
+            for (const KeyStretch &stretch : item.stretch) {
+                for (int32_t k = 0; k < stretch.keys; ++k) {
+                    const int32_t position = stretch.start + k;
+                    if (position > row.position) break;
+                    assert_int_equal(pages[row.token][position], -1);
+                    pages[row.token][position] = stretch.page_begin + k / kPageKeys;
+                }
+            }
+        }
+        assert_int_equal(item.partial != 0, partial);
+    }
+    for (int32_t t = 0; t < step.tokens(); ++t) {
+        assert_int_equal(list.partials[t].count, covered[t] > 1 ? covered[t] : 0);
+        for (int32_t n = step.node_of[t]; n >= 0; n = step.nodes[n].parent) {
+            const AttentionNode &node = step.nodes[n];
+            for (int32_t k = 0; k < node.keys && node.start + k <= step.positions[t]; ++k) {
+                const int32_t position = node.start + k;
+                const int32_t page = pages[t][position];
+                const bool seen =
+                    options.window <= 0 || position > step.positions[t] - options.window;
+                if (seen || page >= 0) assert_int_equal(page, node.page_begin + k / kPageKeys);
+            }
+        }
+    }
+}
+
+void every_key_is_read_once(void **) {
+    std::mt19937_64 random(new_seed());
+    for (int round = 0; round < 200; ++round) {
+        const Step step = random_step(random);
+        const WorklistOptions options = random_options(random);
+        Worklist list;
+        step.build(options, &list);
+        check_list(step, options, list);
+    }
+}
+
+bool same(const Worklist &a, const Worklist &b) {
+    return a.items.size() == b.items.size() &&
+           std::equal(a.items.begin(), a.items.end(), b.items.begin(),
+                      [](const AttentionItem &x, const AttentionItem &y) {
+                          return x.row_begin == y.row_begin && x.row_count == y.row_count &&
+                                 x.stretch[0].page_begin == y.stretch[0].page_begin &&
+                                 x.stretch[1].page_begin == y.stretch[1].page_begin;
+                      }) &&
+           a.matrix_items == b.matrix_items && a.stream_items == b.stream_items &&
+           a.matrix_ctas == b.matrix_ctas && a.matrix_by_head == b.matrix_by_head &&
+           a.rows.size() == b.rows.size() && a.merged == b.merged && a.slots == b.slots;
+}
+
+void a_worklist_keeps_nothing_of_the_last_step(void **) {
+    WorklistOptions options;
+    options.heads = 32;
+    options.kv_heads = 8;
+    options.head_dim = 128;
+    Step mixed, prefill;
+    mixed.add(-1, 13312, 1024);
+    for (int i = 0; i < 80; ++i) mixed.add(-1, 12288, 1);
+    for (int i = 0; i < 8; ++i) prefill.add(-1, 512, 512);
+    Worklist again, fresh;
+    mixed.build(options, &again);
+    assert_true(again.matrix_by_head);
+    prefill.build(options, &again);
+    prefill.build(options, &fresh);
+    assert_true(same(again, fresh));
+    std::mt19937_64 random(new_seed());
+    for (int round = 0; round < 50; ++round) {
+        const Step step = random_step(random);
+        const WorklistOptions drawn = random_options(random);
+        Worklist alone;
+        step.build(drawn, &again);
+        step.build(drawn, &alone);
+        assert_true(same(again, alone));
+    }
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(a_worklist_keeps_nothing_of_the_last_step),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
