@@ -80,13 +80,15 @@ Status bench_engine(const NamedJob &job, const ModelConfig &config, const Argume
             }
         }
         const double rate = static_cast<double>(job.rows) / seconds;
-        if (alone == 0) alone = rate;
         std::printf(
-            "%s%s, the engine on device %s: %.1f rows/s in %.2f s, %.2f times one device; "
-            "%lld steps, %lld prompt tokens computed\n",
-            job.name, arguments.switches.c_str(), devices.c_str(), rate, seconds, rate / alone,
+            "%s%s, the engine on device %s: %.1f rows/s in %.2f s; %lld steps, %lld prompt tokens "
+            "computed",
+            job.name, arguments.switches.c_str(), devices.c_str(), rate, seconds,
             static_cast<long long>(after.steps - before.steps),
             static_cast<long long>(after.processed_prompt_tokens - before.processed_prompt_tokens));
+        if (alone > 0) std::printf("; %.2f times one device", rate / alone);
+        std::printf("\n");
+        if (runs.size() > 1) alone = rate; // the first run's, for the second
         std::fflush(stdout);
     }
     std::error_code ignored;
