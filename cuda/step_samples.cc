@@ -49,27 +49,36 @@ void StepSamples::add_edits(const SampleInput &input, SampleTask *task) {
     for (const auto &[token, e] : edits) edits_.push_back(e);
 }
 
-SampleTask StepSamples::task_of(const LogitsRow &row, int32_t number, int64_t logits_row) {
+SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t output,
+                         int32_t *likely) {
     SampleTask task{};
-    task.row = static_cast<int32_t>(logits_row);
-    task.output = number;
+    task.row = row;
+    task.output = output;
+    task.logprob = params.logprobs >= 0;
+    task.likely_begin = *likely;
+    task.likely_count = std::max(0, params.logprobs);
+    *likely += task.likely_count;
+    task.temperature = params.temperature;
+    task.top_p = params.top_p;
+    task.min_p = params.min_p;
+    task.top_k = params.top_k;
+    task.repetition_penalty = params.repetition_penalty;
+    task.presence_penalty = params.presence_penalty;
+    task.frequency_penalty = params.frequency_penalty;
+    return task;
+}
+
+SampleTask StepSamples::task_of(const LogitsRow &row, int32_t number, int64_t logits_row) {
     if (!row.targets.empty()) {
+        SampleTask task{};
+        task.row = static_cast<int32_t>(logits_row);
+        task.output = number;
         task.target_begin = static_cast<int32_t>(target_begin_[static_cast<size_t>(number)]);
         task.target_count = static_cast<int32_t>(row.targets.size());
         return task;
     }
     const SamplingParams &p = *row.sample.params;
-    task.logprob = p.logprobs >= 0;
-    task.likely_begin = likely_;
-    task.likely_count = std::max(0, p.logprobs);
-    likely_ += task.likely_count;
-    task.temperature = p.temperature;
-    task.top_p = p.top_p;
-    task.min_p = p.min_p;
-    task.top_k = p.top_k;
-    task.repetition_penalty = p.repetition_penalty;
-    task.presence_penalty = p.presence_penalty;
-    task.frequency_penalty = p.frequency_penalty;
+    SampleTask task = sampling_task(p, static_cast<int32_t>(logits_row), number, &likely_);
     if (!p.greedy()) task.uniform = random_uniform(row.sample.random_key, row.sample.position);
     if (changes_logits(p)) add_edits(row.sample, &task);
     return task;

@@ -14,6 +14,11 @@
 
 namespace batchllm::cuda {
 
+// The task of a row that is sampled by these parameters, but for its random number and its edits. *likely:
+// tokens listed so far.
+SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t output,
+                         int32_t *likely);
+
 class StepSamples {
   public:
     // Rows that are sampled from the logits and some random numbers alone.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sample/sampling.h"
-#include "sampling.h"
+#include "step_samples.h"
 
 #include "cuda_arrays.h"
 
@@ -108,20 +108,7 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
             }
         }
         inputs.push_back({&p, prompts[i], outputs[i], random(), static_cast<int32_t>(i)});
-        SampleTask task{};
-        task.row = row_of[i];
-        task.output = static_cast<int32_t>(i);
-        task.logprob = p.logprobs >= 0;
-        task.likely_begin = likely;
-        task.likely_count = std::max(0, p.logprobs);
-        likely += task.likely_count;
-        task.temperature = p.temperature;
-        task.top_p = p.top_p;
-        task.min_p = p.min_p;
-        task.top_k = p.top_k;
-        task.repetition_penalty = p.repetition_penalty;
-        task.presence_penalty = p.presence_penalty;
-        task.frequency_penalty = p.frequency_penalty;
+        SampleTask task = sampling_task(p, row_of[i], static_cast<int32_t>(i), &likely);
         task.uniform = random_uniform(inputs[i].random_key, inputs[i].position);
         task.edit_begin = static_cast<int32_t>(edits.size());
         add_edits(inputs[i], &edits);
