@@ -11,6 +11,7 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/bfloat16.h"
+#include "seed.h"
 
 // Last: it defines macros with the names of members of the standard library.
 #include <setjmp.h>
@@ -284,18 +285,12 @@ std::string check_all(const Case &given) {
     return {};
 }
 
-uint64_t new_seed() {
-    const uint64_t seed = std::random_device()();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    return seed;
-}
-
 int32_t between(std::mt19937_64 &random, int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(random);
 }
 
 void every_kernel_equals_the_reference_on_random_forests(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     constexpr int32_t kHeadDims[] = {16, 24, 32, 64, 80, 96, 112, 128, 192, 256};
     constexpr int32_t kRatios[] = {1, 2, 3, 4, 5, 7, 8};
     std::string failure;
@@ -332,7 +327,7 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
 }
 
 void long_contexts_are_cut_by_positions_and_merged(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     std::string failure;
     for (int32_t threads : {1, 4}) {
         if (!failure.empty()) break;
@@ -347,7 +342,7 @@ void long_contexts_are_cut_by_positions_and_merged(void **) {
 }
 
 void shared_equals_unshared_within_rounding(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     std::string failure;
     for (DType element : {DType::f32, DType::bf16}) {
         const Kernels *kernels = kernels_for(best_isa(element), element);
@@ -385,7 +380,7 @@ void shared_equals_unshared_within_rounding(void **) {
 }
 
 void only_wanted_rows_are_computed_and_stand_close(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     const Case given =
         make_case({2, 2, 32, 16, 0, 2}, {-1, 0, 0}, {100, 30, 20}, {10, 30, 1}, random);
     std::vector<int32_t> rows(given.batch.tokens.size(), -1);
@@ -405,7 +400,7 @@ void only_wanted_rows_are_computed_and_stand_close(void **) {
 }
 
 void the_same_batch_gives_identical_bits(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     const Case given = make_case({3, 4, 128, 16, 0, 3}, {-1, 0, 0, -1}, {800, 90, 33, 200},
                                  {40, 90, 1, 200}, random);
     std::string failure;
@@ -425,8 +420,7 @@ void the_same_batch_gives_identical_bits(void **) {
 
 // What the worklist promises, on a forest large enough to be cut in every way.
 void the_parts_of_a_row_cover_what_it_sees_once(void **) {
-    const uint64_t seed = new_seed();
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     std::string failure;
     for (int round = 0; round < 20; ++round) {
         std::vector<int32_t> parents{-1}, lengths{between(random, 1, 3000)}, counts{0};

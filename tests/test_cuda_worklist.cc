@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "seed.h"
 #include "testing.h"
 
 using namespace batchllm::cuda;
@@ -31,12 +32,6 @@ struct Step {
         build_worklist(nodes, tokens(), options, list);
     }
 };
-
-uint64_t new_seed() {
-    const uint64_t seed = std::random_device()();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    return seed;
-}
 
 int32_t pick(std::mt19937_64 &random, int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(random);
@@ -127,7 +122,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
 }
 
 void every_key_is_read_once(void **) {
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     for (int round = 0; round < 200; ++round) {
         const Step step = random_step(random);
         const WorklistOptions options = random_options(random);
@@ -165,7 +160,7 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
     prefill.build(options, &again);
     prefill.build(options, &fresh);
     assert_true(same(again, fresh));
-    std::mt19937_64 random(new_seed());
+    std::mt19937_64 random(seed_of_run());
     for (int round = 0; round < 50; ++round) {
         const Step step = random_step(random);
         const WorklistOptions drawn = random_options(random);

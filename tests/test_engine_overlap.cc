@@ -10,6 +10,7 @@
 #include "runtime/engine.h" // before cmocka, whose fail() is a macro
 
 #include "golden_files.h"
+#include "seed.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -298,9 +299,7 @@ std::string check_job(Random &random, Totals *totals) {
 }
 
 void random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight(void **) {
-    const char *given = std::getenv("BATCHLLM_TEST_SEED");
-    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    print_message("seed %llu (BATCHLLM_TEST_SEED)\n", static_cast<unsigned long long>(seed));
+    const uint64_t seed = seed_of_run();
     Totals totals;
     for (uint64_t job = 0; job < 1000; ++job) {
         Random random(seed + job);

@@ -16,6 +16,7 @@ extern "C" {
 #include "kv/page_pool.h"
 #include "schedule/forecast.h"
 #include "schedule/prefix_forest.h"
+#include "seed.h"
 
 using namespace batchllm;
 
@@ -96,9 +97,7 @@ void giving_a_page_twice_is_refused(void **) {
 }
 
 void random_taking_and_giving_keeps_count(void **) {
-    const uint64_t seed = std::random_device()();
-    print_message("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     PagePool pool(57, 4);
     std::vector<PageTable> tables(10);
     bool good = true;
@@ -213,9 +212,7 @@ bool near(double value, double expected, double relative) {
 }
 
 void expected_length_follows_what_the_job_shows(void **) {
-    const uint64_t seed = std::random_device()();
-    print_message("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     const auto left = [](const LengthEstimate &lengths, int64_t generated, bool preempted = false) {
         double sum = 0;
         for (const int64_t steps : lengths.outlook(1000, generated, preempted))
@@ -257,9 +254,7 @@ void requests_that_still_run_count_for_the_expected_length(void **) {
 }
 
 void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) {
-    const uint64_t seed = std::random_device()();
-    print_message("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     bool good = true;
     for (int32_t round = 0; round < 200; ++round) {
         const int64_t longest = 63; // one step a bucket

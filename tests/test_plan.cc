@@ -15,6 +15,7 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 
 #include "plan/checks.h"
 #include "plan/plan.h"
+#include "seed.h"
 
 using namespace batchllm;
 
@@ -33,11 +34,7 @@ Plan plan_of(const TokenRows &rows, const PlanOptions &options, const Plan *prev
     return make_plan(views(rows), decode, options, previous).value();
 }
 
-std::mt19937_64 seeded() {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    return std::mt19937_64(seed);
-}
+std::mt19937_64 seeded() { return std::mt19937_64(seed_of_run()); }
 
 // `shared` tokens that depend on `which`, then `own` that depend on `row` as well.
 std::vector<int32_t> row_of(int which, int shared, int row, int own) {

@@ -20,6 +20,7 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 #include "plan/plan.h"
 #include "plan/plan_bytes.h"
 #include "plan/plan_file.h"
+#include "seed.h"
 
 using namespace batchllm;
 
@@ -64,11 +65,7 @@ Plan some_plan(std::mt19937_64 &random, bool self_contained, int rows = 40) {
     return make_plan(views(random_rows(random, rows, 3, 40)), {}, options, nullptr).value();
 }
 
-std::mt19937_64 seeded() {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    return std::mt19937_64(seed);
-}
+std::mt19937_64 seeded() { return std::mt19937_64(seed_of_run()); }
 
 void a_plan_read_back_is_the_plan_written(void **) {
     std::mt19937_64 random = seeded();

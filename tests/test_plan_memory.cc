@@ -16,6 +16,7 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 
 #include "../bench/jobs.h"
 #include "plan/checks.h"
+#include "seed.h"
 
 namespace {
 
@@ -63,9 +64,7 @@ void documents_with_questions_take_less_than_200_bytes_a_row(void **) {
 }
 
 void bushy_trees_take_less_than_200_bytes_a_row(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     const TokenRows rows = random_rows(random, 50000, 4, 200);
     for (const int32_t levels : {1, 2}) assert_true(bytes_a_row(views(rows), levels) < 200);
 }

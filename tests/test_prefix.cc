@@ -20,6 +20,7 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 #include "prefix/common_prefix.h"
 #include "prefix/grouping.h"
 #include "prefix/prefix_tree.h"
+#include "seed.h"
 
 using namespace batchllm;
 
@@ -119,9 +120,7 @@ void tree_of_no_run_and_of_one_run_is_a_root(void **) {
 }
 
 void tree_of_random_runs_is_the_naive_tree(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     for (int i = 0; i < 1500; ++i) {
         const TokenRows rows = random_rows(random, 1 + static_cast<int>(random() % 24),
                                            1 + static_cast<int>(random() % 3), 30);
@@ -249,9 +248,7 @@ void enlarge(Node &node) {
 }
 
 void algorithm_1_saves_what_it_saves_on_a_tree_of_moving_nodes(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     int moved = 0;
     for (int i = 0; i < 2000; ++i) {
         const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 60),
@@ -282,9 +279,7 @@ void algorithm_1_saves_what_it_saves_on_a_tree_of_moving_nodes(void **) {
 }
 
 void optimum_equals_the_best_of_all_choices_of_prefixes(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     int checked = 0, above_paper = 0;
     for (int i = 0; i < 3000; ++i) {
         const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 9),
@@ -314,9 +309,7 @@ void optimum_equals_the_best_of_all_choices_of_prefixes(void **) {
 }
 
 void optimum_is_never_below_algorithm_1_on_large_trees(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     for (int i = 0; i < 60; ++i) {
         const TokenRows rows = random_rows(random, 400, 1 + static_cast<int>(random() % 4), 80);
         const auto runs = runs_of(rows);
@@ -337,9 +330,7 @@ void optimum_is_never_below_algorithm_1_on_large_trees(void **) {
 
 // With existing prefixes: the best choice when these cost nothing.
 void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(seed_of_run());
     int joined = 0;
     for (int i = 0; i < 2000; ++i) {
         TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 6),

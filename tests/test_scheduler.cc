@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "checked_job.h" // before cmocka, whose fail() is a macro
+#include "seed.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -19,13 +20,6 @@ extern "C" {
 using namespace batchllm;
 
 namespace {
-
-uint64_t seed_of_run() {
-    const char *given = std::getenv("BATCHLLM_TEST_SEED");
-    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    print_message("seed %llu (BATCHLLM_TEST_SEED)\n", static_cast<unsigned long long>(seed));
-    return seed;
-}
 
 struct Sweep {
     int32_t jobs = 3000;

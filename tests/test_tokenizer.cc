@@ -10,6 +10,7 @@
 
 #include <simdjson.h>
 
+#include "seed.h"
 #include "text/lossy_utf8.h"
 #include "text/merge.h"
 #include "text/tokenizer.h"
@@ -134,9 +135,7 @@ void merge_plainly(const MergeTable &merges, std::vector<int32_t> *symbols) {
 }
 
 void short_and_long_words_merge_as_the_plain_algorithm_does(void **) {
-    const uint32_t seed = std::random_device{}();
-    print_message("seed %u\n", seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(static_cast<uint32_t>(seed_of_run()));
     bool good = true;
     for (int round = 0; round < 300; ++round) {
         MergeTable merges(200);
@@ -202,9 +201,7 @@ void ids_outside_the_vocabulary_are_refused_and_stream_to_nothing(void **) {
 }
 
 void a_stream_of_random_tokens_equals_the_whole_and_never_cuts_a_character(void **) {
-    const uint32_t seed = std::random_device{}();
-    print_message("seed %u\n", seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(static_cast<uint32_t>(seed_of_run()));
     bool good = true;
     for (const char *name :
          {"llama3", "gpt2", "llama2", "metaspace", "metaspace_split", "cl100k"}) {

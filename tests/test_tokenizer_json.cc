@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "seed.h"
 #include "text/tokenizer.h"
 
 extern "C" {
@@ -197,9 +198,7 @@ void a_template_that_cannot_be_is_refused(void **) {
 }
 
 void files_with_random_damage_load_or_are_refused(void **) {
-    const uint32_t seed = std::random_device{}();
-    print_message("seed %u\n", seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(static_cast<uint32_t>(seed_of_run()));
     for (const char *name : {"gpt2", "llama2", "metaspace"}) {
         auto bytes = read_file(std::string("text/") + name + "/tokenizer.json", 1 << 20);
         assert_true(bytes.ok());
