@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_worklist.h"
+#include "attention/worklist.h"
 
 namespace batchllm::cuda {
 
@@ -55,7 +55,7 @@ struct AttentionCase {
     }
 };
 
-// Element d of key k of (page, kv head, K or V) in the pool: attention.h's layout.
+// Element d of key k of (page, kv head, K or V) in the pool: attention/attention.h's layout.
 inline int64_t pool_index(const AttentionShape &s, int page, int kv_head, int which, int key,
                           int d) {
     const int64_t block = (int64_t(page) * s.kv_heads + kv_head) * 2 + which;

@@ -2,7 +2,7 @@
 // forests: what `bench_attention --check` does.
 #pragma once
 
-#include "attention_family.h"
+#include "attention/family.h"
 
 namespace batchllm::cuda {
 

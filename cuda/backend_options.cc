@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace batchllm::cuda {
 namespace {

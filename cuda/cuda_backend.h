@@ -23,9 +23,9 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "forward.h"
-#include "staging.h"
-#include "step_samples.h"
+#include "device/staging.h"
+#include "step/forward.h"
+#include "step/samples.h"
 
 namespace batchllm::cuda {
 

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "attention.h"
-#include "attention_plain.h"
-#include "elementwise.h"
-#include "linear.h"
+#include "attention/attention.h"
+#include "attention/plain.h"
+#include "elementwise/elementwise.h"
+#include "linear/linear.h"
 #include "model/model.h"
 
 #include "cuda_arrays.h"
