@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
+#include "step/supported.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -12,27 +13,24 @@ constexpr int64_t kLogitsBytes = int64_t{256} << 20;
 } // namespace
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
-    : config_(model.config), options_(options), padded_dim_(padded_head_dim(model.config.head_dim)),
-      qkv_rows_((int64_t{model.config.heads} + 2 * model.config.kv_heads) * padded_dim_),
-      attention_(model.config, options.element, options.attention) {
+    : model_(model), options_(options), attention_(model, options.element, options.attention) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
+    kv_begin_ = {0};
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        kv_begin_.push_back(kv_begin_.back() + int64_t{a.kv_heads} * 2 * kPageKeys *
+                                                   padded_head_dim(a.head_dim) *
+                                                   dtype_bytes(options.element));
+    }
 }
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
+    RETURN_IF_ERROR(check_supported(model));
     std::unique_ptr<Forward> forward(new Forward(model, options));
-    const ModelConfig &c = model.config;
-    if (c.hidden % 8 != 0 || c.intermediate % 8 != 0 || c.head_dim % 16 != 0 || c.head_dim > 256 ||
-        c.gqa_ratio() > kMatrixRows || c.hidden > 32768) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: hidden_size %d and intermediate_size %d must be multiples of 8 "
-                     "(hidden at most 32768), head_dim %d a multiple of 16 up to 256, and %d query "
-                     "heads for one of keys at most %d",
-                     c.hidden, c.intermediate, c.head_dim, c.gqa_ratio(), kMatrixRows);
-    }
     ASSIGN_OR_RETURN(forward->weights_, load_weights(model, options.element, options.random_weights,
                                                      options.seed, options.threads));
     RETURN_IF_ERROR(forward->allocate());
@@ -40,36 +38,54 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
 }
 
 Status Forward::allocate() {
-    const ModelConfig &c = config_;
     const int64_t element = dtype_bytes(options_.element);
     const int64_t residual = dtype_bytes(options_.residual);
+    const int64_t hidden = model_.hidden;
     rows_ = padded_rows(options_.step_tokens);
-    const int64_t vocabulary = weights_.lm_head.rows;
+    const int64_t vocabulary = weights_.head.rows;
     logits_rows_ =
         std::min(std::max<int64_t>(64, kLogitsBytes / (vocabulary * 4) / 64 * 64), rows_);
+    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0;
+    for (const DeviceLayer &layer : weights_.layers) {
+        qkv = std::max(qkv, layer.qkv.rows);
+        attended = std::max(attended, layer.o.columns);
+        gate_up = std::max(gate_up, layer.gate_up.rows);
+        activated = std::max(activated, layer.down.columns);
+    }
     // Rows beyond a batch are computed too, from whatever is here.
-    ASSIGN_OR_RETURN(frequencies_, zeroed_memory(c.head_dim / 2 * int64_t{4}, "rope frequencies"));
-    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * c.hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * c.hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * c.hidden * element, "activations"));
-    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv_rows_ * element, "activations"));
-    ASSIGN_OR_RETURN(attended_,
-                     zeroed_memory(rows_ * c.heads * padded_dim_ * element, "activations"));
-    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * 2 * c.intermediate * element, "activations"));
-    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * c.intermediate * element, "activations"));
-    ASSIGN_OR_RETURN(rope_table_,
-                     zeroed_memory(rows_ * c.head_dim / 2 * int64_t{8}, "rope angles"));
+    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * hidden * element, "activations"));
+    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv * element, "activations"));
+    ASSIGN_OR_RETURN(attended_, zeroed_memory(rows_ * attended * element, "activations"));
+    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
+    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
     ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * vocabulary * 4, "logits"));
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
+    RETURN_IF_ERROR(allocate_ropes());
     // What most steps need.
     for (const StepSection section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
         RETURN_IF_ERROR(input_.make(section, 16 * rows_));
     }
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
-    const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
-    RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
-                              frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+    return make_linear();
+}
+
+Status Forward::allocate_ropes() {
+    for (const Rope &rope : model_.ropes) {
+        RopeTable table;
+        const auto half = static_cast<int64_t>(rope.frequencies.size());
+        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
+        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
+        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
+                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+        ropes_.push_back(std::move(table));
+    }
+    return {};
+}
+
+Status Forward::make_linear() {
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
     std::string path = options_.tuning_cache;
@@ -82,11 +98,6 @@ Status Forward::allocate() {
                                     scratch.bytes(), std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
-}
-
-int64_t Forward::page_bytes() const {
-    return int64_t{config_.layers} * config_.kv_heads * 2 * kPageKeys * padded_dim_ *
-           dtype_bytes(options_.element);
 }
 
 Status Forward::take_pages(int64_t pages) {
@@ -121,13 +132,12 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     return attention_.stage(batch, &input_, staging);
 }
 
-Status Forward::norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
+Status Forward::norm(const void *residual, const DeviceNorm &norm, int64_t count,
                      cudaStream_t stream) {
-    const NormArguments arguments{options_.element, options_.residual,
-                                  residual,         rows,
-                                  weight,           static_cast<float>(config_.norm_epsilon),
-                                  normed_.data(),   static_cast<int32_t>(count),
-                                  config_.hidden};
+    const NormArguments arguments{
+        options_.element, options_.residual, residual,       nullptr,
+        norm.weight,      norm.epsilon,      normed_.data(), static_cast<int32_t>(count),
+        model_.hidden};
     RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
     return profile_.mark(Part::norm, stream);
 }
@@ -183,48 +193,52 @@ Status Forward::replay(Graph *graph, cudaStream_t stream) {
 }
 
 Status Forward::launch(cudaStream_t stream) {
-    RETURN_IF_CUDA(launch_embed(
-        options_.element, options_.residual, weights_.embedding, input_.at<int32_t>(kTokens),
-        samples(), static_cast<int32_t>(tokens_), config_.hidden, residual_.data(), stream));
-    RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions), frequencies_.as<float>(),
-                                     static_cast<int32_t>(tokens_), config_.head_dim / 2,
-                                     rope_table_.as<float2>(), stream));
+    const auto tokens = static_cast<int32_t>(tokens_);
+    RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
+                                input_.at<int32_t>(kTokens), samples(), tokens, model_.hidden,
+                                residual_.data(), stream));
+    for (size_t i = 0; i < ropes_.size(); ++i) {
+        RETURN_IF_CUDA(launch_rope_table(
+            input_.at<int32_t>(kPositions), ropes_[i].frequencies.as<float>(), tokens,
+            model_.ropes[i].dims() / 2, ropes_[i].angles.as<float2>(), stream));
+    }
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
-}
-
-std::byte *Forward::kv_of(size_t layer) const {
-    return kv_.data() + static_cast<int64_t>(layer) * pages_ * (page_bytes() / config_.layers);
 }
 
 AttentionTensors Forward::attention_tensors(size_t layer) const {
     return {qkv_.data(), attended_.data(), kv_of(layer)};
 }
 
-Status Forward::layer(size_t index, cudaStream_t stream) {
+Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
-    RETURN_IF_ERROR(norm(residual_.data(), nullptr, w.input_norm, tokens_, stream));
+    const Attention &a = model_.layers[index].attention;
     RETURN_IF_ERROR(
         linear_->run(w.qkv, normed_.data(), tokens_, qkv_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
     const RopeArguments rope{options_.element,
                              qkv_.data(),
                              w.qkv_bias,
-                             w.q_norm,
-                             w.k_norm,
-                             static_cast<float>(config_.norm_epsilon),
-                             rope_table_.as<float2>(),
+                             w.q_norm.weight,
+                             w.k_norm.weight,
+                             w.q_norm.epsilon,
+                             ropes_[static_cast<size_t>(a.rope)].angles.as<float2>(),
                              input_.at<int32_t>(kSlots),
                              kv_of(index),
                              static_cast<int32_t>(tokens_),
-                             config_.heads,
-                             config_.kv_heads,
-                             config_.head_dim,
-                             padded_dim_};
+                             a.heads,
+                             a.kv_heads,
+                             a.head_dim,
+                             padded_head_dim(a.head_dim)};
     RETURN_IF_CUDA(launch_rope(rope, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::rope, stream));
+    return profile_.mark(Part::rope, stream);
+}
 
+Status Forward::layer(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    RETURN_IF_ERROR(norm(residual_.data(), w.before_attention, tokens_, stream));
+    RETURN_IF_ERROR(keys_and_values(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
     RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
@@ -238,44 +252,43 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
         const int32_t *wanted = input_.at<int32_t>(kWanted);
         const auto count = static_cast<int32_t>(wanted_);
         RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(), count,
-                                     config_.hidden * dtype_bytes(options_.residual), stream));
-        RETURN_IF_CUDA(launch_gather(
-            attended_.data(), wanted, qkv_.data(), count,
-            int64_t{config_.heads} * padded_dim_ * dtype_bytes(options_.element), stream));
+                                     model_.hidden * dtype_bytes(options_.residual), stream));
+        RETURN_IF_CUDA(launch_gather(attended_.data(), wanted, qkv_.data(), count,
+                                     w.o.columns * dtype_bytes(options_.element), stream));
         residual = last_.data();
         attended = qkv_.data();
         rows = wanted_;
     }
     RETURN_IF_ERROR(linear_->run(w.o, attended, rows, residual, options_.residual, true, stream));
     RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.o_bias,
-                                   static_cast<int32_t>(rows), config_.hidden, stream));
+                                   static_cast<int32_t>(rows), model_.hidden, stream));
     RETURN_IF_ERROR(profile_.mark(Part::output, stream));
-    RETURN_IF_ERROR(norm(residual, nullptr, w.post_attention_norm, rows, stream));
-    RETURN_IF_ERROR(feed_forward(w, residual, rows, stream));
+    RETURN_IF_ERROR(norm(residual, w.before_feed_forward, rows, stream));
+    RETURN_IF_ERROR(feed_forward(index, residual, rows, stream));
     if (!last) return {};
-    return norm(residual, nullptr, weights_.final_norm, rows, stream);
+    return norm(residual, weights_.final_norm, rows, stream);
 }
 
-Status Forward::feed_forward(const DeviceLayer &w, void *residual, int64_t rows,
-                             cudaStream_t stream) {
+Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
     RETURN_IF_ERROR(linear_->run(w.gate_up, normed_.data(), rows, gate_up_.data(), options_.element,
                                  false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
     RETURN_IF_CUDA(launch_swiglu(options_.element, gate_up_.data(), w.gate_up_bias,
                                  activated_.data(), static_cast<int32_t>(rows),
-                                 config_.intermediate, stream));
+                                 model_.layers[index].feed_forward.width, stream));
     RETURN_IF_ERROR(profile_.mark(Part::swiglu, stream));
     RETURN_IF_ERROR(
         linear_->run(w.down, activated_.data(), rows, residual, options_.residual, true, stream));
     RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.down_bias,
-                                   static_cast<int32_t>(rows), config_.hidden, stream));
+                                   static_cast<int32_t>(rows), model_.hidden, stream));
     return profile_.mark(Part::down, stream);
 }
 
 Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
-    const std::byte *x = normed_.data() + first * config_.hidden * dtype_bytes(options_.element);
+    const std::byte *x = normed_.data() + first * model_.hidden * dtype_bytes(options_.element);
     RETURN_IF_ERROR(
-        linear_->run(weights_.lm_head, x, count, logits_.data(), DType::f32, false, stream));
+        linear_->run(weights_.head, x, count, logits_.data(), DType::f32, false, stream));
     return profile_.mark(Part::logits, stream);
 }
 
@@ -289,12 +302,14 @@ std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
 
 Status Forward::prepare(cudaStream_t stream) {
     for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
-        for (const Product &p : products(weights_.layers[0])) {
-            RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+        for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
+            for (const Product &p : products(layer)) {
+                RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+            }
         }
         if (rows > logits_rows_) continue;
         RETURN_IF_ERROR(
-            linear_->prepare(weights_.lm_head, normed_.data(), rows, DType::f32, false, stream));
+            linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
     }
     return check_cuda(cudaStreamSynchronize(stream), "products");
 }
@@ -308,7 +323,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
         }
     }
     for (int64_t first = 0; first < wanted; first += logits_rows_) {
-        RETURN_IF_ERROR(linear_->run(weights_.lm_head, normed_.data(),
+        RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
                                      std::min(logits_rows_, wanted - first), logits_.data(),
                                      DType::f32, false, stream));
     }

@@ -58,50 +58,66 @@ class Loader {
     }
 
     Status place(DeviceWeights *out) {
-        const ModelConfig &c = model_.config;
-        const int64_t padded = padded_head_dim(c.head_dim);
-        const Grouping heads_as_rows{c.head_dim, padded, 1, 1};
-        const Grouping heads_as_columns{1, 1, c.head_dim, padded};
-        const int64_t q_rows = c.heads * padded, kv_rows = c.kv_heads * padded;
-        const int64_t qkv_rows = q_rows + 2 * kv_rows;
-        const int64_t head_rows = (int64_t{c.vocabulary} + 15) / 16 * 16;
-        const bool tied = model_.lm_head.data == model_.embedding.data;
-
+        const int64_t hidden = model_.hidden, vocabulary = model_.vocabulary;
+        const int64_t head_rows = (vocabulary + 15) / 16 * 16;
         Matrix table;
-        RETURN_IF_ERROR(matrix(tied ? head_rows : c.vocabulary, c.hidden, {{&model_.embedding, 0}},
-                               {}, &table));
+        RETURN_IF_ERROR(matrix(model_.tied ? head_rows : vocabulary, hidden,
+                               {{&model_.embedding, 0}}, {}, &table));
         out->embedding = table.data;
-        out->lm_head = table;
-        if (!tied) {
-            RETURN_IF_ERROR(matrix(head_rows, c.hidden, {{&model_.lm_head, 0}}, {}, &out->lm_head));
+        out->head = table;
+        if (!model_.tied) {
+            RETURN_IF_ERROR(matrix(head_rows, hidden, {{&model_.head.values, 0}}, {}, &out->head));
         }
-        RETURN_IF_ERROR(vector(c.hidden, {{&model_.final_norm, 0}}, {}, 1, &out->final_norm));
-        for (const LayerWeights &from : model_.layers) {
+        RETURN_IF_ERROR(norm(model_.final_norm, hidden, {}, &out->final_norm));
+        for (const Layer &from : model_.layers) {
             DeviceLayer to;
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.input_norm, 0}}, {}, 1, &to.input_norm));
-            RETURN_IF_ERROR(
-                vector(c.hidden, {{&from.post_attention_norm, 0}}, {}, 1, &to.post_attention_norm));
-            RETURN_IF_ERROR(vector(c.head_dim, {{&from.q_norm, 0}}, {}, 1, &to.q_norm));
-            RETURN_IF_ERROR(vector(c.head_dim, {{&from.k_norm, 0}}, {}, 1, &to.k_norm));
-            RETURN_IF_ERROR(vector(
-                qkv_rows,
-                {{&from.q_bias, 0}, {&from.k_bias, q_rows}, {&from.v_bias, q_rows + kv_rows}},
-                heads_as_rows, 0, &to.qkv_bias));
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.o_bias, 0}}, {}, 0, &to.o_bias));
-            RETURN_IF_ERROR(vector(2 * int64_t{c.intermediate},
-                                   {{&from.gate_bias, 0}, {&from.up_bias, c.intermediate}}, {}, 0,
-                                   &to.gate_up_bias));
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.down_bias, 0}}, {}, 0, &to.down_bias));
-            RETURN_IF_ERROR(matrix(qkv_rows, c.hidden,
-                                   {{&from.q, 0}, {&from.k, q_rows}, {&from.v, q_rows + kv_rows}},
-                                   heads_as_rows, &to.qkv));
-            RETURN_IF_ERROR(matrix(c.hidden, q_rows, {{&from.o, 0}}, heads_as_columns, &to.o));
-            RETURN_IF_ERROR(matrix(2 * int64_t{c.intermediate}, c.hidden,
-                                   {{&from.gate, 0}, {&from.up, c.intermediate}}, {}, &to.gate_up));
-            RETURN_IF_ERROR(matrix(c.hidden, c.intermediate, {{&from.down, 0}}, {}, &to.down));
+            RETURN_IF_ERROR(norm(from.before_attention, hidden, {}, &to.before_attention));
+            RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
+            RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
+            RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
+            RETURN_IF_ERROR(attention(from.attention, &to));
+            RETURN_IF_ERROR(feed_forward(from.feed_forward, &to));
             out->layers.push_back(to);
         }
         return {};
+    }
+
+    Status attention(const Attention &from, DeviceLayer *to) {
+        const int64_t hidden = model_.hidden, padded = padded_head_dim(from.head_dim);
+        const Grouping heads_as_rows{from.head_dim, padded, 1, 1};
+        const Grouping heads_as_columns{1, 1, from.head_dim, padded};
+        const int64_t q_rows = from.heads * padded, kv_rows = from.kv_heads * padded;
+        const int64_t qkv_rows = q_rows + 2 * kv_rows;
+        const bool whole = from.norm_whole;
+        RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
+        RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
+        RETURN_IF_ERROR(vector(
+            qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
+            heads_as_rows, 0, &to->qkv_bias));
+        RETURN_IF_ERROR(vector(hidden, {{&from.o.bias, 0}}, {}, 0, &to->o_bias));
+        RETURN_IF_ERROR(matrix(
+            qkv_rows, hidden,
+            {{&from.q.values, 0}, {&from.k.values, q_rows}, {&from.v.values, q_rows + kv_rows}},
+            heads_as_rows, &to->qkv));
+        return matrix(hidden, q_rows, {{&from.o.values, 0}}, heads_as_columns, &to->o);
+    }
+
+    Status feed_forward(const FeedForward &from, DeviceLayer *to) {
+        const int64_t hidden = model_.hidden, width = from.width;
+        RETURN_IF_ERROR(vector(2 * width, {{&from.gate.bias, 0}, {&from.up.bias, width}}, {}, 0,
+                               &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}}, {}, 0, &to->down_bias));
+        RETURN_IF_ERROR(matrix(2 * width, hidden,
+                               {{&from.gate.values, 0}, {&from.up.values, width}}, {},
+                               &to->gate_up));
+        return matrix(hidden, width, {{&from.down.values, 0}}, {}, &to->down);
+    }
+
+    Status norm(const Norm &from, int64_t length, const Grouping &grouping, DeviceNorm *to) {
+        to->kind = from.kind;
+        to->epsilon = from.epsilon;
+        RETURN_IF_ERROR(vector(length, {{&from.weight, 0}}, grouping, 1, &to->weight));
+        return vector(length, {{&from.bias, 0}}, grouping, 0, &to->bias);
     }
 
     using Part = std::pair<const Tensor *, int64_t>; // and its first row in the whole

@@ -15,22 +15,32 @@ namespace batchllm::cuda {
 // head_dim rounded up to what attention takes.
 int32_t padded_head_dim(int32_t head_dim);
 
+struct DeviceNorm {
+    NormKind kind = NormKind::none;
+    const float *weight = nullptr; // [length] with the offset added; null: ones
+    const float *bias = nullptr;   // [length] or null
+    float epsilon = 0;
+
+    explicit operator bool() const { return kind != NormKind::none; }
+};
+
 struct DeviceLayer {
-    const float *input_norm = nullptr; // [hidden]
-    const float *post_attention_norm = nullptr;
-    const float *q_norm = nullptr, *k_norm = nullptr; // [head_dim] or null
-    const float *qkv_bias = nullptr;                  // [(heads + 2 kv_heads) * padded], or null
-    const float *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
-    Matrix qkv;     // [(heads + 2 kv_heads) * padded, hidden]
-    Matrix o;       // [hidden, heads * padded]
-    Matrix gate_up; // [2 intermediate, hidden]
-    Matrix down;    // [hidden, intermediate]
+    DeviceNorm before_attention, after_attention;       // [hidden]
+    DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
+    DeviceNorm q_norm, k_norm;       // [padded], or of the whole projection [heads * padded]
+    const float *qkv_bias = nullptr; // [(heads + 2 kv_heads) * padded], or null
+    const float *o_bias = nullptr, *down_bias = nullptr; // [hidden]
+    const float *gate_up_bias = nullptr;                 // [gate_up.rows]
+    Matrix qkv;                                          // [(heads + 2 kv_heads) * padded, hidden]
+    Matrix o;                                            // [hidden, heads * padded]
+    Matrix gate_up;                                      // [2 width, hidden]
+    Matrix down;                                         // [hidden, width]
 };
 
 struct DeviceWeights {
     const void *embedding = nullptr; // [vocabulary, hidden]
-    Matrix lm_head;                  // [padded_vocabulary, hidden]: a multiple of 16 rows
-    const float *final_norm = nullptr;
+    Matrix head;                     // [padded_vocabulary, hidden]: a multiple of 16 rows
+    DeviceNorm final_norm;           // [hidden]
     std::vector<DeviceLayer> layers;
     DeviceMemory memory; // all of it
 };
