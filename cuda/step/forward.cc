@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+#include "elementwise/rope.h"
 #include "step/supported.h"
 
 namespace batchllm::cuda {
@@ -45,12 +47,13 @@ Status Forward::allocate() {
     const int64_t vocabulary = weights_.head.rows;
     logits_rows_ =
         std::min(std::max<int64_t>(64, kLogitsBytes / (vocabulary * 4) / 64 * 64), rows_);
-    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0;
+    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0, delta = 0;
     for (const DeviceLayer &layer : weights_.layers) {
         qkv = std::max(qkv, layer.qkv.rows);
         attended = std::max(attended, layer.o.columns);
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
+        if (layer.after_attention || layer.after_feed_forward) delta = hidden;
     }
     // Rows beyond a batch are computed too, from whatever is here.
     ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
@@ -58,6 +61,9 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * hidden * element, "activations"));
     ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv * element, "activations"));
     ASSIGN_OR_RETURN(attended_, zeroed_memory(rows_ * attended * element, "activations"));
+    if (delta > 0) {
+        ASSIGN_OR_RETURN(delta_, zeroed_memory(rows_ * delta * residual, "activations"));
+    }
     ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
     ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
     ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * vocabulary * 4, "logits"));
@@ -132,13 +138,56 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     return attention_.stage(batch, &input_, staging);
 }
 
-Status Forward::norm(const void *residual, const DeviceNorm &norm, int64_t count,
-                     cudaStream_t stream) {
-    const NormArguments arguments{
-        options_.element, options_.residual, residual,       nullptr,
-        norm.weight,      norm.epsilon,      normed_.data(), static_cast<int32_t>(count),
-        model_.hidden};
-    RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
+    if (copies_nothing(norm)) return {};
+    const auto rows = static_cast<int32_t>(count);
+    if (norm.is_plain_rms()) {
+        const NormArguments arguments{options_.element, options_.residual, residual,       nullptr,
+                                      norm.weight,      norm.epsilon,      normed_.data(), rows,
+                                      model_.hidden};
+        RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+    } else {
+        const AddNormArguments arguments{options_.element,
+                                         options_.residual,
+                                         residual,
+                                         nullptr,
+                                         nullptr,
+                                         {},
+                                         1,
+                                         norm,
+                                         normed_.data(),
+                                         rows,
+                                         model_.hidden};
+        RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    }
+    return profile_.mark(Part::norm, stream);
+}
+
+Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
+    const auto count = static_cast<int32_t>(rows);
+    if (!e.after) {
+        RETURN_IF_ERROR(
+            linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
+        RETURN_IF_CUDA(
+            launch_add_bias(options_.residual, residual, e.bias, count, model_.hidden, stream));
+        RETURN_IF_ERROR(profile_.mark(e.part, stream));
+        return e.next != nullptr ? norm(*e.next, residual, rows, stream) : Status();
+    }
+    RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
+    RETURN_IF_ERROR(profile_.mark(e.part, stream));
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next);
+    const AddNormArguments arguments{options_.element,
+                                     options_.residual,
+                                     residual,
+                                     delta_.data(),
+                                     e.bias,
+                                     e.after,
+                                     e.scale,
+                                     writes ? *e.next : DeviceNorm{},
+                                     writes ? normed_.data() : nullptr,
+                                     count,
+                                     model_.hidden};
+    RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     return profile_.mark(Part::norm, stream);
 }
 
@@ -196,13 +245,15 @@ Status Forward::launch(cudaStream_t stream) {
     const auto tokens = static_cast<int32_t>(tokens_);
     RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
                                 input_.at<int32_t>(kTokens), samples(), tokens, model_.hidden,
-                                residual_.data(), stream));
+                                model_.embedding_scale, residual_.data(), stream));
     for (size_t i = 0; i < ropes_.size(); ++i) {
-        RETURN_IF_CUDA(launch_rope_table(
-            input_.at<int32_t>(kPositions), ropes_[i].frequencies.as<float>(), tokens,
-            model_.ropes[i].dims() / 2, ropes_[i].angles.as<float2>(), stream));
+        RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions),
+                                         ropes_[i].frequencies.as<float>(), tokens,
+                                         model_.ropes[i].dims() / 2, model_.ropes[i].scale,
+                                         ropes_[i].angles.as<float2>(), stream));
     }
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
+    RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
 }
@@ -214,30 +265,35 @@ AttentionTensors Forward::attention_tensors(size_t layer) const {
 Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Attention &a = model_.layers[index].attention;
-    RETURN_IF_ERROR(
-        linear_->run(w.qkv, normed_.data(), tokens_, qkv_.data(), options_.element, false, stream));
+    RETURN_IF_ERROR(linear_->run(w.qkv, normed(w.before_attention, residual_.data()), tokens_,
+                                 qkv_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
-    const RopeArguments rope{options_.element,
-                             qkv_.data(),
-                             w.qkv_bias,
-                             w.q_norm.weight,
-                             w.k_norm.weight,
-                             w.q_norm.epsilon,
-                             ropes_[static_cast<size_t>(a.rope)].angles.as<float2>(),
-                             input_.at<int32_t>(kSlots),
-                             kv_of(index),
-                             static_cast<int32_t>(tokens_),
-                             a.heads,
-                             a.kv_heads,
-                             a.head_dim,
-                             padded_head_dim(a.head_dim)};
-    RETURN_IF_CUDA(launch_rope(rope, stream));
+    const bool turns = a.rope >= 0;
+    const auto rope = static_cast<size_t>(std::max(a.rope, 0));
+    const RopeArguments arguments{options_.element,
+                                  qkv_.data(),
+                                  w.qkv_bias,
+                                  w.q_norm,
+                                  w.k_norm,
+                                  a.norm_whole,
+                                  turns ? ropes_[rope].angles.as<float2>() : nullptr,
+                                  turns ? model_.ropes[rope].dims() : 0,
+                                  turns && model_.ropes[rope].pairs,
+                                  input_.at<int32_t>(kSlots),
+                                  kv_of(index),
+                                  static_cast<int32_t>(tokens_),
+                                  a.heads,
+                                  a.kv_heads,
+                                  a.head_dim,
+                                  padded_head_dim(a.head_dim)};
+    RETURN_IF_CUDA(launch_rope(arguments, stream));
     return profile_.mark(Part::rope, stream);
 }
 
+// The input's norm has been launched; so has the next layer's, or the last one, when this returns.
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
-    RETURN_IF_ERROR(norm(residual_.data(), w.before_attention, tokens_, stream));
+    const Layer &described = model_.layers[index];
     RETURN_IF_ERROR(keys_and_values(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
@@ -258,46 +314,70 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
         residual = last_.data();
         attended = qkv_.data();
         rows = wanted_;
+        // The feed-forward's input, now of these rows.
+        if (described.parallel) RETURN_IF_ERROR(norm(w.before_attention, residual, rows, stream));
     }
-    RETURN_IF_ERROR(linear_->run(w.o, attended, rows, residual, options_.residual, true, stream));
-    RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.o_bias,
-                                   static_cast<int32_t>(rows), model_.hidden, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::output, stream));
-    RETURN_IF_ERROR(norm(residual, w.before_feed_forward, rows, stream));
-    RETURN_IF_ERROR(feed_forward(index, residual, rows, stream));
-    if (!last) return {};
-    return norm(residual, weights_.final_norm, rows, stream);
+    const Ending ending{w.o,
+                        attended,
+                        w.o_bias,
+                        w.after_attention,
+                        described.residual_scale,
+                        described.parallel ? nullptr : &w.before_feed_forward,
+                        Part::output};
+    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
+    return feed_forward(index, residual, rows, stream);
 }
 
 Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
-    RETURN_IF_ERROR(linear_->run(w.gate_up, normed_.data(), rows, gate_up_.data(), options_.element,
-                                 false, stream));
+    const Layer &described = model_.layers[index];
+    const FeedForward &f = described.feed_forward;
+    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
+    RETURN_IF_ERROR(linear_->run(w.gate_up, normed(before, residual), rows, gate_up_.data(),
+                                 options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    RETURN_IF_CUDA(launch_swiglu(options_.element, gate_up_.data(), w.gate_up_bias,
-                                 activated_.data(), static_cast<int32_t>(rows),
-                                 model_.layers[index].feed_forward.width, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::swiglu, stream));
-    RETURN_IF_ERROR(
-        linear_->run(w.down, activated_.data(), rows, residual, options_.residual, true, stream));
-    RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.down_bias,
-                                   static_cast<int32_t>(rows), model_.hidden, stream));
-    return profile_.mark(Part::down, stream);
+    const ActivationArguments activation{options_.element,
+                                         f.activation,
+                                         bool(f.gate),
+                                         gate_up_.data(),
+                                         w.gate_up_bias,
+                                         activated_.data(),
+                                         static_cast<int32_t>(rows),
+                                         f.width};
+    RETURN_IF_CUDA(launch_activation(activation, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
+    const bool last = index + 1 == weights_.layers.size();
+    const Ending ending{w.down,
+                        activated_.data(),
+                        w.down_bias,
+                        w.after_feed_forward,
+                        described.residual_scale,
+                        last ? &weights_.final_norm : &weights_.layers[index + 1].before_attention,
+                        Part::down};
+    return finish(ending, residual, rows, stream);
 }
 
 Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
-    const std::byte *x = normed_.data() + first * model_.hidden * dtype_bytes(options_.element);
-    RETURN_IF_ERROR(
-        linear_->run(weights_.head, x, count, logits_.data(), DType::f32, false, stream));
+    const DeviceMemory &residual = gather_ ? last_ : residual_;
+    const auto *x = static_cast<const std::byte *>(normed(weights_.final_norm, residual.data()));
+    RETURN_IF_ERROR(linear_->run(weights_.head,
+                                 x + first * model_.hidden * dtype_bytes(options_.element), count,
+                                 logits_.data(), DType::f32, false, stream, model_.logits_scale));
+    RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), weights_.head_bias,
+                                        model_.logits_softcap, stream));
     return profile_.mark(Part::logits, stream);
 }
 
 std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
+    // What ends a sublayer: added to the residual stream, or a delta.
+    const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
+        return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
+    };
     return {{{w.qkv, normed_.data(), qkv_.data(), element, false},
-             {w.o, attended_.data(), residual_.data(), residual, true},
+             end(w.o, attended_.data(), w.after_attention),
              {w.gate_up, normed_.data(), gate_up_.data(), element, false},
-             {w.down, activated_.data(), residual_.data(), residual, true}}};
+             end(w.down, activated_.data(), w.after_feed_forward)}};
 }
 
 Status Forward::prepare(cudaStream_t stream) {

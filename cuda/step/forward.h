@@ -1,8 +1,9 @@
 // One token batch through the model on the device, up to the logits of the tokens that want them.
 //
-// The residual stream is added to by the products themselves (y += x W^T), so that a layer is: norm,
-// QKV, rope and KV write, attention, O, norm, gate and up, SwiGLU, down. After the last layer's
-// attention only the wanted tokens go on.
+// The residual stream is added to by the products themselves (y += scale x W^T), so that a layer is: norm,
+// QKV, rope and KV write, attention, O, norm, gate and up, activation, down. Where a norm stands after a
+// sublayer, its product is a delta, which one launch normalises, adds and passes on to the next norm.
+// After the last layer's attention only the wanted tokens go on.
 //
 // Numbers of tokens and wanted tokens are rounded up (padded_rows): the rows beyond the batch are
 // computed from token 0 or from what is left of another step, write no keys, and are never read. Steps
@@ -90,7 +91,26 @@ class Forward {
     AttentionTensors attention_tensors(size_t layer) const;
     std::byte *kv_of(size_t layer) const { return kv_.data() + kv_begin_[layer] * pages_; }
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
-    Status norm(const void *residual, const DeviceNorm &norm, int64_t count, cudaStream_t stream);
+    // The product that ends a sublayer, added to the residual stream, and the norm that follows.
+    struct Ending {
+        const Matrix &w;
+        const void *x;
+        const float *bias;
+        const DeviceNorm &after;
+        float scale;
+        const DeviceNorm *next; // null: what was normed before stays
+        Part part;
+    };
+    Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
+    Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
+    // Where what a norm passes on is: where there is none, and the types are the same, in the residual
+    // stream itself.
+    bool copies_nothing(const DeviceNorm &norm) const {
+        return !norm && options_.residual == options_.element;
+    }
+    const void *normed(const DeviceNorm &norm, const void *residual) const {
+        return copies_nothing(norm) ? residual : normed_.data();
+    }
 
     // A product of each layer, from buffer to buffer, as all but the last layer run it.
     struct Product {
@@ -116,12 +136,14 @@ class Forward {
     int64_t logits_rows_ = 0;
     int64_t pages_ = 0;
     // As wide as the widest layer needs.
-    DeviceMemory residual_;  // [rows, hidden] of the residual's type
-    DeviceMemory last_;      // [rows, hidden] the same, of the wanted tokens
-    DeviceMemory normed_;    // [rows, hidden] elements
-    DeviceMemory qkv_;       // [rows, (heads + 2 kv_heads) * padded]
-    DeviceMemory attended_;  // [rows, heads * padded]
-    DeviceMemory gate_up_;   // [rows, 2 width]
+    DeviceMemory residual_; // [rows, hidden] of the residual's type
+    DeviceMemory last_;     // [rows, hidden] the same, of the wanted tokens
+    DeviceMemory normed_;   // [rows, hidden] elements
+    DeviceMemory qkv_;      // [rows, (heads + 2 kv_heads) * padded]
+    DeviceMemory attended_; // [rows, heads * padded]
+    DeviceMemory
+        delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
+    DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated_; // [rows, width]
     DeviceMemory logits_;    // [logits_rows, padded vocabulary] f32
     DeviceMemory kv_;        // [layers][pages]...
