@@ -26,15 +26,15 @@ Status read_dtype(const JsonValue &config, Model *model) {
 }
 
 Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32_t hidden,
-                  Shape *shape) {
+                  DecoderShape *shape) {
     ASSIGN_OR_RETURN(shape->heads,
                      read_count(config, "num_attention_heads", defaults.heads, 1 << 14));
     // Absent is the class's default; null is as many as heads.
     const bool absent = !config.find("num_key_value_heads");
-    ASSIGN_OR_RETURN(
-        shape->kv_heads,
-        read_count(config, "num_key_value_heads",
-                   absent ? defaults.kv_heads.value_or(shape->heads) : shape->heads, 1 << 14));
+    ASSIGN_OR_RETURN(shape->kv_heads,
+                     read_count(config, "num_key_value_heads",
+                                absent ? defaults.kv_heads.value_or(shape->heads) : shape->heads,
+                                1 << 14));
     if (shape->heads % shape->kv_heads != 0) {
         return error(code, "%s: \"num_key_value_heads\" is %d: must divide num_attention_heads, %d",
                      config.file().c_str(), shape->kv_heads, shape->heads);
@@ -119,20 +119,19 @@ Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32
     return {};
 }
 
-Result<Shape> read_shape(const JsonValue &config, const ConfigDefaults &defaults, Model *model) {
-    Shape shape;
+Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
+                                Model *model) {
+    DecoderShape shape;
     RETURN_IF_ERROR(read_dtype(config, model));
     ASSIGN_OR_RETURN(model->vocabulary,
                      read_count(config, "vocab_size", defaults.vocabulary, 1 << 24));
     ASSIGN_OR_RETURN(model->hidden, read_count(config, "hidden_size", defaults.hidden, 1 << 18));
     ASSIGN_OR_RETURN(shape.intermediate,
                      read_count(config, "intermediate_size", defaults.intermediate, 1 << 20));
-    ASSIGN_OR_RETURN(shape.layers,
-                     read_count(config, "num_hidden_layers", defaults.layers, 4096));
+    ASSIGN_OR_RETURN(shape.layers, read_count(config, "num_hidden_layers", defaults.layers, 4096));
     RETURN_IF_ERROR(read_heads(config, defaults, model->hidden, &shape));
-    ASSIGN_OR_RETURN(
-        model->max_positions,
-        read_count(config, "max_position_embeddings", defaults.max_positions, 1 << 30));
+    ASSIGN_OR_RETURN(model->max_positions, read_count(config, "max_position_embeddings",
+                                                      defaults.max_positions, 1 << 30));
     ASSIGN_OR_RETURN(const double epsilon,
                      read_number(config, defaults.epsilon_key, defaults.epsilon, 0, 1));
     shape.epsilon = static_cast<float>(epsilon);

@@ -33,7 +33,7 @@ struct ConfigDefaults {
 };
 
 // The numbers that shape a decoder, beside those that Model itself holds.
-struct Shape {
+struct DecoderShape {
     int32_t intermediate = 0;
     int32_t layers = 0;
     int32_t heads = 0;
@@ -53,7 +53,8 @@ Result<Activation> read_activation(const JsonValue &config, std::string_view key
                                    Activation otherwise);
 
 // vocab_size, hidden_size, ..., dtype and special tokens into the model; the rest is the result.
-Result<Shape> read_shape(const JsonValue &config, const ConfigDefaults &defaults, Model *model);
+Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
+                                Model *model);
 
 // A token id, or a list of them; each must be below vocabulary.
 Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32_t> *tokens);
@@ -77,7 +78,7 @@ Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float 
 
 // A decoder as Llama is: "model.layers.N.self_attn.q_proj" and so on, norms before attention and
 // feed-forward, silu, no biases, no window, one rope. Families change what they have otherwise.
-Status describe_decoder(const JsonValue &config, const Shape &shape, Model *model);
+Status describe_decoder(const JsonValue &config, const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
 } // namespace batchllm

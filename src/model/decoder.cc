@@ -33,7 +33,8 @@ std::string layer_prefix(size_t layer) { return "model.layers." + std::to_string
 
 namespace {
 
-Layer decoder_layer(const std::string &prefix, const Shape &shape, int32_t rope, int64_t hidden) {
+Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int32_t rope,
+                    int64_t hidden) {
     Layer layer;
     layer.before_attention =
         named_norm(NormKind::rms, prefix + "input_layernorm", hidden, shape.epsilon);
@@ -45,7 +46,7 @@ Layer decoder_layer(const std::string &prefix, const Shape &shape, int32_t rope,
     attention.kv_heads = shape.kv_heads;
     attention.head_dim = shape.head_dim;
     attention.rope = rope;
-    attention.scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+    attention.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
     const std::string name = prefix + "self_attn.";
     attention.q = named_weight(name + "q_proj", attention.q_size(), hidden);
     attention.k = named_weight(name + "k_proj", attention.kv_size(), hidden);
@@ -62,7 +63,7 @@ Layer decoder_layer(const std::string &prefix, const Shape &shape, int32_t rope,
 
 } // namespace
 
-Status describe_decoder(const JsonValue &config, const Shape &shape, Model *model) {
+Status describe_decoder(const JsonValue &config, const DecoderShape &shape, Model *model) {
     model->embedding = named_weight("model.embed_tokens", model->vocabulary, model->hidden).values;
     model->final_norm = named_norm(NormKind::rms, "model.norm", model->hidden, shape.epsilon);
     model->head = named_weight("lm_head", model->vocabulary, model->hidden);

@@ -24,9 +24,8 @@ Result<const Family *> find_family(const JsonValue &config) {
     ASSIGN_OR_RETURN(const JsonValue type, config.at("model_type"));
     ASSIGN_OR_RETURN(const std::string name, type.string());
     const auto families = known_families();
-    const auto family = std::find_if(families.begin(), families.end(), [&](const Family &known) {
-        return name == known.model_type;
-    });
+    const auto family = std::find_if(families.begin(), families.end(),
+                                     [&](const Family &known) { return name == known.model_type; });
     if (family == families.end()) return type.unsupported("this version runs " + family_names());
     if (const auto classes = config.given("architectures")) {
         ASSIGN_OR_RETURN(const auto list, classes->elements());

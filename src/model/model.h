@@ -68,16 +68,16 @@ struct Norm {
 
 struct Attention {
     int32_t heads = 0;
-    int32_t kv_heads = 0; // divides heads
-    int32_t head_dim = 0; // even
-    int32_t window = 0;   // positions a token sees, itself included; 0: all
-    int32_t rope = -1;    // index into Model::ropes; -1: none
-    float scale = 0;      // of the scores
-    float softcap = 0;    // scores become softcap * tanh(score / softcap); 0: as they are
-    Weight q;             // [heads * head_dim, hidden]
-    Weight k, v;          // [kv_heads * head_dim, hidden]
-    Weight o;             // [hidden, heads * head_dim]
-    Norm q_norm, k_norm;  // before the rope: of each head, [head_dim], or of all together
+    int32_t kv_heads = 0;    // divides heads
+    int32_t head_dim = 0;    // even
+    int32_t window = 0;      // positions a token sees, itself included; 0: all
+    int32_t rope = -1;       // index into Model::ropes; -1: none
+    double scale = 0;        // of the scores
+    float softcap = 0;       // scores become softcap * tanh(score / softcap); 0: as they are
+    Weight q;                // [heads * head_dim, hidden]
+    Weight k, v;             // [kv_heads * head_dim, hidden]
+    Weight o;                // [hidden, heads * head_dim]
+    Norm q_norm, k_norm;     // before the rope: of each head, [head_dim], or of all together
     bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
     Tensor sinks;            // [heads] one more score a head, whose value is 0; or none
 

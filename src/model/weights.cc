@@ -210,8 +210,8 @@ Status take_head(Taker *taker, Model *model) {
         RETURN_IF_ERROR(taker->take(&model->head.values));
         const Tensor &a = model->embedding;
         const Tensor &b = model->head.values;
-        model->tied = a.dtype == b.dtype &&
-                      std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
+        model->tied =
+            a.dtype == b.dtype && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
     } else if (has_head) {
         model->embedding.name = model->head.values.name;
     }

@@ -8,7 +8,7 @@ Status describe_llama(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.bos = 1;
     defaults.eos = 2;
-    ASSIGN_OR_RETURN(const Shape shape, read_shape(config, defaults, model));
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     RETURN_IF_ERROR(describe_decoder(config, shape, model));
     ASSIGN_OR_RETURN(const Activation activation,
                      read_activation(config, "hidden_act", Activation::silu));

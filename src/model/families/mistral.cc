@@ -11,7 +11,7 @@ Status describe_mistral(const JsonValue &config, Model *model) {
     defaults.max_positions = 131072;
     defaults.bos = 1;
     defaults.eos = 2;
-    ASSIGN_OR_RETURN(const Shape shape, read_shape(config, defaults, model));
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     RETURN_IF_ERROR(describe_decoder(config, shape, model));
     ASSIGN_OR_RETURN(const Activation activation,
                      read_activation(config, "hidden_act", Activation::silu));

@@ -13,7 +13,7 @@ Status describe_both(const JsonValue &config, int32_t head_dim, Model *model) {
     defaults.kv_heads = 32;
     defaults.head_dim = head_dim;
     defaults.max_positions = 32768;
-    ASSIGN_OR_RETURN(const Shape shape, read_shape(config, defaults, model));
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     RETURN_IF_ERROR(describe_decoder(config, shape, model));
     ASSIGN_OR_RETURN(const Activation activation,
                      read_activation(config, "hidden_act", Activation::silu));
