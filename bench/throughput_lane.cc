@@ -14,7 +14,8 @@ class Borrowed final : public Backend {
   public:
     explicit Borrowed(Backend *backend) : backend_(backend) {}
     const BackendInfo &info() const override { return backend_->info(); }
-    Status submit(const TokenBatch &batch) override { return backend_->submit(batch); }
+    Status forward(const TokenBatch &batch) override { return backend_->forward(batch); }
+    Status sample(std::span<const TokenMask> masks) override { return backend_->sample(masks); }
     Status collect(BatchOutput *output) override { return backend_->collect(output); }
     bool ready() const override { return backend_->ready(); }
     bool feeds(const SampleInput &input) const override { return backend_->feeds(input); }

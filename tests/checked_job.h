@@ -28,7 +28,7 @@ struct Row {
     std::vector<int32_t> prompt;
     int32_t shareable = 0;
     int32_t max_tokens = 0;
-    int32_t score_positions = 0;
+    int32_t wanted_positions = 0;
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
     bool null = false;
@@ -96,10 +96,10 @@ inline Window make_window(Random &random, const Limits &limits) {
                 row.shareable = static_cast<int32_t>(draw(random, 0, length - 1));
             row.null = draw(random, 0, 12) == 0;
             if (draw(random, 0, 4) == 0) {
-                row.score_positions =
+                row.wanted_positions =
                     static_cast<int32_t>(draw(random, 1, draw(random, 0, 3) ? own.size() : length));
                 row.target_offsets.push_back(0);
-                for (int32_t i = 0; i < row.score_positions; ++i) {
+                for (int32_t i = 0; i < row.wanted_positions; ++i) {
                     const auto more = some_tokens(random, draw(random, 1, 3));
                     row.targets.insert(row.targets.end(), more.begin(), more.end());
                     row.target_offsets.push_back(static_cast<int32_t>(row.targets.size()));
@@ -136,7 +136,7 @@ inline void reference(const Row &row, int32_t mean_length, std::vector<int32_t> 
     const auto length = static_cast<int32_t>(row.prompt.size());
     for (int32_t p = 0; p < length; ++p) {
         hash = context_hash(hash, row.prompt[static_cast<size_t>(p)]);
-        const int32_t i = p - (length - row.score_positions);
+        const int32_t i = p - (length - row.wanted_positions);
         if (i < 0) continue;
         for (int32_t t = row.target_offsets[static_cast<size_t>(i)];
              t < row.target_offsets[static_cast<size_t>(i) + 1]; ++t)
@@ -229,8 +229,9 @@ inline std::string Job::add(Window *window) {
         std::copy(row.prompt.begin(), row.prompt.end(), row.held_prompt.get());
         row.request = std::make_unique<Request>();
         row.request->prompt = {row.held_prompt.get(), static_cast<int32_t>(length), row.shareable};
+        row.request->task = row.wanted_positions > 0 ? Task::score : Task::generate;
         row.request->max_tokens = row.max_tokens;
-        row.request->score_positions = row.score_positions;
+        row.request->wanted_positions = row.wanted_positions;
         row.request->targets = row.targets;
         row.request->target_offsets = row.target_offsets;
         row.request->row = static_cast<int64_t>(live_.size());
@@ -311,7 +312,7 @@ inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
             continue;
         }
         Row *row = live_[static_cast<size_t>(request->row)];
-        if (targets > 0) {
+        if (request->task == Task::score) {
             row->scores.insert(
                 row->scores.end(),
                 output.target_logprobs.begin() + static_cast<std::ptrdiff_t>(target - targets),
@@ -364,7 +365,7 @@ inline std::string Job::run_oldest(JobResult *result) {
     HeldBatch &held = held_.front();
     const int64_t fed = held.feed(output_.samples);
     if (fed < 0) return fault("a token of a row that sampled none");
-    if (scheduler_.sampled().size() != held.batch().logits.size())
+    if (scheduler_.sampled().size() != held.batch().outputs.size())
         return fault("sampled is not logits");
     result->fed_tokens += fed;
     const std::string wrong = model_.run(held.batch(), &output_);

@@ -263,7 +263,7 @@ void a_row_that_may_share_less_takes_the_parent_prefix(void **) {
 void scored_positions_are_never_in_the_prefix(void **) {
     Window window = one_group(40, 8, 2, 0);
     for (Row &row : window.rows) {
-        row.score_positions = 9; // one more than the rows' own tokens
+        row.wanted_positions = 9; // one more than the rows' own tokens
         for (int32_t i = 0; i <= 9; ++i) row.target_offsets.push_back(i);
         row.targets.assign(9, 3);
     }
@@ -299,7 +299,7 @@ void arrival_order_follows_the_first_rows(void **) {
         }
         Scheduler scheduler({100, 4, 4, 0, order, true});
         const bool added = scheduler.add(plan, held).ok();
-        const bool one_row = scheduler.next_step().logits.size() == 1;
+        const bool one_row = scheduler.next_step().outputs.size() == 1;
         const bool first =
             one_row && scheduler.sampled()[0] == held[order == BATCHLLM_ORDER_ARRIVAL ? 0 : 1];
         assert_true(added);

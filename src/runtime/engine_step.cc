@@ -130,7 +130,7 @@ void Engine::post_process(Lane *lane) {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
-        if (sequence != nullptr && targets > 0) {
+        if (sequence != nullptr && record.tasks[i] == Task::score) {
             accept_scores(sequence, {output.target_logprobs.data() + target, targets},
                           output.samples[i].finite);
         } else if (sequence != nullptr) {

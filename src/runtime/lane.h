@@ -2,7 +2,7 @@
 // that it has in flight.
 //
 //     plan     the next batch of its requests
-//     submit   puts it in flight, behind the one that runs
+//     submit   puts it in flight, behind the one that runs, and has it sampled
 //     collect  waits for the oldest batch: record() and output() are its
 //     finish   moves the requests on, once the engine has handed the outputs out
 //
@@ -33,7 +33,7 @@ class Lane {
     // Another batch can be put in flight, and nearly all requests can be in it.
     bool takes_another() const;
     const TokenBatch &plan() { return scheduler_.next_step(); }
-    Status submit(const TokenBatch &batch) { return backend_->submit(batch); }
+    Status submit(const TokenBatch &batch);
 
     bool ready() const { return backend_->ready(); }
     Status collect();

@@ -178,11 +178,11 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     request->chunk = 0;
     request->highest = std::max(request->highest, request->computed);
     own_tokens_left -= left - own_prompt_left(*request);
-    if (request->max_tokens < 1) {
+    if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
-        request->scored =
-            std::max(request->scored, end - request->prompt.length + request->score_positions);
-        return request->scored == request->score_positions;
+        request->taken =
+            std::max(request->taken, end - request->prompt.length + request->wanted_positions);
+        return request->taken == request->wanted_positions;
     }
     if (request->computed < own_target(*request)) return false;
     request->state = RequestState::decoding; // it samples
