@@ -148,8 +148,7 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         for (int64_t i = 0; i < places.count; ++i) items.push_back(sequence.items[places[i]]);
         return heap_.sequence(sequence.type, std::move(items));
     }
-    // Python takes a slice of nothing else; jinja2 calls the outcome undefined.
-    return Value::undefined("a slice");
+    return template_error("a %s cannot be sliced", object.type_name());
 }
 
 } // namespace batchllm::jinja
