@@ -27,7 +27,7 @@ class Borrowed final : public Backend {
 } // namespace
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments) {
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
@@ -52,7 +52,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, 
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.submit(batch));

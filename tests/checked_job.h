@@ -171,9 +171,9 @@ struct JobResult {
 };
 
 // Runs the windows' rows to their ends. "" or what went wrong.
-class Job {
+class CheckedJob {
   public:
-    Job(std::vector<Window> *windows, const JobOptions &options, Random *random)
+    CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
         : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
                  options.scheduler.step_tokens, options.mean_length) {}
@@ -216,7 +216,7 @@ class Job {
     BatchOutput output_;         // of the batch that was run last
 };
 
-inline std::string Job::add(Window *window) {
+inline std::string CheckedJob::add(Window *window) {
     std::vector<Request *> requests;
     for (Row &row : window->rows) {
         if (row.null) {
@@ -241,14 +241,14 @@ inline std::string Job::add(Window *window) {
     return status.ok() ? "" : status.message();
 }
 
-inline void Job::finish(Row *row) {
+inline void CheckedJob::finish(Row *row) {
     row->output = row->request->output;
     row->finished = true;
     row->request.reset();
     row->held_prompt.reset();
 }
 
-inline void Job::cancel_some() {
+inline void CheckedJob::cancel_some() {
     if (options_.cancel_one_in == 0 || draw(random_, 0, 3) > 0) return;
     for (Row *row : live_)
         if (!row->finished && draw(random_, 1, options_.cancel_one_in) == 1) {
@@ -259,7 +259,7 @@ inline void Job::cancel_some() {
         }
 }
 
-inline std::string Job::check_counts(const TokenBatch &batch) const {
+inline std::string CheckedJob::check_counts(const TokenBatch &batch) const {
     const StepCounts &counts = scheduler_.counts();
     if (counts.decode_tokens + counts.own_tokens + counts.prefix_tokens !=
         static_cast<int64_t>(batch.tokens.size()))
@@ -279,7 +279,7 @@ inline std::string Job::check_counts(const TokenBatch &batch) const {
 
 // Every request that could decode gets its token before any prompt does. One may be left out, the
 // youngest, and only when no page is free.
-inline std::string Job::check_decode_first(const std::vector<Decoding> &decoding) const {
+inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &decoding) const {
     int64_t decoded = 0, left_out = 0;
     for (const Decoding &before : decoding) {
         const Request &request = *before.request;
@@ -299,7 +299,7 @@ inline std::string Job::check_decode_first(const std::vector<Decoding> &decoding
     return "";
 }
 
-inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
+inline void CheckedJob::take_outputs(const BatchOutput &output, JobResult *result) {
     const BatchRecord &record = scheduler_.oldest();
     size_t target = 0;
     for (size_t i = 0; i < record.sampled.size(); ++i) {
@@ -326,7 +326,7 @@ inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
 }
 
 // Builds a batch and puts it in flight.
-inline std::string Job::plan(JobResult *result) {
+inline std::string CheckedJob::plan(JobResult *result) {
     int64_t unfinished = 0;
     std::vector<Decoding> decoding;
     for (const Row *row : live_) {
@@ -360,7 +360,7 @@ inline std::string Job::plan(JobResult *result) {
 }
 
 // Runs the batch that has been in flight for longest, and moves its rows on.
-inline std::string Job::run_oldest(JobResult *result) {
+inline std::string CheckedJob::run_oldest(JobResult *result) {
     HeldBatch &held = held_.front();
     const int64_t fed = held.feed(output_.samples);
     if (fed < 0) return fault("a token of a row that sampled none");
@@ -379,7 +379,7 @@ inline std::string Job::run_oldest(JobResult *result) {
     return "";
 }
 
-inline std::string Job::step(JobResult *result) {
+inline std::string CheckedJob::step(JobResult *result) {
     std::string wrong = plan(result);
     // Now and then a batch is waited for before the next one is built, as where few rows are fed.
     if (wrong.empty() && options_.overlap && held_.size() < 2 && draw(random_, 0, 7) > 0)
@@ -387,7 +387,7 @@ inline std::string Job::step(JobResult *result) {
     return wrong.empty() && !held_.empty() ? run_oldest(result) : wrong;
 }
 
-inline std::string Job::run(JobResult *result) {
+inline std::string CheckedJob::run(JobResult *result) {
     size_t added = 0;
     for (bool first = true;; first = false) {
         while (added < windows_.size() &&

@@ -73,7 +73,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         JobResult result;
         std::string wrong;
         try {
-            wrong = Job(&windows, options, &random).run(&result);
+            wrong = CheckedJob(&windows, options, &random).run(&result);
         } catch (const std::logic_error &violated) {
             wrong = violated.what();
         }
@@ -187,7 +187,7 @@ std::string run_one(Window window, const SchedulerOptions &scheduler, int32_t me
     options.scheduler = scheduler;
     options.mean_length = mean_length;
     try {
-        return Job(&windows, options, &random).run(result);
+        return CheckedJob(&windows, options, &random).run(result);
     } catch (const std::logic_error &violated) {
         return violated.what();
     }
