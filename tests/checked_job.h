@@ -116,7 +116,7 @@ inline Window make_window(Random &random, const Limits &limits) {
         window.plan.rows.push_back(static_cast<int64_t>(i));
         window.plan.lengths.push_back(static_cast<int32_t>(window.rows[i].prompt.size()));
     }
-    // CheckedRow numbers are in no order that the groups know of.
+    // Row numbers are in no order that the groups know of.
     std::vector<int64_t> number(window.rows.size());
     for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<int64_t>(i);
     std::shuffle(number.begin(), number.end(), random);
