@@ -13,7 +13,7 @@ namespace {
 Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                  const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const Job rows = make_rows(job, model.vocabulary);
+    const JobRows rows = make_rows(job, model.vocabulary);
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);

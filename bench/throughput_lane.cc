@@ -28,7 +28,7 @@ class Borrowed final : public Backend {
 } // namespace
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments) {
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
@@ -54,7 +54,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.submit(batch));

@@ -102,7 +102,7 @@ Sampled run_rows(CudaBackend *backend, const Golden &golden,
     check(lane.scheduler().add(*plan, held));
     while (true) {
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             if (batch.tokens.empty()) break;
             check(lane.submit(batch));
         }

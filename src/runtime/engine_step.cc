@@ -71,8 +71,8 @@ Status Engine::fill(Lane *lane) {
         const TokenBatch *batch = nullptr;
         {
             const Stopwatch watch(&stats_.schedule_seconds);
-            RETURN_IF_ERROR(deal());
-            batch = &lane->plan();
+            RETURN_IF_ERROR(place_groups());
+            batch = &lane->next_batch();
         }
         if (batch->tokens.empty()) break;
         RETURN_IF_ERROR(lane->submit(*batch));

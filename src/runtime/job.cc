@@ -64,7 +64,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         const int32_t drawn = params.greedy() ? 0 : i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
-            sequence.stop.reset(new StopWatch{
+            sequence.stop.reset(new StopFinder{
                 StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
         }
     }

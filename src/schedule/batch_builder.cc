@@ -20,7 +20,7 @@ bool has_penalties(const SamplingParams *params) {
 } // namespace
 
 void BatchBuilder::build(std::span<Request *const> running,
-                         std::span<const int32_t> planned_prefixes, PrefixForest *forest,
+                         std::span<const int32_t> scheduled_prefixes, PrefixForest *forest,
                          BatchRecord *record) {
     ++step_;
     batch_.clear();
@@ -32,7 +32,7 @@ void BatchBuilder::build(std::span<Request *const> running,
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
             own_node(request, forest);
-    for (const int32_t prefix : planned_prefixes)
+    for (const int32_t prefix : scheduled_prefixes)
         if (forest->at(prefix).chunk > 0) prefix_node(prefix, forest);
     for (Request *request : running)
         if (request->chunk > 0 && request->state != RequestState::decoding)
@@ -65,7 +65,7 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
         chain_.push_back(parent);
     int32_t node = parent < 0 ? -1 : forest->at(parent).batch_node;
     for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
-        PrefixNode &part = forest->at(*i);
+        ScheduledPrefix &part = forest->at(*i);
         node = add_node(node, part.start, part.computed, part.chunk, part.pages, true);
         part.batch_node = node;
         part.batch_step = step_;

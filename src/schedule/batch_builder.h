@@ -22,9 +22,9 @@ class BatchBuilder {
     BatchBuilder(int32_t page_tokens, std::function<bool(const SampleInput &)> feeds)
         : page_tokens_(page_tokens), feeds_(std::move(feeds)) {}
 
-    // Fills the batch from the chunks of the requests and of the planned prefixes, and its record
+    // Fills the batch from the chunks of the requests and of the scheduled prefixes, and its record
     // but for what the builder does not know: the pages used and the preemptions.
-    void build(std::span<Request *const> running, std::span<const int32_t> planned_prefixes,
+    void build(std::span<Request *const> running, std::span<const int32_t> scheduled_prefixes,
                PrefixForest *forest, BatchRecord *record);
 
     const TokenBatch &batch() const { return batch_; }

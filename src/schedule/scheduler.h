@@ -65,7 +65,7 @@ struct Request {
     RequestState state = RequestState::waiting;
     int32_t prefix = -1;    // node of the shared prefix that its own tokens continue
     int32_t own_begin = 0;  // position of its first own token: so many prompt tokens are shared
-    int32_t computed = 0;   // own positions whose keys and values are stored
+    int32_t computed = 0;   // own positions whose keys and values are stored, or about to be
     int32_t chunk = 0;      // own tokens in the batch that is being built
     int32_t highest = 0;    // most that `computed` ever was: what is below it is recomputed
     int32_t taken = 0;      // wanted positions in the batches built so far
@@ -126,7 +126,7 @@ class Scheduler {
     // request that fits finishes, even where its group's prefix would waste the page that it lacks.
     bool fits(int64_t tokens) const;
 
-    // Takes a plan's groups behind those already held. requests[i] is the plan's row i; a null
+    // Queues a plan's groups behind those already there. requests[i] is the plan's row i; a null
     // entry is a row that is not to be computed (its prefix is not either, when nobody else needs
     // it). A row takes its group's prefix only as far as its prompt's `shareable` and
     // wanted_positions allow: else the nearest parent prefix that they do, or none.
@@ -153,7 +153,7 @@ class Scheduler {
     void finish_step();
 
     // A request that the runtime has set `done` outside a step (cancelled) gives up its place. What
-    // a batch in flight computes for it is nobody's.
+    // a batch in flight computes for it is discarded.
     void drop(Request *request);
 
     int64_t waiting() const; // preempted ones included
