@@ -7,13 +7,6 @@
 namespace batchllm {
 namespace {
 
-int32_t available_cores() {
-    cpu_set_t set;
-    if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    const unsigned cores = std::thread::hardware_concurrency();
-    return cores == 0 ? 1 : static_cast<int32_t>(cores);
-}
-
 // About 20 microseconds.
 constexpr int32_t kSpins = 1000;
 
@@ -27,9 +20,16 @@ void relax() {
 
 } // namespace
 
+int32_t ThreadPool::available() {
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    const unsigned cores = std::thread::hardware_concurrency();
+    return cores == 0 ? 1 : static_cast<int32_t>(cores);
+}
+
 ThreadPool::ThreadPool(int32_t threads)
-    : size_(std::min(threads > 0 ? threads : available_cores(), most_threads)),
-      spins_(size_ <= available_cores() ? kSpins : 0) {
+    : size_(std::min(threads > 0 ? threads : available(), most_threads)),
+      spins_(size_ <= available() ? kSpins : 0) {
     try {
         for (int32_t thread = 1; thread < size_; ++thread) {
             threads_.emplace_back([this, thread] { work(thread); });

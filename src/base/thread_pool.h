@@ -29,6 +29,9 @@ class ThreadPool {
     ThreadPool &operator=(const ThreadPool &) = delete;
     ~ThreadPool();
 
+    // Cores that this process may run on.
+    static int32_t available();
+
     int32_t size() const { return size_; }
 
     // Calls task(i, thread) for i in [0, count), thread in [0, size()), each i once, in no fixed

@@ -355,7 +355,8 @@ Status read_special_tokens(const JsonValue &root, const Family &family,
         config->bos_token = family.bos.value_or(-1);
     }
     const std::string path = model_dir + "/generation_config.json";
-    if (file_exists(path)) {
+    ASSIGN_OR_RETURN(const bool given_apart, file_exists(path));
+    if (given_apart) {
         ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
         if (!document.root().is_object()) return document.root().fail("must be an object");
         if (const auto eos = given(document.root(), "eos_token_id")) {
