@@ -17,19 +17,19 @@ extern "C" {
 #endif
 
 enum {
-    FAULT_ALLOC = 1,     /* malloc and all that leads there; ENOMEM */
-    FAULT_OPEN = 2,      /* open, fopen, opendir; EIO, as where nothing else is said */
-    FAULT_READ = 4,      /* read, pread, readdir */
-    FAULT_WRITE = 8,     /* write; ENOSPC */
-    FAULT_SHORT = 16,    /* write of one byte less, then ENOSPC */
-    FAULT_MAP = 32,      /* mmap of a file; ENOMEM */
-    FAULT_SYNC = 64,     /* fsync, fdatasync */
-    FAULT_RENAME = 128,  /* rename */
-    FAULT_LOCK = 256,    /* flock; ENOLCK */
-    FAULT_TRUNCATE = 512,/* ftruncate */
-    FAULT_STAT = 1024,   /* stat, lstat, fstat */
-    FAULT_UNLINK = 2048, /* unlink */
-    FAULT_THREAD = 4096, /* pthread_create; EAGAIN */
+    FAULT_ALLOC = 1,      /* malloc and all that leads there; ENOMEM */
+    FAULT_OPEN = 2,       /* open, fopen, opendir; EIO, as where nothing else is said */
+    FAULT_READ = 4,       /* read, pread, readdir */
+    FAULT_WRITE = 8,      /* write; ENOSPC */
+    FAULT_SHORT = 16,     /* write of one byte less, then ENOSPC */
+    FAULT_MAP = 32,       /* mmap of a file; ENOMEM */
+    FAULT_SYNC = 64,      /* fsync, fdatasync */
+    FAULT_RENAME = 128,   /* rename */
+    FAULT_LOCK = 256,     /* flock; ENOLCK */
+    FAULT_TRUNCATE = 512, /* ftruncate */
+    FAULT_STAT = 1024,    /* stat, lstat, fstat */
+    FAULT_UNLINK = 2048,  /* unlink */
+    FAULT_THREAD = 4096,  /* pthread_create; EAGAIN */
     FAULT_KINDS = 13
 };
 

@@ -2,7 +2,9 @@
 
 #include <dnnl.hpp>
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <span>
 
 #include "backend/cpu/bfloat16.h"
@@ -33,6 +35,18 @@ class OneThread {
   private:
     int before_ = 0;
 };
+
+// Throws std::bad_alloc where so many bytes are not to be had. oneDNN reads through a null pointer when its
+// own small allocations fail: memory that is short is found out here, just before a call of it.
+void need_memory(size_t bytes) {
+    void *probe = std::malloc(bytes);
+    asm volatile("" : "+r"(probe)); // not to be left out
+    if (probe == nullptr) throw std::bad_alloc();
+    std::free(probe);
+}
+
+constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
+constexpr size_t kCreateBytes = size_t{1} << 20;   // for making one
 
 Status onednn_error(const dnnl::error &failure, int32_t code = BATCHLLM_ERROR_DEVICE) {
     if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
@@ -100,6 +114,7 @@ struct Linear::Impl {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
+        need_memory(kCreateBytes);
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
         // The layout of the weights is the one that oneDNN prefers for blocks of 64 rows, whatever
@@ -136,6 +151,7 @@ Linear::~Linear() = default;
 
 Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) {
     try {
+        need_memory(kCreateBytes);
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
@@ -206,6 +222,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
                     }
                 }
             }
+            need_memory(kCreateBytes);
             const Primitive &made = slice + 1 == matrix.slices ? last : full;
             const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
                                            dnnl::memory::dims{1, matrix.columns});
@@ -254,6 +271,7 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         // oneDNN does not write to its input; its interface only lacks the const.
         std::byte *input = static_cast<std::byte *>(const_cast<void *>(x)) +
                            block * kBlockRows * matrix.columns * dtype_bytes(impl.compute);
+        need_memory(kExecuteBytes);
         const dnnl::memory from(primitive.input, impl.engine, input);
         const dnnl::memory weights(primitive.weights, impl.engine,
                                    matrix.data.data() + slice * matrix.slice_bytes);
