@@ -33,6 +33,7 @@ static struct {
     int trace;
 } plan = {0, 0, FAIL_ONCE, NULL, NULL, -1};
 static long calls, failed, live_blocks;
+static int paused;
 
 const char *fault_name(unsigned kind) {
     for (int i = 0; i < FAULT_KINDS; ++i)
@@ -48,6 +49,8 @@ void faults_begin(unsigned kinds, long k, int forever) {
     __atomic_store_n(&failed, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&plan.kinds, kinds, __ATOMIC_SEQ_CST);
 }
+
+void faults_pause(int pause) { __atomic_store_n(&paused, pause, __ATOMIC_SEQ_CST); }
 
 long faults_end(void) {
     __atomic_store_n(&plan.kinds, 0, __ATOMIC_SEQ_CST);
@@ -69,6 +72,7 @@ static void touch(const char *path, const char *suffix) {
 /* Whether this call is to fail. It may not come back at all. */
 static int fails(unsigned kind) {
     if ((__atomic_load_n(&plan.kinds, __ATOMIC_RELAXED) & kind) == 0) return 0;
+    if (__atomic_load_n(&paused, __ATOMIC_RELAXED)) return 0;
     const long call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     if (plan.at == 0 || call < plan.at || (call > plan.at && plan.how != FAIL_FOREVER)) return 0;
     if (plan.how == DIE) die();

@@ -38,6 +38,8 @@ const char *fault_name(unsigned kind);
 
 /* Counts from now on; call k of the kinds fails, and those after it when `forever`. k = 0: only counts. */
 void faults_begin(unsigned kinds, long k, int forever);
+/* 1: calls neither count nor fail until 0: for what a test does between the calls it tests. */
+void faults_pause(int paused);
 /* No more; gives the calls counted. */
 long faults_end(void);
 /* Calls that failed since faults_begin. */
