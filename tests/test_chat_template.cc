@@ -351,7 +351,9 @@ struct Directory {
         (void)write_file(path + "/" + name, text).ok();
     }
     Rendered render(const std::string &conversation = one_message) const {
-        return ::render(*ChatTemplate::load(path), conversation);
+        const auto loaded = ChatTemplate::load(path);
+        if (!loaded.ok()) return {loaded.status(), ""};
+        return ::render(**loaded, conversation);
     }
     std::string path;
 };

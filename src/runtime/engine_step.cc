@@ -44,8 +44,10 @@ Status Engine::run_step() {
     try {
         failed_ = run_started_step();
     } catch (const std::bad_alloc &) {
+        // As long as a std::string holds without taking memory.
         failed_ = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
     } catch (const std::exception &fault) {
+        failed_ = Status(BATCHLLM_ERROR_INTERNAL, "a fault");
         failed_ = Status(BATCHLLM_ERROR_INTERNAL, fault.what());
     }
     return failed_;

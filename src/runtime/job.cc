@@ -134,6 +134,29 @@ void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
     outcomes->push_back(std::move(outcome));
 }
 
+void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *tokenizer,
+                    std::deque<Outcome> *outcomes) {
+    for (int32_t sample = 0; sample < to.samples; ++sample) {
+        const bool one_for_all = job.sequences.size() == 1;
+        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
+        Outcome outcome;
+        outcome.tag = to.tag;
+        outcome.sample = sample;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
+        outcome.prompt_tokens = job.prompt_length;
+        outcome.shared_tokens = job.shared_tokens;
+        outcome.tokens = sequence.output;
+        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
+        outcome.has_logprobs = job.params->logprobs >= 0;
+        outcome.logprobs = sequence.logprobs;
+        outcome.top_counts = sequence.top_counts;
+        outcome.top = sequence.top;
+        outcomes->push_back(std::move(outcome));
+    }
+}
+
 } // namespace
 
 bool Job::any_answer_left() const {
@@ -190,29 +213,13 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
 
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes) {
+    OutcomesOfRow made(outcomes);
     if (job.score != nullptr) {
         answer_scores(job, to, cancelled, outcomes);
-        return;
+    } else {
+        answer_samples(job, to, tokenizer, outcomes);
     }
-    for (int32_t sample = 0; sample < to.samples; ++sample) {
-        const bool one_for_all = job.sequences.size() == 1;
-        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
-        Outcome outcome;
-        outcome.tag = to.tag;
-        outcome.sample = sample;
-        outcome.status = sequence.status;
-        outcome.error = sequence.error;
-        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
-        outcome.prompt_tokens = job.prompt_length;
-        outcome.shared_tokens = job.shared_tokens;
-        outcome.tokens = sequence.output;
-        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
-        outcome.has_logprobs = job.params->logprobs >= 0;
-        outcome.logprobs = sequence.logprobs;
-        outcome.top_counts = sequence.top_counts;
-        outcome.top = sequence.top;
-        outcomes->push_back(std::move(outcome));
-    }
+    made.keep();
 }
 
 } // namespace batchllm

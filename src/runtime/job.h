@@ -78,8 +78,8 @@ struct JobLimits {
 std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
                               const JobLimits &limits);
 
-// The result that the job gives one of its rows: `samples` outcomes. A cancelled row gets what there
-// is so far.
+// The result that the job gives one of its rows: `samples` outcomes, or none when memory runs out. A
+// cancelled row gets what there is so far.
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes);
 

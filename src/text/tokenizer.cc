@@ -120,7 +120,8 @@ Tokenizer::Tokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string &path) {
-    const std::string file = is_directory(path) ? path + "/tokenizer.json" : path;
+    ASSIGN_OR_RETURN(const bool of_directory, is_directory(path));
+    const std::string file = of_directory ? path + "/tokenizer.json" : path;
     ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_json(file));
     std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
     tokenizer->impl_ = std::make_unique<Impl>(std::move(spec));
