@@ -70,8 +70,7 @@ class Automaton {
     uint64_t hash() const; // equal automata have equal hashes
 
   private:
-    friend class NfaDeterminizer; // nfa.cc: the one place that makes tables
-    friend class AutomatonMaker;
+    friend class AutomatonMaker; // minimize.h: the one place that makes tables
     struct Tables {
         int32_t classes = 1;
         uint8_t class_of[256] = {};
