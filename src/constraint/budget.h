@@ -14,7 +14,7 @@ class Budget {
   public:
     // states: of all automata made on the way, those thrown away included. work: transitions looked
     // at, about a hundred million a second.
-    explicit Budget(int64_t states = int64_t{1} << 20, int64_t work = int64_t{1} << 28)
+    explicit Budget(int64_t states = int64_t{1} << 19, int64_t work = int64_t{1} << 28)
         : states_(states), states_left_(states), work_left_(work) {}
 
     // BATCHLLM_ERROR_UNSUPPORTED once all is spent.
