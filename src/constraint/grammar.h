@@ -3,11 +3,12 @@
 // Nodes are made bottom up by the functions of Grammar and named by ids; a node may be used in any
 // number of places. Recursion goes through declare() and define(). Building never fails: what is
 // wrong with a grammar (left recursion, an empty member, too large) is found by whoever compiles it
-// (program.h), which names the declared rule at fault.
+// (grammar_code.h), which names the declared rule at fault.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "constraint/automaton.h"
@@ -67,6 +68,9 @@ class Grammar {
     // A node that stands for what define() gives it later. The name is for errors.
     NodeId declare(std::string name);
     void define(NodeId reference, NodeId body);
+
+    // For passes that rewrite a grammar: puts another node in this one's place.
+    void replace(NodeId id, Node node) { nodes_[static_cast<size_t>(id)] = std::move(node); }
 
     void set_root(NodeId root) { root_ = root; }
     NodeId root() const { return root_; }
