@@ -196,13 +196,16 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
     ASSIGN_OR_RETURN(state_, walk(state_, bytes.substr(used)));
     marker_read_ = started ? 0 : read;
     started_ = started;
+    for (const char c : bytes)
+        inside_character_ =
+            utf8_continues(c) ? std::max(inside_character_ - 1, 0) : utf8_length(c) - 1;
     return {};
 }
 
 bool ConstraintState::complete() const { return started_ && state_->complete; }
 
 Status ConstraintState::forced(std::string *text, size_t limit) {
-    if (!started_ || ended_) return {};
+    if (!started_ || ended_ || inside_character_ > 0) return {};
     follow_graph();
     const GrammarCode &code = *constraint_->code_;
     std::string found;
@@ -220,8 +223,7 @@ Status ConstraintState::forced(std::string *text, size_t limit) {
         found += static_cast<char>(code.first_byte(only));
         state = row[only];
     }
-    found.resize(found.size() - cut_character(found));
-    text->append(found);
+    text->append(found, 0, found.size() - cut_character(found));
     return {};
 }
 

@@ -112,7 +112,7 @@ class ConstraintState {
     // A token that ends the text was taken.
     bool ended() const { return ended_; }
     // Appends the longest text that every continuation begins with, in whole characters and of no more
-    // than `limit` bytes; nothing where the text may also end. Does not advance.
+    // than `limit` bytes; nothing where the text may also end, or inside a character. Does not advance.
     Status forced(std::string *text, size_t limit = 4096);
 
   private:
@@ -123,8 +123,9 @@ class ConstraintState {
     std::shared_ptr<StateGraph> graph_;
     uint64_t generation_ = 0;
     GraphState *state_ = nullptr;
-    int32_t marker_read_ = 0; // bytes of the marker, while it is being looked for
-    bool started_ = true;     // the marker has appeared, or there is none
+    int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
+    int32_t inside_character_ = 0; // bytes that the text's last character lacks
+    bool started_ = true;          // the marker has appeared, or there is none
     bool ended_ = false;
 };
 
