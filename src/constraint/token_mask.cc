@@ -18,10 +18,7 @@ void allow(TokenMask *mask, int32_t token) {
 struct Pair {
     int32_t in_class;
     GraphState *state;
-    int32_t level; // characters read before it
-    bool operator==(const Pair &other) const {
-        return in_class == other.in_class && state == other.state;
-    }
+    bool operator==(const Pair &) const = default;
 };
 
 constexpr size_t kMostPairs = 256;
@@ -43,48 +40,52 @@ TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarC
     }
 }
 
-// Breadth first over characters, so that the first failure is the nearest.
+// Level by level: those of level n are met after n characters and up to three bytes of the next. The
+// first level with a failure is the nearest.
 TokenMaskMaker::Reach TokenMaskMaker::reach(StateGraph *graph, GraphState *state,
                                             const TokenSlice &slice, size_t number) const {
     const Automaton &in_class = slice.characters;
     const uint8_t *class_of = code_.class_table();
-    std::vector<Pair> pairs{{0, state, 0}};
-    bool levels_apart = true; // no state was met again after more characters
-    Reach reach{TokenSlice::kMostCharacters, false, false};
-    for (size_t i = 0; i < pairs.size(); ++i) {
-        const Pair pair = pairs[i];
-        if (pair.level == TokenSlice::kMostCharacters) break;
-        GraphState *const *row = graph->row(pair.state);
-        if (!row) return {0, false, true};
-        for (const uint8_t byte : sample_bytes_[number]) {
-            const int32_t next_class = in_class.next(pair.in_class, byte);
-            if (next_class == Automaton::kDead) continue;
-            GraphState *const next = row[class_of[byte]];
-            if (!next || pairs.size() > kMostPairs) {
-                reach.characters = pair.level;
-                reach.none_beyond = next == nullptr && levels_apart;
-                // The level's pairs stand in a row. None may go on.
-                for (const Pair &other : pairs) {
-                    if (!reach.none_beyond) break;
-                    if (other.level != pair.level) continue;
-                    GraphState *const *other_row = graph->row(other.state);
-                    if (!other_row) return {0, false, true};
-                    for (const uint8_t sample : sample_bytes_[number]) {
-                        const bool starts = in_class.next(other.in_class, sample) >= 0;
-                        if (starts && other_row[class_of[sample]]) reach.none_beyond = false;
-                    }
-                }
-                return reach;
+    std::vector<Pair> pairs{{0, state}};
+    size_t begin = 0;         // of the level
+    bool levels_apart = true; // no pair was met again on a later level
+    for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
+        std::vector<Pair> next_level;
+        bool some = false;
+        bool all = true;
+        for (size_t i = begin; i < pairs.size(); ++i) {
+            const Pair pair = pairs[i];
+            GraphState *const *row = graph->row(pair.state);
+            if (!row) return {0, false, true};
+            for (const uint8_t byte : sample_bytes_[number]) {
+                const int32_t next_class = in_class.next(pair.in_class, byte);
+                if (next_class == Automaton::kDead) continue;
+                GraphState *const next = row[class_of[byte]];
+                (next ? some : all) = next != nullptr;
+                // Neither all nor none: nothing more is learnt here.
+                if (some && !all) return {level, false, false};
+                if (!next) continue;
+                const Pair found{next_class, next};
+                std::vector<Pair> &list = next_class == 0 ? next_level : pairs;
+                const auto known = std::find(list.begin(), list.end(), found);
+                if (known == list.end())
+                    list.push_back(found);
+                else if (next_class != 0 && static_cast<size_t>(known - list.begin()) < begin)
+                    levels_apart = false;
             }
-            const Pair found{next_class, next, pair.level + (next_class == 0 ? 1 : 0)};
-            const auto known = std::find(pairs.begin(), pairs.end(), found);
-            if (known == pairs.end())
-                pairs.push_back(found);
-            else
-                levels_apart &= known->level == found.level;
+            if (pairs.size() > kMostPairs) return {level, false, false};
         }
+        if (!all) return {level, levels_apart, false};
+        begin = pairs.size();
+        for (const Pair &pair : next_level) {
+            if (std::find(pairs.begin(), pairs.end(), pair) == pairs.end())
+                pairs.push_back(pair);
+            else
+                levels_apart = false;
+        }
+        if (begin == pairs.size()) break; // all that may come was met
     }
-    return reach;
+    return {TokenSlice::kMostCharacters, false, false};
 }
 
 bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie &trie,
