@@ -13,11 +13,8 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// Counts of at least this many bytes ahead look alike, so that their masks are shared. No token is
-// longer.
-int64_t horizon_of(const TokenVocabulary &vocabulary) {
-    return static_cast<int64_t>(vocabulary.longest()) + 1;
-}
+// Counts whose bounds no token reaches, but for a few long ones, share their masks.
+constexpr int64_t kHorizon = TokenVocabulary::kLongestOrdinary + 1;
 
 Status too_ambiguous() {
     return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -49,7 +46,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
     made->masks_ = std::make_unique<const TokenMaskMaker>(*vocabulary, *made->code_);
-    made->graph_ = std::make_shared<StateGraph>(made->code_, horizon_of(*vocabulary));
+    made->graph_ = std::make_shared<StateGraph>(made->code_, kHorizon);
     made->cache_bytes_ = options.cache_bytes;
     made->marker_ = options.start_after;
     made->vocabulary_ = std::move(vocabulary);
@@ -69,7 +66,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
     if (graph_->bytes() > cache_bytes_) {
-        graph_ = std::make_shared<StateGraph>(code_, horizon_of(*vocabulary_));
+        graph_ = std::make_shared<StateGraph>(code_, kHorizon);
         generation_.fetch_add(1, std::memory_order_release);
     }
     *generation = generation_.load(std::memory_order_relaxed);

@@ -31,9 +31,26 @@ class TokenMaskMaker {
     struct Reach {
         int32_t characters = 0;   // any of the class, this many in a row
         bool none_beyond = false; // and no string of the class that is longer
-        bool failed = false;
+        bool failed = false;      // too ambiguous
     };
-    Reach reach(StateGraph *graph, GraphState *state, const TokenSlice &slice, size_t number) const;
+    // What character_step() finds in place of a state.
+    enum Mark : size_t {
+        kDead,   // no character of the class may come
+        kMixed,  // some may, some may not
+        kMany,   // all may, and lead to more than one state
+        kFailed, // too ambiguous
+        kMarks
+    };
+    GraphState *mark(Mark which) const { return &marks_[which]; }
+
+    Reach reach(StateGraph *graph, GraphState *state, size_t slice) const;
+    Reach reach_through_many(StateGraph *graph, GraphState *state, size_t slice,
+                             int32_t most) const;
+    GraphState *character_step(StateGraph *graph, GraphState *state, size_t slice) const;
+    const TokenMask *with_long_tokens(StateGraph *graph, GraphState *state,
+                                      const TokenMask &near) const;
+    const TokenMask *kept(StateGraph *graph, GraphState *state,
+                          std::unique_ptr<TokenMask> made) const;
     bool fill(StateGraph *graph, GraphState *state, TokenMask *mask) const;
     bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, TokenMask *mask) const;
 
@@ -41,6 +58,7 @@ class TokenMaskMaker {
     const GrammarCode &code_;
     // [slices] bytes that stand for all others: of one class both of the code and of the slice.
     std::vector<std::vector<uint8_t>> sample_bytes_;
+    std::unique_ptr<GraphState[]> marks_; // [kMarks] known by their address alone
 };
 
 } // namespace batchllm
