@@ -144,7 +144,7 @@ class LarkParser {
         }
         if (!reader_.take("%import")) {
             reader_.skip(1);
-            return start.unsupported("%" + std::string(reader_.name("_")));
+            return start.unsupported(std::string("%").append(reader_.name("_")));
         }
         skip(false);
         if (!reader_.take("common")) return start.unsupported("an import that is not from common");
