@@ -6,10 +6,10 @@
 namespace batchllm::cuda::sm80 {
 
 // Queries into shared memory: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
-template <int HeadDim, typename T> __device__ __forceinline__ void
-copy_queries(const AttentionArguments &a, int kv_head, uint32_t queries, const Rest &rest) {
+template <int HeadDim, typename T>
+__device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
+                                             uint32_t queries, const Rest &rest) {
     using S = Shape<HeadDim>;
-    const int ratio = a.heads / a.kv_heads;
     for (int i = threadIdx.x; i < kMatrixRows * HeadDim / 8; i += S::kThreads) {
         const int r = i / (HeadDim / 8), chunk = i % (HeadDim / 8);
         const int index = r / ratio;
@@ -217,9 +217,8 @@ template <int HeadDim, typename T> struct WarpRows {
     }
 
     // The rows' results to where they belong.
-    __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head,
-                                          const Rest &rest, float c) const {
-        const int ratio = a.heads / a.kv_heads;
+    __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
+                                          int ratio, float c) {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
@@ -248,7 +247,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
     using S = Shape<HeadDim>;
     const int ratio = a.heads / a.kv_heads;
     const float c = a.scale * kLog2e;
-    copy_queries<HeadDim, T>(a, kv_head, queries, rest);
+    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest);
     TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
 #pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) ring.issue();
@@ -270,7 +269,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
         rows.accumulate(ring.slot, p);
         ring.leave();
     }
-    rows.write(a, kv_head, rest, c);
+    rows.write(a, kv_head, rest, ratio, c);
 }
 
 } // namespace batchllm::cuda::sm80
