@@ -6,6 +6,7 @@
 #include "attention/sm90_wide.cuh"
 
 namespace batchllm::cuda {
+namespace sm90 {
 namespace {
 
 template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1)
@@ -104,11 +105,12 @@ cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t strea
 }
 
 } // namespace
+} // namespace sm90
 
 cudaError_t launch_attention_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    return a.type == AttentionType::bf16 ? launch_type<__nv_bfloat16>(a, sms, stream)
-                                         : launch_type<__half>(a, sms, stream);
+    return a.type == AttentionType::bf16 ? sm90::launch_type<__nv_bfloat16>(a, sms, stream)
+                                         : sm90::launch_type<__half>(a, sms, stream);
 }
 
 } // namespace batchllm::cuda

@@ -4,7 +4,7 @@
 
 #include "attention/sm90_merge.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 // What a consumer thread keeps from job to job.
 template <int HeadDim> struct Consumer {
@@ -41,6 +41,28 @@ struct Tile {
     __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
         : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
           key((tile < n0 ? tile : tile - n0) * keys) {}
+};
+
+// The ring of slots as a thread of a matrix job's consumers sees it.
+template <int HeadDim> struct Slots {
+    using S = Shape<HeadDim>;
+    using Place = Ring<S::kSlots>;
+    uint32_t first; // slot
+    Rest *rest;
+    int lane;
+
+    __device__ __forceinline__ uint32_t address(const Place &at) const {
+        return first + at.slot * S::kSlotBytes;
+    }
+    __device__ __forceinline__ bool full(const Place &at) const {
+        return barrier_test(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void wait(const Place &at) const {
+        barrier_wait(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void release(const Place &at) const {
+        if (lane == 0) barrier_arrive(shared_address(&rest->empty[at.slot]));
+    }
 };
 
 // Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
@@ -125,4 +147,4 @@ __device__ __forceinline__ void rescale(float (&o)[Parts][Outputs], const float 
         for (int i = 0; i < Outputs; ++i) o[h][i] *= factor[i / 2 % 2];
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

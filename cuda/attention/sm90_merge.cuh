@@ -6,7 +6,7 @@
 
 #include "attention/sm90.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ int load_acquire(const int *p) {
@@ -189,4 +189,4 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
     last.finish();
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

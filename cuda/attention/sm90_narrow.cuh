@@ -4,7 +4,7 @@
 #include "attention/sm90_matrix.cuh"
 #include "attention/sm90_softmax.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 // Up to 64 query rows: both warpgroups have all of them, and the slots in turn. Each is at its softmax
 // while the other multiplies. At the end they exchange halves of O, each thread with its like in the
@@ -151,4 +151,4 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     self.region_phase ^= 1;
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

@@ -4,7 +4,7 @@
 
 #include "attention/sm90_matrix.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 template <int HeadDim, typename T>
 __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
@@ -160,4 +160,4 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     self.region_phase ^= 1;
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90
