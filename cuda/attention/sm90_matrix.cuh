@@ -43,6 +43,19 @@ struct Tile {
           key((tile < n0 ? tile : tile - n0) * keys) {}
 };
 
+// How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
+// wgmma in a loop that may diverge is serialised (C7520).
+template <int Keys> struct Tiles {
+    int n0, n; // of the first stretch, of both
+    __device__ __forceinline__ Tiles(const KeyStretch &s0, const KeyStretch &s1)
+        : n0(__shfl_sync(~0u, tiles(s0.keys, Keys), 0)),
+          n(n0 + __shfl_sync(~0u, tiles(s1.keys, Keys), 0)) {}
+    __device__ __forceinline__ int last_keys(const KeyStretch &s0, const KeyStretch &s1) const {
+        return __shfl_sync(~0u, n > n0 ? s1.keys - (n - n0 - 1) * Keys : s0.keys - (n - 1) * Keys,
+                           0);
+    }
+};
+
 // The ring of slots as a thread of a matrix job's consumers sees it.
 template <int HeadDim> struct Slots {
     using S = Shape<HeadDim>;

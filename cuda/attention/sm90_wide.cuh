@@ -77,19 +77,6 @@ __device__ __forceinline__ void prefetch_queries(const AttentionArguments &a, co
     }
 }
 
-// How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
-// wgmma in a loop that may diverge is serialised (C7520).
-template <int Keys> struct Tiles {
-    int n0, n; // of the first stretch, of both
-    __device__ __forceinline__ Tiles(const KeyStretch &s0, const KeyStretch &s1)
-        : n0(__shfl_sync(~0u, tiles(s0.keys, Keys), 0)),
-          n(n0 + __shfl_sync(~0u, tiles(s1.keys, Keys), 0)) {}
-    __device__ __forceinline__ int last_keys(const KeyStretch &s0, const KeyStretch &s1) const {
-        return __shfl_sync(~0u, n > n0 ? s1.keys - (n - n0 - 1) * Keys : s0.keys - (n - 1) * Keys,
-                           0);
-    }
-};
-
 // Lays the group's 64 query rows into its half of the region.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void place_queries(const AttentionArguments &a, const Job &job,
