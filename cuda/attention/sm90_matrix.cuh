@@ -34,6 +34,13 @@ __device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int 
     return row;
 }
 
+// Of a thread's two rows of mma's accumulators: `first` and the eighth after it.
+__device__ __forceinline__ void read_positions(const Job &job, const Ratio &ratio, int first,
+                                               int (&position)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) position[i] = read_row(job, ratio, first + 8 * i).position;
+}
+
 // A tile of a job's keys: whichever stretch it is of.
 struct Tile {
     KeyStretch stretch;
@@ -42,6 +49,16 @@ struct Tile {
         : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
           key((tile < n0 ? tile : tile - n0) * keys) {}
 };
+
+// Scores of a tile's keys that a row must not see.
+template <int Keys, int Count>
+__device__ __forceinline__ void hide_keys(const Tile &at, const Bounds &bounds,
+                                          const int (&position)[2], int lane, int window,
+                                          float (&s)[Count]) {
+    if (bounds.hide(at.stretch, at.key, Keys)) {
+        mask(s, position, at.stretch, at.key + lane % 4 * 2, window);
+    }
+}
 
 // How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
 // wgmma in a loop that may diverge is serialised (C7520).

@@ -11,6 +11,23 @@ struct Sums {
     float maximum[2], sum[2];
 };
 
+// Of the thread's rows; the other group reads them too.
+__device__ __forceinline__ Sums give_sums(Rest *rest, const RowSoftmax &softmax, int group,
+                                          int row_in_tile, int lane) {
+    Sums own;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        own.maximum[i] = softmax.maximum(i);
+        own.sum[i] = softmax.sum[i];
+        own.sum[i] += __shfl_xor_sync(~0u, own.sum[i], 1);
+        own.sum[i] += __shfl_xor_sync(~0u, own.sum[i], 2);
+        if (lane % 4 == 0) {
+            rest->row_max_sum[group][row_in_tile + 8 * i] = make_float2(own.maximum[i], own.sum[i]);
+        }
+    }
+    return own;
+}
+
 // The end of a narrow job: the groups exchange halves of O, each thread with its like in the other group,
 // and each writes its half: group g the floats [g, g + 1) * kHalf of each thread's O.
 template <int HeadDim, typename T> struct NarrowMerge {
@@ -94,8 +111,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     named_barrier(kAllConsumers, kConsumers);
 
     int position[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) position[i] = read_row(job, ratio, row_in_tile + 8 * i).position;
+    read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
     RowSoftmax softmax{a.scale * kLog2e};
     float s[S::kPairKeys / 2], top[2], factor[2];
@@ -128,9 +144,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
             named_barrier(kGroup + group, 128);
         }
         wgmma_wait<0>();
-        if (bounds.hide(at.stretch, at.key, S::kPairKeys)) {
-            mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
-        }
+        hide_keys<S::kPairKeys>(at, bounds, position, lane, a.window, s);
         if (softmax.grew(s, top)) {
             softmax.raise(top, factor);
             rescale(o, factor);
@@ -143,17 +157,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         if (tile + 1 < count.n) pass();
     }
 
-    Sums own;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        own.maximum[i] = softmax.maximum(i);
-        own.sum[i] = softmax.sum[i];
-        own.sum[i] += __shfl_xor_sync(~0u, own.sum[i], 1);
-        own.sum[i] += __shfl_xor_sync(~0u, own.sum[i], 2);
-        if (lane % 4 == 0) {
-            rest->row_max_sum[group][row_in_tile + 8 * i] = make_float2(own.maximum[i], own.sum[i]);
-        }
-    }
+    const Sums own = give_sums(rest, softmax, group, row_in_tile, lane);
     named_barrier(kAllConsumers, kConsumers); // the queries are no longer read
     const NarrowMerge<HeadDim, T> merge{reinterpret_cast<float4 *>(shared), group, lane, thread};
     // In branches, so that O's registers have constant numbers.

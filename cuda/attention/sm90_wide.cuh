@@ -94,6 +94,46 @@ __device__ __forceinline__ void place_queries(const AttentionArguments &a, const
     named_barrier(kGroup + group, 128);
 }
 
+// Rows [keys, all) of V in the slot become zero. Each group for itself: zeros over the other's zeros.
+template <int HeadDim> __device__ __forceinline__ void
+clear_wide(unsigned char *shared, int slot, int keys, int all, int group, int thread) {
+    using S = Shape<HeadDim>;
+    clear_rows<S::kHalves>(shared + S::kRegionBytes + slot * S::kSlotBytes, S::kKeys, keys, all,
+                           thread % 128, 128);
+    named_barrier(kGroup + group, 128);
+}
+
+// The sums of whole rows out of those of the thread's columns, and what O is to be multiplied by.
+__device__ __forceinline__ void sum_rows(RowSoftmax *softmax, float (&inverse)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float &sum = softmax->sum[i];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        inverse[i] = sum > 0 ? __fdividef(1.f, sum) : 0.f;
+    }
+}
+
+// The end of a wide job: its rows to where they belong.
+template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
+write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
+           const float (&o)[Parts][Outputs], const float (&inverse)[2], const RowSoftmax &softmax,
+           unsigned char *queries, uint32_t region_free, int thread) {
+    const int group = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32;
+    const int warp = thread % 128 / 32, first_row = group * 64 + warp * 16;
+    const Ratio &ratio = self.ratio;
+    if (job.item.partial) {
+        write_partials<HeadDim, T>(a, job, ratio, first_row, o, inverse, softmax, lane);
+    }
+    named_barrier(kGroup + group, 128); // the queries are no longer read
+    write_rows<HeadDim, T>(a, job, ratio, first_row, o, inverse, queries + warp * 16 * 128, lane);
+    // The other group may still be at its last job: nobody is to arrive twice in a phase.
+    if (self.after_wide) barrier_wait(region_free, self.region_phase ^ 1);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(region_free);
+    self.region_phase ^= 1;
+}
+
 // 65 to 128 query rows: each warpgroup has 64. S = Q K^T of tile j + 1 and O += P V of tile j are in
 // flight together; a warpgroup's softmax is under the other's products. `next`: the job after this one.
 template <int HeadDim, typename T>
@@ -103,19 +143,14 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     using S = Shape<HeadDim>;
     const int group = __shfl_sync(~0u, thread / 128, 0); // known to be the same in all lanes
     const int lane = thread % 32, warp = thread % 128 / 32;
-    const Ratio &ratio = self.ratio;
     const Bounds bounds(job.item, a.window);
     const uint32_t region_free = shared_address(&rest->region_free);
     unsigned char *queries = shared + group * 64 * HeadDim * 2;
     const Operand q(shared_address(queries));
     place_queries<HeadDim, T>(a, job, self, queries, region_free, group, thread);
 
-    const int first_row = group * 64 + warp * 16;
     int position[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        position[i] = read_row(job, ratio, first_row + lane / 4 + 8 * i).position;
-    }
+    read_positions(job, self.ratio, group * 64 + warp * 16 + lane / 4, position);
     float o[S::kParts][S::kColumns / 2] = {};
     RowSoftmax softmax{a.scale * kLog2e};
     float s[S::kKeys / 2], top[2], factor[2];
@@ -128,12 +163,8 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
     const Tiles<S::kKeys> count(s0, s1);
     const int last_keys = count.last_keys(s0, s1);
-    // Each group for itself: zeros over the other's zeros.
     auto clear_values = [&](int keys, int all, const Place &at) {
-        if (keys == all) return;
-        clear_rows<S::kHalves>(shared + S::kRegionBytes + at.slot * S::kSlotBytes, S::kKeys, keys,
-                               all, thread % 128, 128);
-        named_barrier(kGroup + group, 128);
+        if (keys != all) clear_wide<HeadDim>(shared, at.slot, keys, all, group, thread);
     };
 
     Place key_slot = self.ring;
@@ -146,9 +177,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     auto value_slot = key_slot;
     value_slot.advance();
     const Tile start(s0, s1, count.n0, 0, S::kKeys);
-    if (bounds.hide(start.stretch, start.key, S::kKeys)) {
-        mask(s, position, start.stretch, start.key + lane % 4 * 2, a.window);
-    }
+    hide_keys<S::kKeys>(start, bounds, position, lane, a.window, s);
     softmax.grew(s, top);
     softmax.raise(top, factor);
     softmax.exponentials(s, p, T());
@@ -196,30 +225,15 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     clear_values(last_keys, (last_keys + 15) / 16 * 16, key_slot);
     wgmma_fence();
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
-    prefetch_queries<HeadDim, T>(a, rest, next, ratio, group, thread); // while O is written
+    prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
     float inverse[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        float &sum = softmax.sum[i];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        inverse[i] = sum > 0 ? __fdividef(1.f, sum) : 0.f;
-    }
+    sum_rows(&softmax, inverse);
     wgmma_wait<0>();
     ring.release(key_slot);
     key_slot.advance();
     self.ring = key_slot;
 
-    if (job.item.partial) {
-        write_partials<HeadDim, T>(a, job, ratio, first_row, o, inverse, softmax, lane);
-    }
-    named_barrier(kGroup + group, 128); // the queries are no longer read
-    write_rows<HeadDim, T>(a, job, ratio, first_row, o, inverse, queries + warp * 16 * 128, lane);
-    // The other group may still be at its last job: nobody is to arrive twice in a phase.
-    if (self.after_wide) barrier_wait(region_free, self.region_phase ^ 1);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(region_free);
-    self.region_phase ^= 1;
+    write_wide<HeadDim, T>(a, job, self, o, inverse, softmax, queries, region_free, thread);
 }
 
 } // namespace batchllm::cuda::sm90
