@@ -4,6 +4,7 @@
 // of its token and KV head shows that all its partials are there.
 #pragma once
 
+#include "attention/merge.cuh"
 #include "attention/sm90.cuh"
 
 namespace batchllm::cuda::sm90 {
@@ -61,7 +62,6 @@ struct Merged {
 // are in flight together.
 template <int HeadDim, typename T, int Rows, int Batch> __device__ void
 merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merged &last) {
-    constexpr int kEach = HeadDim / 32;
     const int ratio = a.heads / a.kv_heads;
     int token[Rows], head[Rows];
     PartialRange range[Rows];
@@ -85,14 +85,9 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
         if (ready) break;
         __nanosleep(100);
     }
-    float top[Rows], sum[Rows], o[Rows][kEach] = {};
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-        top[r] = -INFINITY;
-        sum[r] = 0;
-    }
+    HeadResult<HeadDim> result[Rows];
     for (int base = 0; base < most; base += Batch) {
-        float lse[Rows][Batch], part[Rows][Batch][kEach];
+        float lse[Rows][Batch], part[Rows][Batch][HeadDim / 32];
 #pragma unroll
         for (int r = 0; r < Rows; ++r)
 #pragma unroll
@@ -101,57 +96,20 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
                 const int64_t index =
                     static_cast<int64_t>(range[r].begin + which) * a.heads + head[r];
                 lse[r][p] = __ldcg(a.partial_lse + index);
-                const float *from = a.partial_out + index * HeadDim + lane * kEach;
-                if constexpr (kEach == 2) {
-                    const float2 v = __ldcg(reinterpret_cast<const float2 *>(from));
-                    part[r][p][0] = v.x;
-                    part[r][p][1] = v.y;
-                } else {
-#pragma unroll
-                    for (int e = 0; e < kEach; e += 4) {
-                        const float4 v = __ldcg(reinterpret_cast<const float4 *>(from + e));
-                        part[r][p][e] = v.x;
-                        part[r][p][e + 1] = v.y;
-                        part[r][p][e + 2] = v.z;
-                        part[r][p][e + 3] = v.w;
-                    }
-                }
+                load_partial<HeadDim>(a, index, lane, part[r][p]);
             }
 #pragma unroll
         for (int r = 0; r < Rows; ++r) {
-            float higher = top[r];
 #pragma unroll
             for (int p = 0; p < Batch; ++p) {
                 if (base + p >= range[r].count) lse[r][p] = -INFINITY;
-                higher = fmaxf(higher, lse[r][p]);
             }
-            if (higher == -INFINITY) continue;
-            const float old = exp2_approximate(top[r] - higher);
-            top[r] = higher;
-            sum[r] *= old;
-#pragma unroll
-            for (int e = 0; e < kEach; ++e) o[r][e] *= old;
-#pragma unroll
-            for (int p = 0; p < Batch; ++p) {
-                if (lse[r][p] == -INFINITY) continue; // what an absent partial's place holds
-                const float weight = exp2_approximate(lse[r][p] - higher);
-                sum[r] += weight;
-#pragma unroll
-                for (int e = 0; e < kEach; ++e) o[r][e] += weight * part[r][p][e];
-            }
+            result[r].template add<true>(lse[r], part[r]);
         }
     }
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-        if (range[r].count == 0) continue;
-        const float scale = sum[r] > 0 ? 1.f / sum[r] : 0.f;
-        auto *out =
-            static_cast<T *>(a.out) + token[r] * a.out_stride + head[r] * HeadDim + lane * kEach;
-#pragma unroll
-        for (int e = 0; e < kEach; e += 2) {
-            *reinterpret_cast<uint32_t *>(out + e) =
-                pack(o[r][e] * scale, o[r][e + 1] * scale, T());
-        }
+        if (range[r].count > 0) result[r].template write<T>(a, token[r], head[r], lane);
     }
     __syncwarp();
 #pragma unroll
