@@ -81,7 +81,16 @@ struct AttentionArguments {
     float *partial_lse; // [slots, heads] base 2
     int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
     int32_t *queues;    // [4] zero; left zero
+    float cap;          // 0, or scores s, scaled, become cap tanh(s / cap) before they are masked
+    const float
+        *sinks; // [heads] f32, or null: one more logit in the sum of the head's rows, not scaled
+                // and without a value
 };
+
+// Whether a launch needs the kernels that know caps and sinks.
+inline bool special(const AttentionArguments &arguments) {
+    return arguments.cap > 0 || arguments.sinks != nullptr;
+}
 
 // Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
 // a device runs: attention/family.h.

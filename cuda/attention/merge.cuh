@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-#include "attention/attention.h"
-#include "attention/mma.cuh"
+#include "attention/common.cuh"
 
 namespace batchllm::cuda {
 
@@ -36,9 +35,10 @@ template <int HeadDim> struct HeadResult {
         }
     }
 
-    template <typename T> __device__ __forceinline__ void
+    template <bool Special, typename T> __device__ __forceinline__ void
     write(const AttentionArguments &a, int token, int head, int lane) const {
-        const float scale = sum > 0 ? 1.f / sum : 0.f;
+        const float total = Logits<Special>(a).with_sink(sum, top, -1, head);
+        const float scale = total > 0 ? 1.f / total : 0.f;
         auto *out = static_cast<T *>(a.out) + token * a.out_stride + head * HeadDim + lane * kEach;
 #pragma unroll
         for (int e = 0; e < kEach; e += 2) {

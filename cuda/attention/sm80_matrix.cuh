@@ -91,7 +91,7 @@ template <int HeadDim, int Slots> struct TileRing {
 };
 
 // What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
-template <int HeadDim, typename T> struct WarpRows {
+template <int HeadDim, bool Special, typename T> struct WarpRows {
     using S = Shape<HeadDim>;
     float o[S::kRowTiles][HeadDim / 2];
     float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
@@ -218,7 +218,7 @@ template <int HeadDim, typename T> struct WarpRows {
 
     // The rows' results to where they belong.
     __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
-                                          int ratio, float c) {
+                                          int ratio, const Logits<Special> &logits) {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
@@ -230,6 +230,7 @@ template <int HeadDim, typename T> struct WarpRows {
                 if (r / ratio >= rest.item.row_count) continue;
                 const AttentionRow row = rest.rows[r / ratio];
                 const int head = kv_head * ratio + r % ratio;
+                total = logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
                 const float inverse = total > 0 ? 1.f / total : 0.f;
                 const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
@@ -237,39 +238,41 @@ template <int HeadDim, typename T> struct WarpRows {
                     to.write(j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
                              o[t][j * 4 + i * 2 + 1] * inverse);
                 }
-                if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * c, total);
+                if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
             }
     }
 };
 
-template <int HeadDim, int Slots, typename T>
+template <int HeadDim, int Slots, bool Special, typename T>
 __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
     using S = Shape<HeadDim>;
     const int ratio = a.heads / a.kv_heads;
-    const float c = a.scale * kLog2e;
+    const Logits<Special> logits(a);
     copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest);
     TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
 #pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) ring.issue();
-    WarpRows<HeadDim, T> rows(queries);
+    WarpRows<HeadDim, Special, T> rows(queries);
     const Bounds bounds(rest.item, a.window);
     for (int tile = 0; tile < ring.n; ++tile) {
         float s[S::kRowTiles][S::kKeys / 2];
         ring.wait();
         rows.scores(ring.slot, s);
         ring.leave();
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) logits.cap(s[t]);
         const KeyStretch stretch = ring.stretch(tile);
         const int key = ring.first_key(tile);
         if (bounds.hide(stretch, key, S::kKeys)) {
             rows.hide(rest, stretch, key, ratio, a.window, s);
         }
         uint32_t p[S::kRowTiles][S::kKeys / 4];
-        rows.weigh(s, p, c);
+        rows.weigh(s, p, logits.c);
         ring.wait();
         rows.accumulate(ring.slot, p);
         ring.leave();
     }
-    rows.write(a, kv_head, rest, ratio, c);
+    rows.write(a, kv_head, rest, ratio, logits);
 }
 
 } // namespace batchllm::cuda::sm80

@@ -19,7 +19,7 @@ constexpr int kTogether = 4; // rows that a warp merges at once
 
 // A warp merges the partials of kTogether tokens' heads, in slot order, with two partials of each in
 // flight.
-template <int HeadDim, typename T>
+template <int HeadDim, bool Special, typename T>
 __device__ void merge_rows(const AttentionArguments &a, const int (&token)[kTogether],
                            const int (&head)[kTogether], int lane) {
     PartialRange range[kTogether];
@@ -46,12 +46,12 @@ __device__ void merge_rows(const AttentionArguments &a, const int (&token)[kToge
     }
 #pragma unroll
     for (int r = 0; r < kTogether; ++r) {
-        result[r].template write<T>(a, token[r], head[r], lane);
+        result[r].template write<Special, T>(a, token[r], head[r], lane);
     }
 }
 
 // After all rows of a job are written: merges what this job completed.
-template <int HeadDim, typename T>
+template <int HeadDim, bool Special, typename T>
 __device__ void merge_partials(const AttentionArguments &a, int kv_head, int ratio, Rest &rest) {
     using S = Shape<HeadDim>;
     __threadfence();
@@ -74,7 +74,7 @@ __device__ void merge_partials(const AttentionArguments &a, int kv_head, int rat
             token[r] = rest.rows[rest.merge_list[at / ratio]].token;
             head[r] = kv_head * ratio + at % ratio;
         }
-        merge_rows<HeadDim, T>(a, token, head, threadIdx.x % 32);
+        merge_rows<HeadDim, Special, T>(a, token, head, threadIdx.x % 32);
     }
 }
 

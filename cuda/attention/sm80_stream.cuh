@@ -101,11 +101,11 @@ __device__ __forceinline__ void read_queries(const AttentionArguments &a, const 
 
 // One of a stream job's warps: its keys of every page against all query rows; the result, not
 // normalised, in o.
-template <int HeadDim, int Slots, typename T>
+template <int HeadDim, int Slots, bool Special, typename T>
 __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t slots,
                             const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
                             float (&sum)[2]) {
-    const float c = a.scale * kLog2e;
+    const Logits<Special> logits(a);
     WarpRing<HeadDim, Slots> ring(a, rest, kv_head, slots);
     const int lane = ring.lane;
 #pragma unroll 1
@@ -135,13 +135,14 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t s
             mma_sync(s + 4, q[k], b[2], b[3], T());
         }
         ring.leave();
+        logits.cap(s);
         const KeyStretch stretch = rest.item.stretch[at < ring.n0 ? 0 : 1];
         const int key = (at < ring.n0 ? at : at - ring.n0) * kPageKeys + ring.warp * 16;
         if (bounds.hide(stretch, key, 16)) {
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
         }
         float factor[2];
-        const bool rescale = softmax(s, maximum, sum, factor, c);
+        const bool rescale = softmax(s, maximum, sum, factor, logits.c);
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
@@ -166,21 +167,21 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t s
     }
 }
 
-template <int HeadDim, int Slots, typename T> __device__ void
+template <int HeadDim, int Slots, bool Special, typename T> __device__ void
 stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest &rest) {
     using S = Shape<HeadDim>;
     constexpr int kSlots = S::stream_slots(Slots);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int ratio = a.heads / a.kv_heads;
     const int rows = rest.item.row_count * ratio;
-    const float c = a.scale * kLog2e;
+    const Logits<Special> logits(a);
     const bool works = S::kWarps == kStreamWarps || warp < kStreamWarps;
 
     float o[HeadDim / 2], maximum[2], sum[2];
     if (works) {
-        stream_keys<HeadDim, Slots, T>(a, kv_head,
-                                       shared_address(shared) + warp * kSlots * S::kStreamSlotBytes,
-                                       rest, o, maximum, sum);
+        stream_keys<HeadDim, Slots, Special, T>(
+            a, kv_head, shared_address(shared) + warp * kSlots * S::kStreamSlotBytes, rest, o,
+            maximum, sum);
     }
     // The rings become [warp][row][kResultStride], not normalised.
     auto *results = reinterpret_cast<float *>(shared);
@@ -196,7 +197,7 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
                 make_float2(o[j * 4 + i * 2], o[j * 4 + i * 2 + 1]);
         }
         if (lane % 4 == 0) {
-            rest.max_sum[warp][r][0] = maximum[i] * c;
+            rest.max_sum[warp][r][0] = maximum[i] * logits.c;
             rest.max_sum[warp][r][1] = sum[i];
         }
     }
@@ -220,9 +221,10 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
             x.z += weight * part.z;
             x.w += weight * part.w;
         }
-        const float inverse = total > 0 ? 1.f / total : 0.f;
         const AttentionRow row = rest.rows[r / ratio];
         const int head = kv_head * ratio + r % ratio;
+        total = logits.with_sink(total, top, row.slot, head);
+        const float inverse = total > 0 ? 1.f / total : 0.f;
         const Destination<T> to(a, row.token, row.slot, head, HeadDim);
         to.write(column, x.x * inverse, x.y * inverse);
         to.write(column + 2, x.z * inverse, x.w * inverse);

@@ -60,7 +60,7 @@ struct Merged {
 
 // Rows [row, row + Rows) of the merged tokens' heads, those below end; the loads of Rows * Batch partials
 // are in flight together.
-template <int HeadDim, typename T, int Rows, int Batch> __device__ void
+template <int HeadDim, bool Special, typename T, int Rows, int Batch> __device__ void
 merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merged &last) {
     const int ratio = a.heads / a.kv_heads;
     int token[Rows], head[Rows];
@@ -109,7 +109,7 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
     }
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-        if (range[r].count > 0) result[r].template write<T>(a, token[r], head[r], lane);
+        if (range[r].count > 0) result[r].template write<Special, T>(a, token[r], head[r], lane);
     }
     __syncwarp();
 #pragma unroll
@@ -119,7 +119,7 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
 }
 
 // Takes units of the CTA's share until there are none. Background: the warp with few registers.
-template <int HeadDim, typename T, bool Background>
+template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
     constexpr int kUnit = 4;                          // rows, if they are many
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
@@ -136,12 +136,12 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
         if constexpr (Background) {
             const int64_t end = min((unit + 1) * kUnit, rows);
             for (int64_t row = unit * kUnit; row < end; row += kTogether) {
-                merge_rows<HeadDim, T, kTogether, 2>(a, row, end, lane, last);
+                merge_rows<HeadDim, Special, T, kTogether, 2>(a, row, end, lane, last);
             }
         } else if (many) {
-            merge_rows<HeadDim, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
+            merge_rows<HeadDim, Special, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
         } else {
-            merge_rows<HeadDim, T, 1, 8>(a, unit, rows, lane, last);
+            merge_rows<HeadDim, Special, T, 1, 8>(a, unit, rows, lane, last);
         }
     }
     last.finish();

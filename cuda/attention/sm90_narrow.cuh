@@ -70,10 +70,10 @@ template <int HeadDim, typename T> struct NarrowMerge {
 };
 
 // What each group's part of a row counts in the row's result.
-__device__ __forceinline__ void weigh_groups(const AttentionArguments &a, const Rest *rest,
-                                             const Sums &own, const Row (&row)[2], int group,
-                                             int row_in_tile, int lane, float (&mine)[2],
-                                             float (&theirs)[2]) {
+template <bool Special> __device__ __forceinline__ void
+weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const Rest *rest,
+             const Sums &own, const Row (&row)[2], int group, int row_in_tile, int lane,
+             float (&mine)[2], float (&theirs)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float2 other = rest->row_max_sum[group ^ 1][row_in_tile + 8 * i];
@@ -81,7 +81,8 @@ __device__ __forceinline__ void weigh_groups(const AttentionArguments &a, const 
         const float base = top == -INFINITY ? 0.f : top;
         mine[i] = exp2_approximate(own.maximum[i] - base);
         theirs[i] = exp2_approximate(other.x - base);
-        const float total = mine[i] * own.sum[i] + theirs[i] * other.y;
+        const float total = logits.with_sink(mine[i] * own.sum[i] + theirs[i] * other.y, top,
+                                             row[i].slot, row[i].head);
         const float inverse = total > 0 ? 1.f / total : 0.f;
         mine[i] *= inverse;
         theirs[i] *= inverse;
@@ -93,7 +94,7 @@ __device__ __forceinline__ void weigh_groups(const AttentionArguments &a, const 
 
 // Up to 64 query rows: both warpgroups have all of them, and the slots in turn. Each is at its softmax
 // while the other multiplies.
-template <int HeadDim, typename T>
+template <int HeadDim, bool Special, typename T>
 __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
@@ -113,7 +114,8 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     int position[2];
     read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    RowSoftmax softmax{a.scale * kLog2e};
+    const Logits<Special> logits(a);
+    RowSoftmax softmax{logits.c};
     float s[S::kPairKeys / 2], top[2], factor[2];
     uint32_t p[S::kPairKeys / 4];
 
@@ -144,6 +146,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
             named_barrier(kGroup + group, 128);
         }
         wgmma_wait<0>();
+        logits.cap(s);
         hide_keys<S::kPairKeys>(at, bounds, position, lane, a.window, s);
         if (softmax.grew(s, top)) {
             softmax.raise(top, factor);
@@ -171,7 +174,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
 #pragma unroll
     for (int i = 0; i < 2; ++i) row[i] = read_row(job, ratio, row_in_tile + 8 * i);
     float mine[2], theirs[2];
-    weigh_groups(a, rest, own, row, group, row_in_tile, lane, mine, theirs);
+    weigh_groups(a, logits, rest, own, row, group, row_in_tile, lane, mine, theirs);
     const Destination<T> out[2] = {{a, row[0].token, row[0].slot, row[0].head, HeadDim},
                                    {a, row[1].token, row[1].slot, row[1].head, HeadDim}};
     if (group == 0) {

@@ -8,10 +8,10 @@ namespace batchllm::cuda::sm90 {
 
 // A stream job as one of its warps has it: which rows its lanes have, Q as mma's operand, and the warp's
 // part of O, not normalised.
-template <int HeadDim, typename T> struct StreamWarp {
+template <int HeadDim, bool Special, typename T> struct StreamWarp {
     using S = Shape<HeadDim>;
     int lane, part; // of a slot
-    float c;        // of a score, to base 2
+    Logits<Special> logits;
     bool valid[2];
     int position[2];
     uint32_t q[HeadDim / 16][4];
@@ -20,7 +20,7 @@ template <int HeadDim, typename T> struct StreamWarp {
 
     __device__ __forceinline__ StreamWarp(const AttentionArguments &a, const Job &job,
                                           const Ratio &ratio, int lane, int part)
-        : lane(lane), part(part), c(a.scale * kLog2e) {
+        : lane(lane), part(part), logits(a) {
         const int rows = job.item.row_count * ratio.ratio;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -85,10 +85,11 @@ template <int HeadDim, typename T> struct StreamWarp {
         if (key + 16 > stretch.keys) clear_values(values, max(0, stretch.keys - key));
         float s[8] = {}, factor[2];
         scores(pair, s);
+        logits.cap(s);
         if (bounds.hide(stretch, key, 16)) {
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
         }
-        if (softmax(s, maximum, sum, factor, c)) {
+        if (softmax(s, maximum, sum, factor, logits.c)) {
 #pragma unroll
             for (int i = 0; i < HeadDim / 8; ++i)
 #pragma unroll
@@ -102,8 +103,9 @@ template <int HeadDim, typename T> struct StreamWarp {
 };
 
 // Rows [8 i, 8 i + here) of a stream job out of its eight warps' parts.
-template <int HeadDim, typename T>
-__device__ __forceinline__ void merge_warps(const AttentionArguments &a, const Job &job,
+template <int HeadDim, typename T, bool Special>
+__device__ __forceinline__ void merge_warps(const AttentionArguments &a,
+                                            const Logits<Special> &logits, const Job &job,
                                             const Ratio &ratio, const Rest *rest,
                                             const float *buffer, int i, int here, int thread) {
     for (int e = thread; e < here * HeadDim / 2; e += kConsumers) {
@@ -122,16 +124,17 @@ __device__ __forceinline__ void merge_warps(const AttentionArguments &a, const J
             x += weight * pair.x;
             y += weight * pair.y;
         }
-        const float scale = total > 0 ? 1.f / total : 0.f;
         const int index = ratio.token(8 * i + r);
         const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
+        total = logits.with_sink(total, top, job.slot[index], head);
+        const float scale = total > 0 ? 1.f / total : 0.f;
         Destination<T>(a, job.token[index], job.slot[index], head, HeadDim)
             .write(column, x * scale, y * scale);
         if (column == 0) write_lse(a, job.slot[index], head, top, total);
     }
 }
 
-template <int HeadDim, typename T>
+template <int HeadDim, bool Special, typename T>
 __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
@@ -141,7 +144,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     const int rows = job.item.row_count * ratio.ratio;
     const Bounds bounds(job.item, a.window);
     auto &ring = self.ring;
-    StreamWarp<HeadDim, T> mine(a, job, ratio, lane, warp % S::kWarpsPerSlot);
+    StreamWarp<HeadDim, Special, T> mine(a, job, ratio, lane, warp % S::kWarpsPerSlot);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
     mine.read_queries(shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes);
     __syncwarp();
@@ -183,12 +186,12 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
                     make_float2(mine.o[d][2 * i], mine.o[d][2 * i + 1]);
             }
             if (lane % 4 == 0) {
-                rest->max_sum[warp][lane / 4][0] = mine.maximum[i] * mine.c;
+                rest->max_sum[warp][lane / 4][0] = mine.maximum[i] * mine.logits.c;
                 rest->max_sum[warp][lane / 4][1] = sum;
             }
         }
         named_barrier(kAllConsumers, kConsumers);
-        merge_warps<HeadDim, T>(a, job, ratio, rest, buffer, i, here, thread);
+        merge_warps<HeadDim, T>(a, mine.logits, job, ratio, rest, buffer, i, here, thread);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&rest->region_free));

@@ -104,13 +104,21 @@ clear_wide(unsigned char *shared, int slot, int keys, int all, int group, int th
 }
 
 // The sums of whole rows out of those of the thread's columns, and what O is to be multiplied by.
-__device__ __forceinline__ void sum_rows(RowSoftmax *softmax, float (&inverse)[2]) {
+template <bool Special> __device__ __forceinline__ void sum_rows(const Logits<Special> &logits,
+                                                                 const Job &job, const Ratio &ratio,
+                                                                 int first, RowSoftmax *softmax,
+                                                                 float (&inverse)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float &sum = softmax->sum[i];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        inverse[i] = sum > 0 ? __fdividef(1.f, sum) : 0.f;
+        float total = sum;
+        if constexpr (Special) {
+            const Row row = read_row(job, ratio, first + 8 * i);
+            total = logits.with_sink(sum, softmax->maximum(i), row.slot, row.head);
+        }
+        inverse[i] = total > 0 ? __fdividef(1.f, total) : 0.f;
     }
 }
 
@@ -136,7 +144,7 @@ write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
 
 // 65 to 128 query rows: each warpgroup has 64. S = Q K^T of tile j + 1 and O += P V of tile j are in
 // flight together; a warpgroup's softmax is under the other's products. `next`: the job after this one.
-template <int HeadDim, typename T>
+template <int HeadDim, bool Special, typename T>
 __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                          uint32_t slots, Rest *rest, Consumer<HeadDim> &self, Ring<kJobs> next,
                          int thread) {
@@ -152,7 +160,8 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     int position[2];
     read_positions(job, self.ratio, group * 64 + warp * 16 + lane / 4, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    RowSoftmax softmax{a.scale * kLog2e};
+    const Logits<Special> logits(a);
+    RowSoftmax softmax{logits.c};
     float s[S::kKeys / 2], top[2], factor[2];
     uint32_t p[S::kKeys / 4];
 
@@ -176,6 +185,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     key_slot.advance();
     auto value_slot = key_slot;
     value_slot.advance();
+    logits.cap(s);
     const Tile start(s0, s1, count.n0, 0, S::kKeys);
     hide_keys<S::kKeys>(start, bounds, position, lane, a.window, s);
     softmax.grew(s, top);
@@ -209,6 +219,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         values = values_in(value_slot);
         wgmma_wait<1>();
         ring.release(old_keys);
+        logits.cap(s);
         if (hidden) mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
         // In each branch, or ptxas moves the wait up over the maxima.
         if (softmax.grew(s, top)) {
@@ -227,7 +238,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
     prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
     float inverse[2];
-    sum_rows(&softmax, inverse);
+    sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4, &softmax, inverse);
     wgmma_wait<0>();
     ring.release(key_slot);
     key_slot.advance();
