@@ -10,10 +10,10 @@
 namespace batchllm {
 namespace {
 
-Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const NamedJob &job,
+Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                  const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const Job rows = make_rows(job, config.vocabulary);
+    const Job rows = make_rows(job, model.vocabulary);
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
@@ -21,7 +21,7 @@ Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const Na
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
     ASSIGN_OR_RETURN(const Plan plan, make_plan(rows.rows, {}, planning, nullptr));
     const double plan_seconds = seconds_since(plan_start);
-    ASSIGN_OR_RETURN(const Measured m, run_job(backend, config, plan, rows, job, arguments));
+    ASSIGN_OR_RETURN(const Measured m, run_job(backend, model, plan, rows, job, arguments));
 
     ASSIGN_OR_RETURN(const LinearRate linear,
                      best_linear_rate(backend, m.sampled, m.tokens, !arguments.all));
@@ -65,14 +65,13 @@ Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const Na
 
 } // namespace
 
-Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &config,
+Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
                      const Arguments &arguments) {
     BackendOptions options;
     options.extra = arguments.extra;
     options.extra.emplace_back("random_weights", "1");
     options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
-    const Model model = shape_of(config);
     ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
     if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
     // Shapes' algorithms are looked for at their first use: not in a job's time.
@@ -83,7 +82,7 @@ Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &confi
     cudaMemGetInfo(&before, &total);
     for (const NamedJob &job : jobs) {
         for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
-            RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
+            RETURN_IF_ERROR(bench_job(backend.get(), model, job, arguments));
         }
     }
     cudaMemGetInfo(&after, &total);

@@ -26,7 +26,7 @@ class Borrowed final : public Backend {
 
 } // namespace
 
-Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
+Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const Job &rows, const NamedJob &job, const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
@@ -46,6 +46,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, 
     }
 
     Measured m;
+    m.attention = AttentionFloor(model);
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
     RETURN_IF_ERROR(lane.scheduler().add(plan, held));
@@ -56,7 +57,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, 
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.submit(batch));
-            m.attention.add(batch, config);
+            m.attention.add(batch);
             lap = Clock::now();
         }
         if (lane.in_flight() == 0) break;

@@ -43,7 +43,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.name = "cuda";
     info.compute_type = dtype_name(read.forward.element);
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
-    info.vocabulary = model.config.vocabulary;
+    info.vocabulary = model.vocabulary;
     info.page_tokens = kPageKeys;
     info.page_bytes = backend->forward_->page_bytes();
     info.step_tokens = read.forward.step_tokens;

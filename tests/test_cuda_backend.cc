@@ -258,7 +258,7 @@ void batches_in_flight_are_counted_and_fed(void **) {
     assert_int_equal(output.target_logprobs.size(), 1);
     assert_int_equal(backend->submit(one_row({fed_token(0)}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
-    assert_int_equal(backend->submit(one_row({model->config.vocabulary}, 3, 0, &params)).code(),
+    assert_int_equal(backend->submit(one_row({model->vocabulary}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
     // A batch refused before anything was launched harms nothing.
     check(backend->run(first, &output));

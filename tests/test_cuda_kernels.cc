@@ -10,7 +10,7 @@
 #include "attention/plain.h"
 #include "elementwise/elementwise.h"
 #include "linear/linear.h"
-#include "model/model.h"
+#include "model/rope.h"
 
 #include "cuda_arrays.h"
 
@@ -161,7 +161,7 @@ void rope_and_pages_are_the_references(void **) {
             }
             const auto qw = normal(random, shape.head_dim, DType::f32);
             const auto kw = normal(random, shape.head_dim, DType::f32);
-            const auto frequencies = rope_inverse_frequencies({}, shape.head_dim);
+            const auto frequencies = rope_frequencies({}, shape.head_dim);
             std::vector<int32_t> positions, slots;
             for (int32_t t = 0; t < tokens; ++t) {
                 positions.push_back(static_cast<int32_t>(draw(random, 0, 100000)));

@@ -73,13 +73,15 @@ void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
     assert_int_equal((*llama)->info().page_bytes, 2 << 20); // 16 tokens of 128 KiB
     assert_int_equal((*llama)->info().pages, 512);
     assert_int_equal((*llama)->info().step_tokens, 512);
-    ModelConfig config;
-    config.layers = 2;
-    config.kv_heads = 1;
-    config.head_dim = 64;
-    config.vocabulary = 100;
-    config.eos_tokens = {7};
-    const auto small = make_sim_backend(&config, options);
+    Model model;
+    model.layers.resize(2);
+    for (Layer &layer : model.layers) {
+        layer.attention.kv_heads = 1;
+        layer.attention.head_dim = 64;
+    }
+    model.vocabulary = 100;
+    model.eos_tokens = {7};
+    const auto small = make_sim_backend(&model, options);
     assert_true(small.ok());
     assert_int_equal((*small)->info().page_bytes, 2 * 2 * 64 * 2 * 16);
     assert_int_equal((*small)->info().vocabulary, 100);

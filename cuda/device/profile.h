@@ -19,15 +19,15 @@ enum class Part : uint8_t {
     attention,
     output,
     gate_up,
-    swiglu,
+    activation,
     down,
     logits,
     sample,
     count
 };
-inline constexpr const char *kPartNames[] = {"",       "input",     "norm",   "qkv",
-                                             "rope",   "attention", "output", "gate/up",
-                                             "swiglu", "down",      "logits", "sample"};
+inline constexpr const char *kPartNames[] = {"",           "input",     "norm",   "qkv",
+                                             "rope",       "attention", "output", "gate/up",
+                                             "activation", "down",      "logits", "sample"};
 
 class Profile {
   public:

@@ -1,5 +1,8 @@
-// Eight elements at a time, as f32.
+// Eight elements at a time, as f32; and what launchers share.
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -58,6 +61,11 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
 }
 template <> __device__ __forceinline__ __half from_float<__half>(float x) {
     return __float2half_rn(x);
+}
+
+// Blocks for so much work, an item a thread, or some of it where a kernel's threads go on.
+inline unsigned grid_for(int64_t work, int threads) {
+    return static_cast<unsigned>(std::clamp<int64_t>((work + threads - 1) / threads, 1, 1 << 20));
 }
 
 // Calls action with a value of the type.

@@ -1,17 +1,12 @@
 // All are bound by memory: what each must move is named at its kernel. 16-byte accesses (32 for f32).
 #include "elementwise/elementwise.h"
 
-#include "attention/attention.h"
 #include "elementwise/element.cuh"
 
 #include <algorithm>
 
 namespace batchllm::cuda {
 namespace {
-
-unsigned grid_for(int64_t work, int threads) {
-    return static_cast<unsigned>(std::clamp<int64_t>((work + threads - 1) / threads, 1, 1 << 20));
-}
 
 // ---- Convert, random: at loading only ----
 
@@ -24,8 +19,9 @@ template <typename From, typename To> __global__ void convert(ConvertArguments a
         const int64_t to_row = row / a.row_group * a.row_group_out + row % a.row_group;
         const int64_t to_column =
             column / a.column_group * a.column_group_out + column % a.column_group;
-        static_cast<To *>(a.to)[to_row * a.to_stride + to_column] =
-            from_float<To>(to_float(static_cast<const From *>(a.from)[i]));
+        float x = to_float(static_cast<const From *>(a.from)[i]) * a.scale;
+        if (a.offset != 0) x += a.offset;
+        static_cast<To *>(a.to)[to_row * a.to_stride + to_column] = from_float<To>(x);
     }
 }
 
@@ -54,7 +50,7 @@ __global__ void random_normal(T *to, int64_t count, float mean, float deviation,
 
 template <typename T, typename R> __global__ void embed(const T *table, const int32_t *tokens,
                                                         const SampleResult *samples, int32_t hidden,
-                                                        R *residual) {
+                                                        float scale, R *residual) {
     int32_t token = tokens[blockIdx.x];
     // A row whose logits were not finite has no token, and what follows of it does not count.
     if (token < 0) token = max(samples[-1 - token].token, 0);
@@ -63,170 +59,49 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
     for (int i = threadIdx.x * kVector; i < hidden; i += blockDim.x * kVector) {
         float x[8];
         load8(from + i, x);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] *= scale;
         store8(to + i, x);
     }
 }
 
-// ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
+// ---- Activation: reads rows x width, twice with a gate, writes it once ----
 
-constexpr int kNormVectors = 4; // a thread's registers hold at most so many
-
-// The weights are on their way while the row's sum is made, where registers hold both.
-template <typename R, typename T, int Vectors>
-__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
-    constexpr bool early = Vectors < kNormVectors;
-    const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
-    const R *x = static_cast<const R *>(a.x) + row * a.hidden;
-    float kept[Vectors][8], weight[Vectors][8];
-    float sum = 0;
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
-        if (i >= a.hidden) break;
-        load8(x + i, kept[v]);
-        if constexpr (early) load8(a.weight + i, weight[v]);
-    }
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
-    }
-    __shared__ float sums[32];
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) sum += sums[w];
-    const float scale = rsqrtf(sum / static_cast<float>(a.hidden) + a.epsilon);
-    T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
-        if (i >= a.hidden) break;
-        if constexpr (!early) load8(a.weight + i, weight[v]);
-#pragma unroll
-        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
-        store8(out + i, weight[v]);
-    }
-}
-
-// ---- Rotary embedding ----
-
-__global__ void rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
-                           int32_t half, float2 *table) {
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{tokens} * half) return;
-    const float angle = static_cast<float>(positions[i / half]) * frequencies[i % half];
-    float2 out;
-    sincosf(angle, &out.y, &out.x);
-    table[i] = out;
-}
-
-// Where element e (a multiple of 8) of a key's row stands in its block.
-template <typename T>
-__device__ __forceinline__ int place_in_block(int e, int key, int padded_dim) {
-    if constexpr (sizeof(T) == 4) {
-        return key * padded_dim + e;
+template <Activation Kind> __device__ __forceinline__ float activated(float x) {
+    if constexpr (Kind == Activation::silu) {
+        return x / (1.0f + __expf(-x));
+    } else if constexpr (Kind == Activation::gelu) {
+        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     } else {
-        return e / 64 * (kPageKeys * 64) + key * 64 + (((e % 64) / 8) ^ (key % 8)) * 8;
+        return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     }
 }
 
-// A block is a token; `lanes` threads (a power of two) are a head, each with eight elements of its
-// first half and the eight that they are rotated with.
-template <typename T> __global__ void rope(RopeArguments a, int lanes) {
-    const int token = blockIdx.x;
-    const int half = a.head_dim / 2;
-    const int heads = a.heads + 2 * a.kv_heads;
-    const int tasks = (heads * lanes + 31) / 32 * 32;
-    T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
-    const int slot = a.slots[token];
-    if (slot < 0) return;
-    const int key = slot % kPageKeys;
-    const int64_t block = int64_t{kPageKeys} * a.padded_dim;
-    for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
-        const int head = task / lanes;
-        const int e = task % lanes * kVector;
-        const bool active = head < heads && e < half;
-        float x[8] = {}, y[8] = {};
-        T *from = row + head * a.padded_dim + e;
-        if (active) {
-            load8(from, x);
-            load8(from + half, y);
-            if (a.bias != nullptr) {
-                float b[8];
-                load8(a.bias + head * a.padded_dim + e, b);
-#pragma unroll
-                for (int k = 0; k < 8; ++k) x[k] += b[k];
-                load8(a.bias + head * a.padded_dim + e + half, b);
-#pragma unroll
-                for (int k = 0; k < 8; ++k) y[k] += b[k];
-            }
-        }
-        const bool value = head >= a.heads + a.kv_heads;
-        if (a.q_norm != nullptr) { // with k_norm
-            float sum = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += x[k] * x[k] + y[k] * y[k];
-            for (int offset = lanes / 2; offset > 0; offset /= 2) {
-                sum += __shfl_xor_sync(~0u, sum, offset);
-            }
-            if (active && !value) {
-                const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.epsilon);
-                const float *weight = head < a.heads ? a.q_norm : a.k_norm;
-#pragma unroll
-                for (int k = 0; k < 8; ++k) {
-                    x[k] *= scale * weight[e + k];
-                    y[k] *= scale * weight[e + half + k];
-                }
-            }
-        }
-        if (!active) continue;
-        if (!value) {
-            const float2 *angles = a.table + int64_t{token} * half + e;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) {
-                const float2 angle = angles[k];
-                const float rotated = x[k] * angle.x - y[k] * angle.y;
-                y[k] = y[k] * angle.x + x[k] * angle.y;
-                x[k] = rotated;
-            }
-        }
-        if (head < a.heads) {
-            store8(from, x);
-            store8(from + half, y);
-            continue;
-        }
-        const int kv_head = (head - a.heads) % a.kv_heads;
-        T *to = static_cast<T *>(a.kv) +
-                ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
-        store8(to + place_in_block<T>(e, key, a.padded_dim), x);
-        store8(to + place_in_block<T>(e + half, key, a.padded_dim), y);
-    }
-}
-
-// ---- SwiGLU: reads 2, writes 1 x rows x width ----
-
-template <typename T>
-__global__ void swiglu(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
+template <typename T, Activation Kind, bool Gated>
+__global__ void activate(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
     const int vectors = width / kVector;
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= int64_t{rows} * vectors) return;
     const int64_t row = i / vectors;
     const int column = static_cast<int>(i % vectors) * kVector;
+    constexpr int parts = Gated ? 2 : 1;
     float gate[8], up[8];
-    load8(x + row * 2 * width + column, gate);
-    load8(x + row * 2 * width + width + column, up);
+    load8(x + row * parts * width + column, gate);
+    if constexpr (Gated) load8(x + row * 2 * width + width + column, up);
     if (bias != nullptr) {
         for (int k = 0; k < 8; ++k) {
             gate[k] += bias[column + k];
-            up[k] += bias[width + column + k];
+            if constexpr (Gated) up[k] += bias[width + column + k];
         }
     }
 #pragma unroll
-    for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.0f + __expf(-gate[k]));
+    for (int k = 0; k < 8; ++k) {
+        if constexpr (Gated) {
+            up[k] *= activated<Kind>(gate[k]);
+        } else {
+            up[k] = activated<Kind>(gate[k]);
+        }
+    }
     store8(out + row * width + column, up);
 }
 
@@ -243,6 +118,27 @@ __global__ void add_bias(T *x, const float *bias, int32_t rows, int32_t width) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) value[k] += b[k];
     store8(at, value);
+}
+
+// ---- Logits: reads and writes them ----
+
+__global__ void finish_logits(float *logits, const float *bias, float softcap, int64_t vectors,
+                              int64_t row_vectors) {
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= vectors) return;
+    float x[8];
+    load8(logits + i * kVector, x);
+    if (bias != nullptr) {
+        float b[8];
+        load8(bias + i % row_vectors * kVector, b);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] += b[k];
+    }
+    if (softcap != 0) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] = softcap * tanhf(x[k] / softcap);
+    }
+    store8(logits + i * kVector, x);
 }
 
 __global__ void gather(const uint4 *x, const int32_t *rows, uint4 *out, int64_t row_vectors) {
@@ -286,68 +182,50 @@ cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float
 
 cudaError_t launch_embed(DType element, DType residual_type, const void *table,
                          const int32_t *tokens, const SampleResult *samples, int32_t count,
-                         int32_t hidden, void *residual, cudaStream_t stream) {
+                         int32_t hidden, float scale, void *residual, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
     return with_type(element, [&](auto t) {
         return with_type(residual_type, [&](auto r) {
             embed<<<static_cast<unsigned>(count), 256, 0, stream>>>(
-                static_cast<const decltype(t) *>(table), tokens, samples, hidden,
+                static_cast<const decltype(t) *>(table), tokens, samples, hidden, scale,
                 static_cast<decltype(r) *>(residual));
             return cudaGetLastError();
         });
     });
 }
 
-template <int Vectors>
-cudaError_t launch_norm(const NormArguments &a, int threads, cudaStream_t stream) {
-    return with_type(a.stream_type, [&](auto r) {
-        return with_type(a.element, [&](auto t) {
-            rms_norm<decltype(r), decltype(t), Vectors>
-                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
-            return cudaGetLastError();
-        });
-    });
-}
-
-cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
-    if (a.count == 0) return cudaSuccess;
-    const int vectors = (a.hidden + kVector - 1) / kVector;
-    const auto threads = [&](int each) { return (vectors + each * 32 - 1) / (each * 32) * 32; };
-    if (threads(1) <= 256) return launch_norm<1>(a, threads(1), stream);
-    if (threads(2) <= 512) return launch_norm<2>(a, threads(2), stream);
-    if (threads(kNormVectors) > 1024) return cudaErrorInvalidValue;
-    return launch_norm<kNormVectors>(a, threads(kNormVectors), stream);
-}
-
-cudaError_t launch_rope_table(const int32_t *positions, const float *inverse_frequencies,
-                              int32_t tokens, int32_t half, float2 *table, cudaStream_t stream) {
-    if (tokens == 0) return cudaSuccess;
-    rope_table<<<grid_for(int64_t{tokens} * half, 256), 256, 0, stream>>>(
-        positions, inverse_frequencies, tokens, half, table);
-    return cudaGetLastError();
-}
-
-cudaError_t launch_rope(const RopeArguments &a, cudaStream_t stream) {
-    if (a.tokens == 0) return cudaSuccess;
-    if (a.head_dim % (2 * kVector) != 0 || a.head_dim > 256) return cudaErrorInvalidValue;
-    int lanes = 1;
-    while (lanes * kVector < a.head_dim / 2) lanes *= 2;
+template <Activation Kind>
+cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream) {
     return with_type(a.element, [&](auto t) {
-        rope<decltype(t)><<<static_cast<unsigned>(a.tokens), 128, 0, stream>>>(a, lanes);
+        using T = decltype(t);
+        const auto kernel = a.gated ? activate<T, Kind, true> : activate<T, Kind, false>;
+        const int64_t vectors = int64_t{a.rows} * (a.width / kVector);
+        kernel<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
+            static_cast<const T *>(a.x), a.bias, static_cast<T *>(a.out), a.rows, a.width);
         return cudaGetLastError();
     });
 }
 
-cudaError_t launch_swiglu(DType element, const void *x, const float *bias, void *out, int32_t rows,
-                          int32_t width, cudaStream_t stream) {
-    if (rows == 0) return cudaSuccess;
-    return with_type(element, [&](auto t) {
-        using T = decltype(t);
-        const int64_t vectors = int64_t{rows} * (width / kVector);
-        swiglu<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
-            static_cast<const T *>(x), bias, static_cast<T *>(out), rows, width);
-        return cudaGetLastError();
-    });
+cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream) {
+    if (a.rows == 0) return cudaSuccess;
+    switch (a.kind) {
+    case Activation::silu:
+        return launch_activation<Activation::silu>(a, stream);
+    case Activation::gelu:
+        return launch_activation<Activation::gelu>(a, stream);
+    case Activation::gelu_tanh:
+        return launch_activation<Activation::gelu_tanh>(a, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_finish_logits(float *logits, int64_t rows, int64_t stride, const float *bias,
+                                 float softcap, cudaStream_t stream) {
+    if (rows == 0 || (bias == nullptr && softcap == 0)) return cudaSuccess;
+    const int64_t row_vectors = stride / kVector, vectors = rows * row_vectors;
+    finish_logits<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
+        logits, bias, softcap, vectors, row_vectors);
+    return cudaGetLastError();
 }
 
 cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows, int32_t width,

@@ -1,4 +1,5 @@
-// The steps of a layer that are not matrix products or attention, each one pass over its tensors.
+// The steps of a layer that are not matrix products, attention, norms or ropes, each one pass over its
+// tensors.
 // "element" is the compute type: bf16, f16 or f32; "stream" the type of the residual stream: the
 // element's or f32. Arithmetic is f32. Launchers enqueue and return at once; sizes of 0 are no-ops.
 #pragma once
@@ -8,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
+#include "model/model.h"
 #include "sampling/sampling.h"
 
 namespace batchllm::cuda {
@@ -24,6 +26,7 @@ struct ConvertArguments {
     int64_t row_begin; // number of from's first row in the whole matrix
     int64_t rows, columns, to_stride;
     int64_t row_group, row_group_out, column_group, column_group_out;
+    float scale = 1, offset = 0; // elements become scale * x + offset
 };
 cudaError_t launch_convert(const ConvertArguments &arguments, cudaStream_t stream);
 
@@ -31,53 +34,35 @@ cudaError_t launch_convert(const ConvertArguments &arguments, cudaStream_t strea
 cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float deviation,
                           uint64_t seed, cudaStream_t stream);
 
-// residual[t] = table[tokens[t]]; a token -1 - r stands for the one in samples[r].
+// residual[t] = scale * table[tokens[t]]; a token -1 - r stands for the one in samples[r].
 cudaError_t launch_embed(DType element, DType residual_type,
                          const void *table,           // [vocabulary, hidden]
                          const int32_t *tokens,       // [count]
                          const SampleResult *samples, // of the batch before; null: no such token
-                         int32_t count, int32_t hidden, void *residual, cudaStream_t stream);
+                         int32_t count, int32_t hidden, float scale, void *residual,
+                         cudaStream_t stream);
 
-// out[i] = x[rows[i]] / rms(x[rows[i]]) * weight; rows null: i itself.
-struct NormArguments {
-    DType element, stream_type;
-    const void *x; // [., hidden] of stream_type
-    const int32_t *rows;
-    const float *weight; // [hidden]
-    float epsilon;
-    void *out; // [count, hidden] of element
-    int32_t count, hidden;
-};
-cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
-
-// table[t, i] = cos and sin of positions[t] * inverse_frequencies[i]
-cudaError_t launch_rope_table(const int32_t *positions, const float *inverse_frequencies,
-                              int32_t tokens, int32_t half, float2 *table, cudaStream_t stream);
-
-// Queries, in place: bias, RMSNorm of each head, rotary embedding. Keys and values: the same (values
-// the bias alone), into their pages in the layout of attention/attention.h; for f32, [page][kv_head][K, V][64
-// keys][padded_dim]. Elements of a head beyond head_dim are left alone: zero in pages and queries.
-struct RopeArguments {
+// out = activation(x[, :width] + bias) * (x[, width:] + bias); not gated: without the second half
+struct ActivationArguments {
     DType element;
-    void *qkv;                    // [tokens, (heads + 2 kv_heads) * padded_dim]
-    const float *bias;            // [(heads + 2 kv_heads) * padded_dim] or null
-    const float *q_norm, *k_norm; // [head_dim] or null
-    float epsilon;
-    const float2 *table;  // [tokens, head_dim / 2] cos, sin
-    const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
-    void *kv;             // the layer's pages
-    int32_t tokens, heads, kv_heads, head_dim, padded_dim;
+    Activation kind;
+    bool gated;
+    const void *x;     // [rows, 2 width], or [rows, width]
+    const float *bias; // of a row of x, or null
+    void *out;         // [rows, width]
+    int32_t rows, width;
 };
-cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
-
-// out = silu(x[, :width] + bias) * (x[, width:] + bias)
-cudaError_t launch_swiglu(DType element, const void *x, // [rows, 2 width]
-                          const float *bias,            // [2 width] or null
-                          void *out, int32_t rows, int32_t width, cudaStream_t stream);
+cudaError_t launch_activation(const ActivationArguments &arguments, cudaStream_t stream);
 
 // x += bias, each row
 cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows, int32_t width,
                             cudaStream_t stream);
+
+// logits = softcap * tanh((logits + bias) / softcap); softcap 0: the bias alone
+cudaError_t launch_finish_logits(float *logits, // [rows, stride], stride a multiple of kVector
+                                 int64_t rows, int64_t stride,
+                                 const float *bias, // [stride] or null
+                                 float softcap, cudaStream_t stream);
 
 // out[i] = x[rows[i]]; bytes of a row: a multiple of 16
 cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t count,

@@ -75,9 +75,9 @@ void Linear::destroy(Plan *plan) {
 
 cublasStatus_t Linear::multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
                                 const Matrix &w, const void *x, void *y, bool accumulate,
-                                cudaStream_t stream) {
-    const float one = 1, beta = accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, plan.operation, &one, w.data, plan.w, x, plan.x, &beta, y,
+                                cudaStream_t stream, float alpha) {
+    const float beta = accumulate ? 1.0f : 0.0f;
+    return cublasLtMatmul(handle_, plan.operation, &alpha, w.data, plan.w, x, plan.x, &beta, y,
                           plan.y, y, plan.y, &algorithm, workspace_.data(), kWorkspace, stream);
 }
 
@@ -230,10 +230,11 @@ Status Linear::prepare(const Matrix &w, const void *x, int64_t rows, DType y_typ
 }
 
 Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
-                   bool accumulate, cudaStream_t stream) {
+                   bool accumulate, cudaStream_t stream, float alpha) {
     if (rows == 0) return {};
     ASSIGN_OR_RETURN(const Plan *plan, plan_of(w, x, rows, y_type, accumulate, stream));
-    return check(multiply(*plan, plan->algorithm, w, x, y, accumulate, stream), "cublasLtMatmul");
+    return check(multiply(*plan, plan->algorithm, w, x, y, accumulate, stream, alpha),
+                 "cublasLtMatmul");
 }
 
 } // namespace batchllm::cuda

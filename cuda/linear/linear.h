@@ -1,4 +1,4 @@
-// y = x W^T (+ y) by cuBLASLt, accumulated in f32. Algorithms are chosen once for a shape and kept:
+// y = alpha x W^T (+ y) by cuBLASLt, accumulated in f32. Algorithms are chosen once for a shape and kept:
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
 // last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again.
@@ -41,7 +41,7 @@ class Linear {
 
     // x: [rows, w.columns]; y: [rows, w.rows] of y_type; accumulate: added to y.
     Status run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type, bool accumulate,
-               cudaStream_t stream);
+               cudaStream_t stream, float alpha = 1);
 
     // Chooses the algorithm that run() would.
     Status prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
@@ -89,7 +89,7 @@ class Linear {
                             const Matrix &w, const void *x, cudaStream_t stream);
     cublasStatus_t multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
                             const Matrix &w, const void *x, void *y, bool accumulate,
-                            cudaStream_t stream);
+                            cudaStream_t stream, float alpha = 1);
 
     cublasLtHandle_t handle_ = nullptr;
     DType element_ = DType::bf16;

@@ -1,7 +1,6 @@
 #include "step/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "attention/attention.h"
@@ -14,23 +13,25 @@ constexpr int64_t kSlotsPerToken = 6; // room for partials
 
 } // namespace
 
-StepAttention::StepAttention(const ModelConfig &config, DType element,
-                             const AttentionOptions &options)
-    : config_(config), element_(element), options_(options),
-      padded_dim_(padded_head_dim(config.head_dim)),
-      q_stride_((int64_t{config.heads} + 2 * config.kv_heads) * padded_dim_),
-      out_stride_(int64_t{config.heads} * padded_dim_),
-      scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {
-    for (int32_t layer = 0; layer < config_.layers; ++layer) {
-        const int32_t size = config_.window(layer);
-        if (std::any_of(windows_.begin(), windows_.end(),
-                        [&](const Window &window) { return window.size == size; })) {
-            continue;
-        }
-        const size_t sections = kLists + 4 * windows_.size();
-        windows_.emplace_back();
-        windows_.back().size = size;
-        windows_.back().sections = sections;
+StepAttention::StepAttention(const Model &model, DType element, const AttentionOptions &options)
+    : model_(model), element_(element), options_(options) {
+    for (const Layer &layer : model_.layers) {
+        const Attention &a = layer.attention;
+        const int32_t head_dim = padded_head_dim(a.head_dim);
+        const auto same = [&](const Shape &shape) {
+            return shape.window == a.window && shape.heads == a.heads &&
+                   shape.kv_heads == a.kv_heads && shape.head_dim == head_dim;
+        };
+        const auto found = std::find_if(shapes_.begin(), shapes_.end(), same);
+        shape_of_.push_back(static_cast<size_t>(found - shapes_.begin()));
+        if (found != shapes_.end()) continue;
+        Shape shape;
+        shape.window = a.window;
+        shape.heads = a.heads;
+        shape.kv_heads = a.kv_heads;
+        shape.head_dim = head_dim;
+        shape.sections = kLists + 4 * shapes_.size();
+        shapes_.push_back(std::move(shape));
     }
 }
 
@@ -38,25 +39,22 @@ Status StepAttention::allocate(int64_t rows, StepInput *input) {
     if (element_ == DType::f32) return {};
     rows_ = rows;
     slots_ = kSlotsPerToken * rows;
-    ASSIGN_OR_RETURN(partial_out_, zeroed_memory(slots_ * config_.heads * padded_dim_ * 4,
-                                                 "attention's partials"));
-    ASSIGN_OR_RETURN(partial_lse_,
-                     zeroed_memory(slots_ * config_.heads * 4, "attention's partials"));
-    ASSIGN_OR_RETURN(arrivals_,
-                     zeroed_memory((rows * config_.kv_heads + 4) * 4, "attention's counters"));
+    int64_t outputs = 0, heads = 0;
+    for (const Shape &shape : shapes_) {
+        outputs = std::max(outputs, shape.out_stride());
+        heads = std::max<int64_t>(heads, shape.heads);
+        kv_heads_ = std::max<int64_t>(kv_heads_, shape.kv_heads);
+    }
+    ASSIGN_OR_RETURN(partial_out_, zeroed_memory(slots_ * outputs * 4, "attention's partials"));
+    ASSIGN_OR_RETURN(partial_lse_, zeroed_memory(slots_ * heads * 4, "attention's partials"));
+    ASSIGN_OR_RETURN(arrivals_, zeroed_memory((rows * kv_heads_ + 4) * 4, "attention's counters"));
     // What most steps need: the lists are as long as contexts make them.
-    for (const Window &window : windows_) {
+    for (const Shape &shape : shapes_) {
         for (size_t part = 0; part < 4; ++part) {
-            RETURN_IF_ERROR(input->make(window.sections + part, 128 * rows));
+            RETURN_IF_ERROR(input->make(shape.sections + part, 128 * rows));
         }
     }
     return {};
-}
-
-const StepAttention::Window &StepAttention::window_of(size_t layer) const {
-    const int32_t size = config_.window(static_cast<int32_t>(layer));
-    return *std::find_if(windows_.begin(), windows_.end(),
-                         [&](const Window &window) { return window.size == size; });
 }
 
 // ---- Host ----
@@ -76,7 +74,7 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
         nodes_.push_back({node.parent, node.start, node.length, node.token_begin, node.token_count,
                           node.page_begin});
     }
-    for (Window &window : windows_) RETURN_IF_ERROR(stage_worklist(&window, input, staging));
+    for (Shape &shape : shapes_) RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
     return {};
 }
 
@@ -89,16 +87,16 @@ Status StepAttention::stage_plain(const TokenBatch &batch, StepInput *input, Sta
     return input->stage<int32_t>(kNodeOf, node_of_, staging);
 }
 
-Status StepAttention::stage_worklist(Window *window, StepInput *input, Staging *staging) {
+Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
     WorklistOptions options;
-    options.heads = config_.heads;
-    options.kv_heads = config_.kv_heads;
-    options.head_dim = padded_dim_;
-    options.window = window->size;
+    options.heads = shape->heads;
+    options.kv_heads = shape->kv_heads;
+    options.head_dim = shape->head_dim;
+    options.window = shape->window;
     options.sms = options_.sms;
     options_.family->set_costs(&options);
     options.share = options_.share;
-    Worklist &list = window->list;
+    Worklist &list = shape->list;
     build_worklist(nodes_, tokens_, options, &list);
     if (list.slots > slots_) { // more partials than there is room for: split nothing
         options.matrix_split = options.stream_split = 1e-9;
@@ -112,21 +110,21 @@ Status StepAttention::stage_worklist(Window *window, StepInput *input, Staging *
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
                      list.slots, static_cast<long long>(slots_));
     }
-    if (!options_.fused) split_by_kind(window);
-    RETURN_IF_ERROR(input->stage<AttentionItem>(window->sections, list.items, staging));
-    RETURN_IF_ERROR(input->stage<AttentionRow>(window->sections + 1, list.rows, staging));
-    RETURN_IF_ERROR(input->stage<PartialRange>(window->sections + 2, list.partials, staging));
-    return input->stage<int32_t>(window->sections + 3, list.merged, staging);
+    if (!options_.fused) split_by_kind(shape);
+    RETURN_IF_ERROR(input->stage<AttentionItem>(shape->sections, list.items, staging));
+    RETURN_IF_ERROR(input->stage<AttentionRow>(shape->sections + 1, list.rows, staging));
+    RETURN_IF_ERROR(input->stage<PartialRange>(shape->sections + 2, list.partials, staging));
+    return input->stage<int32_t>(shape->sections + 3, list.merged, staging);
 }
 
 // Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
 // the order that it had.
-void StepAttention::split_by_kind(Window *window) const {
-    Worklist &list = window->list;
+void StepAttention::split_by_kind(Shape *shape) const {
+    Worklist &list = shape->list;
     std::vector<AttentionItem> items;
-    window->launches.clear();
+    shape->launches.clear();
     for (const int kind : {0, 1, 2}) {
-        Window::Launch launch{static_cast<int32_t>(items.size()), 0, 0};
+        Shape::Launch launch{static_cast<int32_t>(items.size()), 0, 0};
         for (size_t i = 0; i < list.items.size(); ++i) {
             const AttentionItem &item = list.items[i];
             const auto first = list.rows.begin() + item.row_begin;
@@ -141,7 +139,7 @@ void StepAttention::split_by_kind(Window *window) const {
             ++(matrix ? launch.matrix_items : launch.stream_items);
             items.push_back(item);
         }
-        if (launch.matrix_items + launch.stream_items > 0) window->launches.push_back(launch);
+        if (launch.matrix_items + launch.stream_items > 0) shape->launches.push_back(launch);
     }
     list.items = std::move(items);
 }
@@ -150,33 +148,33 @@ void StepAttention::split_by_kind(Window *window) const {
 
 AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors &tensors,
                                             const StepInput &input) const {
-    const Window &window = window_of(layer);
+    const Shape &shape = shape_of(layer);
     AttentionArguments a{};
     a.type = element_ == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
-    a.heads = config_.heads;
-    a.kv_heads = config_.kv_heads;
-    a.head_dim = padded_dim_;
-    a.scale = scale_;
-    a.window = window.size;
+    a.heads = shape.heads;
+    a.kv_heads = shape.kv_heads;
+    a.head_dim = shape.head_dim;
+    a.scale = model_.layers[layer].attention.scale;
+    a.window = shape.window;
     a.q = tensors.q;
-    a.q_stride = q_stride_;
+    a.q_stride = shape.q_stride();
     a.out = tensors.out;
-    a.out_stride = out_stride_;
+    a.out_stride = shape.out_stride();
     a.kv = tensors.kv;
     a.pages = input.at<int32_t>(kPages);
-    a.items = input.at<AttentionItem>(window.sections);
-    a.matrix_items = window.list.matrix_items;
-    a.stream_items = window.list.stream_items;
-    a.matrix_ctas = window.list.matrix_ctas;
-    a.matrix_by_head = window.list.matrix_by_head;
-    a.rows = input.at<AttentionRow>(window.sections + 1);
-    a.partials = input.at<PartialRange>(window.sections + 2);
-    a.merged = input.at<int32_t>(window.sections + 3);
-    a.merged_count = static_cast<int32_t>(window.list.merged.size());
+    a.items = input.at<AttentionItem>(shape.sections);
+    a.matrix_items = shape.list.matrix_items;
+    a.stream_items = shape.list.stream_items;
+    a.matrix_ctas = shape.list.matrix_ctas;
+    a.matrix_by_head = shape.list.matrix_by_head;
+    a.rows = input.at<AttentionRow>(shape.sections + 1);
+    a.partials = input.at<PartialRange>(shape.sections + 2);
+    a.merged = input.at<int32_t>(shape.sections + 3);
+    a.merged_count = static_cast<int32_t>(shape.list.merged.size());
     a.partial_out = partial_out_.as<float>();
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
-    a.queues = a.arrivals + rows_ * config_.kv_heads;
+    a.queues = a.arrivals + rows_ * kv_heads_;
     return a;
 }
 
@@ -190,7 +188,7 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
     // Partials count from launch to launch; the last merges what is left to be merged.
     const AttentionItem *items = a.items;
     const int32_t merged = a.merged_count, all = a.matrix_items + a.stream_items;
-    for (const Window::Launch &some : window_of(layer).launches) {
+    for (const Shape::Launch &some : shape_of(layer).launches) {
         a.items = items + some.begin;
         a.matrix_items = some.matrix_items;
         a.stream_items = some.stream_items;
@@ -206,14 +204,15 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
 
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
                                    const StepInput &input, cudaStream_t stream) const {
+    const Shape &shape = shape_of(layer);
     const PlainAttentionArguments arguments{tokens_,
-                                            config_.heads,
-                                            config_.kv_heads,
-                                            padded_dim_,
-                                            scale_,
-                                            config_.window(static_cast<int32_t>(layer)),
+                                            shape.heads,
+                                            shape.kv_heads,
+                                            shape.head_dim,
+                                            model_.layers[layer].attention.scale,
+                                            shape.window,
                                             static_cast<const float *>(tensors.q),
-                                            q_stride_,
+                                            shape.q_stride(),
                                             static_cast<float *>(tensors.out),
                                             static_cast<const float *>(tensors.kv),
                                             input.at<int32_t>(kPages),

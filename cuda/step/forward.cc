@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+#include "elementwise/rope.h"
+#include "step/supported.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -12,27 +15,24 @@ constexpr int64_t kLogitsBytes = int64_t{256} << 20;
 } // namespace
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
-    : config_(model.config), options_(options), padded_dim_(padded_head_dim(model.config.head_dim)),
-      qkv_rows_((int64_t{model.config.heads} + 2 * model.config.kv_heads) * padded_dim_),
-      attention_(model.config, options.element, options.attention) {
+    : model_(model), options_(options), attention_(model, options.element, options.attention) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
+    kv_begin_ = {0};
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        kv_begin_.push_back(kv_begin_.back() + int64_t{a.kv_heads} * 2 * kPageKeys *
+                                                   padded_head_dim(a.head_dim) *
+                                                   dtype_bytes(options.element));
+    }
 }
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
+    RETURN_IF_ERROR(check_supported(model));
     std::unique_ptr<Forward> forward(new Forward(model, options));
-    const ModelConfig &c = model.config;
-    if (c.hidden % 8 != 0 || c.intermediate % 8 != 0 || c.head_dim % 16 != 0 || c.head_dim > 256 ||
-        c.gqa_ratio() > kMatrixRows || c.hidden > 32768) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: hidden_size %d and intermediate_size %d must be multiples of 8 "
-                     "(hidden at most 32768), head_dim %d a multiple of 16 up to 256, and %d query "
-                     "heads for one of keys at most %d",
-                     c.hidden, c.intermediate, c.head_dim, c.gqa_ratio(), kMatrixRows);
-    }
     ASSIGN_OR_RETURN(forward->weights_, load_weights(model, options.element, options.random_weights,
                                                      options.seed, options.threads));
     RETURN_IF_ERROR(forward->allocate());
@@ -40,36 +40,58 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
 }
 
 Status Forward::allocate() {
-    const ModelConfig &c = config_;
     const int64_t element = dtype_bytes(options_.element);
     const int64_t residual = dtype_bytes(options_.residual);
+    const int64_t hidden = model_.hidden;
     rows_ = padded_rows(options_.step_tokens);
-    const int64_t vocabulary = weights_.lm_head.rows;
+    const int64_t vocabulary = weights_.head.rows;
     logits_rows_ =
         std::min(std::max<int64_t>(64, kLogitsBytes / (vocabulary * 4) / 64 * 64), rows_);
+    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0, delta = 0;
+    for (const DeviceLayer &layer : weights_.layers) {
+        qkv = std::max(qkv, layer.qkv.rows);
+        attended = std::max(attended, layer.o.columns);
+        gate_up = std::max(gate_up, layer.gate_up.rows);
+        activated = std::max(activated, layer.down.columns);
+        if (layer.after_attention || layer.after_feed_forward) delta = hidden;
+    }
     // Rows beyond a batch are computed too, from whatever is here.
-    ASSIGN_OR_RETURN(frequencies_, zeroed_memory(c.head_dim / 2 * int64_t{4}, "rope frequencies"));
-    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * c.hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * c.hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * c.hidden * element, "activations"));
-    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv_rows_ * element, "activations"));
-    ASSIGN_OR_RETURN(attended_,
-                     zeroed_memory(rows_ * c.heads * padded_dim_ * element, "activations"));
-    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * 2 * c.intermediate * element, "activations"));
-    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * c.intermediate * element, "activations"));
-    ASSIGN_OR_RETURN(rope_table_,
-                     zeroed_memory(rows_ * c.head_dim / 2 * int64_t{8}, "rope angles"));
+    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * hidden * element, "activations"));
+    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv * element, "activations"));
+    ASSIGN_OR_RETURN(attended_, zeroed_memory(rows_ * attended * element, "activations"));
+    if (delta > 0) {
+        ASSIGN_OR_RETURN(delta_, zeroed_memory(rows_ * delta * residual, "activations"));
+    }
+    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
+    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
     ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * vocabulary * 4, "logits"));
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
+    RETURN_IF_ERROR(allocate_ropes());
     // What most steps need.
     for (const StepSection section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
         RETURN_IF_ERROR(input_.make(section, 16 * rows_));
     }
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
-    const std::vector<float> frequencies = rope_inverse_frequencies(c.rope, c.head_dim);
-    RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), frequencies.data(),
-                              frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+    return make_linear();
+}
+
+Status Forward::allocate_ropes() {
+    for (const Rope &rope : model_.ropes) {
+        RopeTable table;
+        const auto half = static_cast<int64_t>(rope.frequencies.size());
+        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
+        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
+        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
+                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+        ropes_.push_back(std::move(table));
+    }
+    return {};
+}
+
+Status Forward::make_linear() {
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
     std::string path = options_.tuning_cache;
@@ -82,11 +104,6 @@ Status Forward::allocate() {
                                     scratch.bytes(), std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
-}
-
-int64_t Forward::page_bytes() const {
-    return int64_t{config_.layers} * config_.kv_heads * 2 * kPageKeys * padded_dim_ *
-           dtype_bytes(options_.element);
 }
 
 Status Forward::take_pages(int64_t pages) {
@@ -121,14 +138,56 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     return attention_.stage(batch, &input_, staging);
 }
 
-Status Forward::norm(const void *residual, const int32_t *rows, const float *weight, int64_t count,
-                     cudaStream_t stream) {
-    const NormArguments arguments{options_.element, options_.residual,
-                                  residual,         rows,
-                                  weight,           static_cast<float>(config_.norm_epsilon),
-                                  normed_.data(),   static_cast<int32_t>(count),
-                                  config_.hidden};
-    RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
+    if (copies_nothing(norm)) return {};
+    const auto rows = static_cast<int32_t>(count);
+    if (norm.is_plain_rms()) {
+        const NormArguments arguments{options_.element, options_.residual, residual,       nullptr,
+                                      norm.weight,      norm.epsilon,      normed_.data(), rows,
+                                      model_.hidden};
+        RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+    } else {
+        const AddNormArguments arguments{options_.element,
+                                         options_.residual,
+                                         residual,
+                                         nullptr,
+                                         nullptr,
+                                         {},
+                                         1,
+                                         norm,
+                                         normed_.data(),
+                                         rows,
+                                         model_.hidden};
+        RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    }
+    return profile_.mark(Part::norm, stream);
+}
+
+Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
+    const auto count = static_cast<int32_t>(rows);
+    if (!e.after) {
+        RETURN_IF_ERROR(
+            linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
+        RETURN_IF_CUDA(
+            launch_add_bias(options_.residual, residual, e.bias, count, model_.hidden, stream));
+        RETURN_IF_ERROR(profile_.mark(e.part, stream));
+        return e.next != nullptr ? norm(*e.next, residual, rows, stream) : Status();
+    }
+    RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
+    RETURN_IF_ERROR(profile_.mark(e.part, stream));
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next);
+    const AddNormArguments arguments{options_.element,
+                                     options_.residual,
+                                     residual,
+                                     delta_.data(),
+                                     e.bias,
+                                     e.after,
+                                     e.scale,
+                                     writes ? *e.next : DeviceNorm{},
+                                     writes ? normed_.data() : nullptr,
+                                     count,
+                                     model_.hidden};
+    RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     return profile_.mark(Part::norm, stream);
 }
 
@@ -183,48 +242,59 @@ Status Forward::replay(Graph *graph, cudaStream_t stream) {
 }
 
 Status Forward::launch(cudaStream_t stream) {
-    RETURN_IF_CUDA(launch_embed(
-        options_.element, options_.residual, weights_.embedding, input_.at<int32_t>(kTokens),
-        samples(), static_cast<int32_t>(tokens_), config_.hidden, residual_.data(), stream));
-    RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions), frequencies_.as<float>(),
-                                     static_cast<int32_t>(tokens_), config_.head_dim / 2,
-                                     rope_table_.as<float2>(), stream));
+    const auto tokens = static_cast<int32_t>(tokens_);
+    RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
+                                input_.at<int32_t>(kTokens), samples(), tokens, model_.hidden,
+                                model_.embedding_scale, residual_.data(), stream));
+    for (size_t i = 0; i < ropes_.size(); ++i) {
+        RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions),
+                                         ropes_[i].frequencies.as<float>(), tokens,
+                                         model_.ropes[i].dims() / 2, model_.ropes[i].scale,
+                                         ropes_[i].angles.as<float2>(), stream));
+    }
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
+    RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
-}
-
-std::byte *Forward::kv_of(size_t layer) const {
-    return kv_.data() + static_cast<int64_t>(layer) * pages_ * (page_bytes() / config_.layers);
 }
 
 AttentionTensors Forward::attention_tensors(size_t layer) const {
     return {qkv_.data(), attended_.data(), kv_of(layer)};
 }
 
+Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Attention &a = model_.layers[index].attention;
+    RETURN_IF_ERROR(linear_->run(w.qkv, normed(w.before_attention, residual_.data()), tokens_,
+                                 qkv_.data(), options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
+    const bool turns = a.rope >= 0;
+    const auto rope = static_cast<size_t>(std::max(a.rope, 0));
+    const RopeArguments arguments{options_.element,
+                                  qkv_.data(),
+                                  w.qkv_bias,
+                                  w.q_norm,
+                                  w.k_norm,
+                                  a.norm_whole,
+                                  turns ? ropes_[rope].angles.as<float2>() : nullptr,
+                                  turns ? model_.ropes[rope].dims() : 0,
+                                  turns && model_.ropes[rope].pairs,
+                                  input_.at<int32_t>(kSlots),
+                                  kv_of(index),
+                                  static_cast<int32_t>(tokens_),
+                                  a.heads,
+                                  a.kv_heads,
+                                  a.head_dim,
+                                  padded_head_dim(a.head_dim)};
+    RETURN_IF_CUDA(launch_rope(arguments, stream));
+    return profile_.mark(Part::rope, stream);
+}
+
+// The input's norm has been launched; so has the next layer's, or the last one, when this returns.
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
-    RETURN_IF_ERROR(norm(residual_.data(), nullptr, w.input_norm, tokens_, stream));
-    RETURN_IF_ERROR(
-        linear_->run(w.qkv, normed_.data(), tokens_, qkv_.data(), options_.element, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
-    const RopeArguments rope{options_.element,
-                             qkv_.data(),
-                             w.qkv_bias,
-                             w.q_norm,
-                             w.k_norm,
-                             static_cast<float>(config_.norm_epsilon),
-                             rope_table_.as<float2>(),
-                             input_.at<int32_t>(kSlots),
-                             kv_of(index),
-                             static_cast<int32_t>(tokens_),
-                             config_.heads,
-                             config_.kv_heads,
-                             config_.head_dim,
-                             padded_dim_};
-    RETURN_IF_CUDA(launch_rope(rope, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::rope, stream));
-
+    const Layer &described = model_.layers[index];
+    RETURN_IF_ERROR(keys_and_values(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
     RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
@@ -238,63 +308,88 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
         const int32_t *wanted = input_.at<int32_t>(kWanted);
         const auto count = static_cast<int32_t>(wanted_);
         RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(), count,
-                                     config_.hidden * dtype_bytes(options_.residual), stream));
-        RETURN_IF_CUDA(launch_gather(
-            attended_.data(), wanted, qkv_.data(), count,
-            int64_t{config_.heads} * padded_dim_ * dtype_bytes(options_.element), stream));
+                                     model_.hidden * dtype_bytes(options_.residual), stream));
+        RETURN_IF_CUDA(launch_gather(attended_.data(), wanted, qkv_.data(), count,
+                                     w.o.columns * dtype_bytes(options_.element), stream));
         residual = last_.data();
         attended = qkv_.data();
         rows = wanted_;
+        // The feed-forward's input, now of these rows.
+        if (described.parallel) RETURN_IF_ERROR(norm(w.before_attention, residual, rows, stream));
     }
-    RETURN_IF_ERROR(linear_->run(w.o, attended, rows, residual, options_.residual, true, stream));
-    RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.o_bias,
-                                   static_cast<int32_t>(rows), config_.hidden, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::output, stream));
-    RETURN_IF_ERROR(norm(residual, nullptr, w.post_attention_norm, rows, stream));
-    RETURN_IF_ERROR(feed_forward(w, residual, rows, stream));
-    if (!last) return {};
-    return norm(residual, nullptr, weights_.final_norm, rows, stream);
+    const Ending ending{w.o,
+                        attended,
+                        w.o_bias,
+                        w.after_attention,
+                        described.residual_scale,
+                        described.parallel ? nullptr : &w.before_feed_forward,
+                        Part::output};
+    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
+    return feed_forward(index, residual, rows, stream);
 }
 
-Status Forward::feed_forward(const DeviceLayer &w, void *residual, int64_t rows,
-                             cudaStream_t stream) {
-    RETURN_IF_ERROR(linear_->run(w.gate_up, normed_.data(), rows, gate_up_.data(), options_.element,
-                                 false, stream));
+Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Layer &described = model_.layers[index];
+    const FeedForward &f = described.feed_forward;
+    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
+    RETURN_IF_ERROR(linear_->run(w.gate_up, normed(before, residual), rows, gate_up_.data(),
+                                 options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    RETURN_IF_CUDA(launch_swiglu(options_.element, gate_up_.data(), w.gate_up_bias,
-                                 activated_.data(), static_cast<int32_t>(rows),
-                                 config_.intermediate, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::swiglu, stream));
-    RETURN_IF_ERROR(
-        linear_->run(w.down, activated_.data(), rows, residual, options_.residual, true, stream));
-    RETURN_IF_CUDA(launch_add_bias(options_.residual, residual, w.down_bias,
-                                   static_cast<int32_t>(rows), config_.hidden, stream));
-    return profile_.mark(Part::down, stream);
+    const ActivationArguments activation{options_.element,
+                                         f.activation,
+                                         bool(f.gate),
+                                         gate_up_.data(),
+                                         w.gate_up_bias,
+                                         activated_.data(),
+                                         static_cast<int32_t>(rows),
+                                         f.width};
+    RETURN_IF_CUDA(launch_activation(activation, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
+    const bool last = index + 1 == weights_.layers.size();
+    const Ending ending{w.down,
+                        activated_.data(),
+                        w.down_bias,
+                        w.after_feed_forward,
+                        described.residual_scale,
+                        last ? &weights_.final_norm : &weights_.layers[index + 1].before_attention,
+                        Part::down};
+    return finish(ending, residual, rows, stream);
 }
 
 Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
-    const std::byte *x = normed_.data() + first * config_.hidden * dtype_bytes(options_.element);
-    RETURN_IF_ERROR(
-        linear_->run(weights_.lm_head, x, count, logits_.data(), DType::f32, false, stream));
+    const DeviceMemory &residual = gather_ ? last_ : residual_;
+    const auto *x = static_cast<const std::byte *>(normed(weights_.final_norm, residual.data()));
+    RETURN_IF_ERROR(linear_->run(weights_.head,
+                                 x + first * model_.hidden * dtype_bytes(options_.element), count,
+                                 logits_.data(), DType::f32, false, stream, model_.logits_scale));
+    RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), weights_.head_bias,
+                                        model_.logits_softcap, stream));
     return profile_.mark(Part::logits, stream);
 }
 
 std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
+    // What ends a sublayer: added to the residual stream, or a delta.
+    const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
+        return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
+    };
     return {{{w.qkv, normed_.data(), qkv_.data(), element, false},
-             {w.o, attended_.data(), residual_.data(), residual, true},
+             end(w.o, attended_.data(), w.after_attention),
              {w.gate_up, normed_.data(), gate_up_.data(), element, false},
-             {w.down, activated_.data(), residual_.data(), residual, true}}};
+             end(w.down, activated_.data(), w.after_feed_forward)}};
 }
 
 Status Forward::prepare(cudaStream_t stream) {
     for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
-        for (const Product &p : products(weights_.layers[0])) {
-            RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+        for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
+            for (const Product &p : products(layer)) {
+                RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+            }
         }
         if (rows > logits_rows_) continue;
         RETURN_IF_ERROR(
-            linear_->prepare(weights_.lm_head, normed_.data(), rows, DType::f32, false, stream));
+            linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
     }
     return check_cuda(cudaStreamSynchronize(stream), "products");
 }
@@ -308,7 +403,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
         }
     }
     for (int64_t first = 0; first < wanted; first += logits_rows_) {
-        RETURN_IF_ERROR(linear_->run(weights_.lm_head, normed_.data(),
+        RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
                                      std::min(logits_rows_, wanted - first), logits_.data(),
                                      DType::f32, false, stream));
     }

@@ -13,7 +13,7 @@
 
 namespace batchllm::cuda {
 
-// The sections of a step. From kLists on, four for each attention window: its items, rows, partials and
+// The sections of a step. From kLists on, four for each shape of attention: its items, rows, partials and
 // merged tokens.
 enum StepSection : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
 

@@ -18,9 +18,10 @@ constexpr int64_t kAlign = 256;
 
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Where a tensor's rows and columns go: ConvertArguments.
-struct Grouping {
+// Where a tensor's rows and columns go, and what becomes of its elements: ConvertArguments.
+struct Placing {
     int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
+    float scale = 1, offset = 0;
 };
 
 class Loader {
@@ -58,63 +59,95 @@ class Loader {
     }
 
     Status place(DeviceWeights *out) {
-        const ModelConfig &c = model_.config;
-        const int64_t padded = padded_head_dim(c.head_dim);
-        const Grouping heads_as_rows{c.head_dim, padded, 1, 1};
-        const Grouping heads_as_columns{1, 1, c.head_dim, padded};
-        const int64_t q_rows = c.heads * padded, kv_rows = c.kv_heads * padded;
-        const int64_t qkv_rows = q_rows + 2 * kv_rows;
-        const int64_t head_rows = (int64_t{c.vocabulary} + 15) / 16 * 16;
-        const bool tied = model_.lm_head.data == model_.embedding.data;
-
+        const int64_t hidden = model_.hidden, vocabulary = model_.vocabulary;
+        const int64_t head_rows = (vocabulary + 15) / 16 * 16;
         Matrix table;
-        RETURN_IF_ERROR(matrix(tied ? head_rows : c.vocabulary, c.hidden, {{&model_.embedding, 0}},
-                               {}, &table));
+        RETURN_IF_ERROR(matrix(model_.tied ? head_rows : vocabulary, hidden,
+                               {{&model_.embedding, 0}}, {}, &table));
         out->embedding = table.data;
-        out->lm_head = table;
-        if (!tied) {
-            RETURN_IF_ERROR(matrix(head_rows, c.hidden, {{&model_.lm_head, 0}}, {}, &out->lm_head));
+        out->head = table;
+        if (!model_.tied) {
+            RETURN_IF_ERROR(matrix(head_rows, hidden, {{&model_.head.values, 0}}, {}, &out->head));
         }
-        RETURN_IF_ERROR(vector(c.hidden, {{&model_.final_norm, 0}}, {}, 1, &out->final_norm));
-        for (const LayerWeights &from : model_.layers) {
+        Placing scaled;
+        scaled.scale = model_.logits_scale;
+        RETURN_IF_ERROR(vector(head_rows, {{&model_.head.bias, 0}}, scaled, 0, &out->head_bias));
+        RETURN_IF_ERROR(norm(model_.final_norm, hidden, {}, &out->final_norm));
+        for (const Layer &from : model_.layers) {
             DeviceLayer to;
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.input_norm, 0}}, {}, 1, &to.input_norm));
-            RETURN_IF_ERROR(
-                vector(c.hidden, {{&from.post_attention_norm, 0}}, {}, 1, &to.post_attention_norm));
-            RETURN_IF_ERROR(vector(c.head_dim, {{&from.q_norm, 0}}, {}, 1, &to.q_norm));
-            RETURN_IF_ERROR(vector(c.head_dim, {{&from.k_norm, 0}}, {}, 1, &to.k_norm));
-            RETURN_IF_ERROR(vector(
-                qkv_rows,
-                {{&from.q_bias, 0}, {&from.k_bias, q_rows}, {&from.v_bias, q_rows + kv_rows}},
-                heads_as_rows, 0, &to.qkv_bias));
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.o_bias, 0}}, {}, 0, &to.o_bias));
-            RETURN_IF_ERROR(vector(2 * int64_t{c.intermediate},
-                                   {{&from.gate_bias, 0}, {&from.up_bias, c.intermediate}}, {}, 0,
-                                   &to.gate_up_bias));
-            RETURN_IF_ERROR(vector(c.hidden, {{&from.down_bias, 0}}, {}, 0, &to.down_bias));
-            RETURN_IF_ERROR(matrix(qkv_rows, c.hidden,
-                                   {{&from.q, 0}, {&from.k, q_rows}, {&from.v, q_rows + kv_rows}},
-                                   heads_as_rows, &to.qkv));
-            RETURN_IF_ERROR(matrix(c.hidden, q_rows, {{&from.o, 0}}, heads_as_columns, &to.o));
-            RETURN_IF_ERROR(matrix(2 * int64_t{c.intermediate}, c.hidden,
-                                   {{&from.gate, 0}, {&from.up, c.intermediate}}, {}, &to.gate_up));
-            RETURN_IF_ERROR(matrix(c.hidden, c.intermediate, {{&from.down, 0}}, {}, &to.down));
+            RETURN_IF_ERROR(norm(from.before_attention, hidden, {}, &to.before_attention));
+            RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
+            RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
+            RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
+            RETURN_IF_ERROR(attention(from, &to));
+            RETURN_IF_ERROR(feed_forward(from, &to));
             out->layers.push_back(to);
         }
         return {};
     }
 
+    // Of a bias at the end of a sublayer: what normalises its result scales it too.
+    static Placing residual_bias(const Layer &layer, const Norm &after) {
+        Placing placing;
+        placing.scale = after ? 1 : layer.residual_scale;
+        return placing;
+    }
+
+    Status attention(const Layer &layer, DeviceLayer *to) {
+        const Attention &from = layer.attention;
+        const int64_t hidden = model_.hidden, padded = padded_head_dim(from.head_dim);
+        const Placing heads_as_rows{from.head_dim, padded, 1, 1};
+        const Placing heads_as_columns{1, 1, from.head_dim, padded};
+        const int64_t q_rows = from.heads * padded, kv_rows = from.kv_heads * padded;
+        const int64_t qkv_rows = q_rows + 2 * kv_rows;
+        const bool whole = from.norm_whole;
+        RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
+        RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
+        RETURN_IF_ERROR(vector(
+            qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
+            heads_as_rows, 0, &to->qkv_bias));
+        RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
+        RETURN_IF_ERROR(vector(hidden, {{&from.o.bias, 0}},
+                               residual_bias(layer, layer.after_attention), 0, &to->o_bias));
+        RETURN_IF_ERROR(matrix(
+            qkv_rows, hidden,
+            {{&from.q.values, 0}, {&from.k.values, q_rows}, {&from.v.values, q_rows + kv_rows}},
+            heads_as_rows, &to->qkv));
+        return matrix(hidden, q_rows, {{&from.o.values, 0}}, heads_as_columns, &to->o);
+    }
+
+    Status feed_forward(const Layer &layer, DeviceLayer *to) {
+        const FeedForward &from = layer.feed_forward;
+        const int64_t hidden = model_.hidden, width = from.width;
+        const int64_t up = from.gate ? width : 0, rows = up + width; // where it begins, and all
+        RETURN_IF_ERROR(
+            vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, {}, 0, &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}},
+                               residual_bias(layer, layer.after_feed_forward), 0, &to->down_bias));
+        RETURN_IF_ERROR(matrix(rows, hidden, {{&from.gate.values, 0}, {&from.up.values, up}}, {},
+                               &to->gate_up));
+        return matrix(hidden, width, {{&from.down.values, 0}}, {}, &to->down);
+    }
+
+    Status norm(const Norm &from, int64_t length, Placing placing, DeviceNorm *to) {
+        to->kind = from.kind;
+        to->epsilon = from.epsilon;
+        RETURN_IF_ERROR(vector(length, {{&from.bias, 0}}, placing, 0, &to->bias));
+        placing.offset = from.offset;
+        return vector(length, {{&from.weight, 0}}, placing, 1, &to->weight);
+    }
+
     using Part = std::pair<const Tensor *, int64_t>; // and its first row in the whole
 
     Status matrix(int64_t rows, int64_t columns, std::initializer_list<Part> parts,
-                  const Grouping &grouping, Matrix *out) {
+                  const Placing &placing, Matrix *out) {
         const int64_t row_bytes = columns * dtype_bytes(element_);
         auto *to = static_cast<std::byte *>(take(rows * row_bytes));
         *out = {to, rows, columns};
         if (base_ == nullptr) return {};
         for (const auto &[tensor, first] : parts) {
-            if (random_) continue;
-            RETURN_IF_ERROR(send(*tensor, to + first * row_bytes, element_, columns, grouping));
+            if (random_ || !*tensor) continue;
+            RETURN_IF_ERROR(send(*tensor, to + first * row_bytes, element_, columns, placing));
         }
         if (random_) {
             // Padding is random too: a model made up for timing has heads without any.
@@ -126,7 +159,7 @@ class Loader {
     }
 
     // Null when the model has none of the parts. fresh: what a random one holds.
-    Status vector(int64_t length, std::initializer_list<Part> parts, const Grouping &grouping,
+    Status vector(int64_t length, std::initializer_list<Part> parts, const Placing &placing,
                   float fresh, const float **out) {
         *out = nullptr;
         const bool some = std::any_of(parts.begin(), parts.end(),
@@ -145,13 +178,13 @@ class Loader {
             column.rows = tensor->rows * tensor->columns;
             column.columns = 1;
             RETURN_IF_ERROR(
-                send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, grouping));
+                send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
         }
         return {};
     }
 
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
-                const Grouping &grouping) {
+                const Placing &placing) {
         const int64_t row_bytes = tensor.columns * dtype_bytes(tensor.dtype);
         if (row_bytes > kStaging) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
@@ -181,10 +214,12 @@ class Loader {
                                            rows,
                                            tensor.columns,
                                            stride,
-                                           grouping.row_group,
-                                           grouping.row_group_out,
-                                           grouping.column_group,
-                                           grouping.column_group_out};
+                                           placing.row_group,
+                                           placing.row_group_out,
+                                           placing.column_group,
+                                           placing.column_group_out,
+                                           placing.scale,
+                                           placing.offset};
             RETURN_IF_CUDA(launch_convert(convert, stream_));
             RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
         }

@@ -1,5 +1,6 @@
 // A model's mapped tensors -> the device, in the compute type: Q, K and V one matrix, gate and up one;
-// heads padded to what attention takes (64, 128 or 256), with zeros; vectors in f32.
+// heads padded to what attention takes (64, 128 or 256), with zeros; vectors in f32. Biases that are added
+// to the residual stream or to logits have its scale in them, weights of norms their offset.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "elementwise/norm.h"
 #include "linear/linear.h"
 #include "model/model.h"
 
@@ -16,21 +18,25 @@ namespace batchllm::cuda {
 int32_t padded_head_dim(int32_t head_dim);
 
 struct DeviceLayer {
-    const float *input_norm = nullptr; // [hidden]
-    const float *post_attention_norm = nullptr;
-    const float *q_norm = nullptr, *k_norm = nullptr; // [head_dim] or null
-    const float *qkv_bias = nullptr;                  // [(heads + 2 kv_heads) * padded], or null
-    const float *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
-    Matrix qkv;     // [(heads + 2 kv_heads) * padded, hidden]
-    Matrix o;       // [hidden, heads * padded]
-    Matrix gate_up; // [2 intermediate, hidden]
-    Matrix down;    // [hidden, intermediate]
+    DeviceNorm before_attention, after_attention;       // [hidden]
+    DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
+    DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
+    const float *qkv_bias = nullptr;     // [(heads + 2 kv_heads) * padded], or null
+    const float *o_bias = nullptr;       // [hidden]
+    const float *gate_up_bias = nullptr; // [gate_up.rows]
+    const float *down_bias = nullptr;    // [hidden]
+    const float *sinks = nullptr;        // [heads], or null
+    Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden]
+    Matrix o;                            // [hidden, heads * padded]
+    Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
+    Matrix down;                         // [hidden, width]
 };
 
 struct DeviceWeights {
-    const void *embedding = nullptr; // [vocabulary, hidden]
-    Matrix lm_head;                  // [padded_vocabulary, hidden]: a multiple of 16 rows
-    const float *final_norm = nullptr;
+    const void *embedding = nullptr;  // [vocabulary, hidden]
+    Matrix head;                      // [padded_vocabulary, hidden]: a multiple of 16 rows
+    const float *head_bias = nullptr; // [padded_vocabulary], or null
+    DeviceNorm final_norm;            // [hidden]
     std::vector<DeviceLayer> layers;
     DeviceMemory memory; // all of it
 };

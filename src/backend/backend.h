@@ -143,8 +143,8 @@ class SynchronousBackend : public Backend {
 // Each takes its KV memory at once. model is borrowed and must outlive the backend.
 Result<std::unique_ptr<Backend>> make_cpu_backend(const Model &model,
                                                   const BackendOptions &options);
-// config may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
-Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
+// model, of which only the description counts, may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
+Result<std::unique_ptr<Backend>> make_sim_backend(const Model *model,
                                                   const BackendOptions &options);
 
 } // namespace batchllm

@@ -145,8 +145,7 @@ class Engine {
 
     EngineOptions options_;
     Log log_;
-    std::unique_ptr<Model> model_; // null for sim, which needs the configuration alone
-    std::unique_ptr<ModelConfig> config_;
+    std::unique_ptr<Model> model_;             // as LoadedModel's
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
     std::vector<std::unique_ptr<Lane>> lanes_; // one a device

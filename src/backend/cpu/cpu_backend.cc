@@ -27,7 +27,7 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
     const bool fast_bf16 = isa_runs_here(Isa::avx512_bf16);
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {
-        choice.element = fast_bf16 && model.config.dtype != DType::f32 ? DType::bf16 : DType::f32;
+        choice.element = fast_bf16 && model.dtype != DType::f32 ? DType::bf16 : DType::f32;
     } else if (type == "bf16") {
         if (!fast_bf16) {
             return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
@@ -113,7 +113,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.compute_type = dtype_name(choice.element);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
-    info.vocabulary = model.config.vocabulary;
+    info.vocabulary = model.vocabulary;
     info.page_tokens = choice.page_tokens;
     // The matrix products are at full rate from a few hundred rows on; more threads want more.
     info.step_tokens = options.step_tokens > 0
@@ -124,7 +124,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                      Forward::create(model, *kernels, backend->pool_.get(), info.step_tokens));
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
     ASSIGN_OR_RETURN(KvPages pages,
-                     KvPages::create(model.config, choice.element, choice.page_tokens, bytes));
+                     KvPages::create(model, choice.element, choice.page_tokens, bytes));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
     RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));

@@ -142,9 +142,9 @@ Status SimBackend::collect(BatchOutput *output) {
     return {};
 }
 
-Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
+Result<std::unique_ptr<Backend>> make_sim_backend(const Model *model,
                                                   const BackendOptions &options) {
-    ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(config, options));
+    ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(model, options));
     return std::unique_ptr<Backend>(std::make_unique<SimBackend>(read, options));
 }
 

@@ -44,6 +44,6 @@ struct SimOptions {
 };
 
 // config may be null: the shape of Llama-3-8B.
-Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOptions &options);
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options);
 
 } // namespace batchllm
