@@ -92,7 +92,7 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
     }
 }
 
-// How a launch makes logits of scores. Launches with a cap or with sinks have kernels of their own
+// How a launch makes logits of scores. Launches with a softcap or with sinks have kernels of their own
 // (Special), so that the others' have nothing of it.
 template <bool Special> struct Logits {
     float c; // of a score, to a logit in base 2
@@ -110,9 +110,9 @@ template <> struct Logits<true> {
     const float *sinks;
     __device__ __forceinline__ explicit Logits(const AttentionArguments &a)
         : c(a.scale * kLog2e), sinks(a.sinks) {
-        if (a.cap > 0) {
-            inner = 2 * c / a.cap;
-            c = a.cap * kLog2e;
+        if (a.softcap > 0) {
+            inner = 2 * c / a.softcap;
+            c = a.softcap * kLog2e;
         }
     }
     // tanh x = 1 - 2 / (1 + 2^(2 x log2 e)), to 4e-7 whatever x is: tanh.approx is wrong by up to 2^-11,
