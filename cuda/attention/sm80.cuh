@@ -22,14 +22,21 @@ namespace batchllm::cuda::sm80 {
 constexpr int kStreamWarps = 4;
 
 template <int HeadDim> struct Shape {
-    // Registers decide: a thread has HeadDim / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
+    // Registers decide: a thread has kColumns / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
     static constexpr int kWarps = HeadDim <= 128 ? 4 : 8;
     static constexpr int kThreads = 32 * kWarps;
-    static constexpr int kRowTiles = kMatrixRows / (16 * kWarps);
-    static constexpr int kKeys = HeadDim <= 128 ? 64 : 32;
+    // Of heads of 512 a warp has half of O's columns, and two warps the same rows' scores; a matrix job's
+    // rows go in two passes over its keys.
+    static constexpr int kParts = HeadDim <= 256 ? 1 : 2;                        // of O's columns
+    static constexpr int kColumns = HeadDim / kParts;                            // that a warp has
+    static constexpr int kRows = HeadDim <= 256 ? kMatrixRows : kMatrixRows / 2; // of a pass
+    static constexpr int kRowTiles = kRows * kParts / (16 * kWarps);
+    static constexpr int kKeys = HeadDim <= 128 ? 64 : HeadDim <= 256 ? 32 : 16;
+    // Stream jobs have a form of their own; else they are matrix jobs of which most warps have no rows.
+    static constexpr bool kStreams = HeadDim <= 256;
     static constexpr int kMostCtas = HeadDim <= 128 ? 2 : 1;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
-    static constexpr int kQueryBytes = kMatrixRows * HeadDim * 2;
+    static constexpr int kQueryBytes = kRows * HeadDim * 2;
     static constexpr int kStreamSlotBytes = 16 * HeadDim * 2;
     static constexpr int kResultStride = HeadDim + 8;           // floats; few bank conflicts
     static constexpr int kBlockBytes = kPageKeys * HeadDim * 2; // one page's K or V of a head
