@@ -65,6 +65,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         kv_elements = 0;
         for (const Layer &layer : model->layers) kv_elements += layer.attention.kv_size();
         out.vocabulary = model->vocabulary;
+        out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
