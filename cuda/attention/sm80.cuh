@@ -9,6 +9,8 @@
 //   stream job  each of four warps has every page's 16 keys of its own, a ring of its own for them (a
 //               slot is their K or V), all (up to 16) query rows and a running maximum of its own.
 //               The warps do not wait for one another before they merge at the end.
+// Of heads of 512 no warp holds O's row: two share 16 rows, each with half of the columns, both with all the
+// scores, in two passes of 64 rows; stream jobs take the same way, most of their warps with copies alone.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
 // On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
