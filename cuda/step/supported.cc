@@ -7,7 +7,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int32_t kMostHeadDim = 256; // attention's
+constexpr int32_t kMostHeadDim = 512; // attention's
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
