@@ -22,10 +22,14 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 NEW_TOKENS = 24
 WINDOW = "sliding_window"
+
+# What most models are.
+SMALL = dict(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512)
 
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
@@ -81,6 +85,83 @@ MODELS = {
         vocab_size=310, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=96, max_position_embeddings=512,
         attention_bias=True, tie_word_embeddings=True), None, 120),
+    "qwen2_yarn_bf16": ("qwen2", "bfloat16", "type", dict(
+        SMALL, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                             original_max_position_embeddings=32)), None, None),
+    "llama_yarn_factors_bf16": ("llama", "bfloat16", "rope_type", dict(
+        SMALL, rope_parameters=dict(
+            rope_type="yarn", rope_theta=5000.0, factor=8.0, beta_fast=20.0, beta_slow=2.0,
+            mscale=1.2, mscale_all_dim=0.7, truncate=False,
+            original_max_position_embeddings=64)), 298, None),
+    "gemma2_bf16": ("gemma2", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
+        attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
+    "gemma3_text_bf16": ("gemma3_text", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, sliding_window=20, query_pre_attn_scalar=20,
+        layer_types=["sliding_attention"] * 2 + ["full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", rope_theta=100000.0, factor=8.0),
+            sliding_attention=dict(rope_type="default", rope_theta=5000.0))), None, None),
+    "gemma3_vision_bf16": ("gemma3", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=6, head_dim=16, num_attention_heads=2, intermediate_size=48,
+            sliding_window=16, query_pre_attn_scalar=20),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, image_size=28, patch_size=14),
+        mm_tokens_per_image=4), [297, 299], None),
+    "phi3_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, sliding_window=40), 299, None),
+    "phi3_longrope_short_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, num_attention_heads=2, num_key_value_heads=1, partial_rotary_factor=0.75,
+        original_max_position_embeddings=512,
+        rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, factor=8.0,
+            short_factor=[1.0 + 0.05 * i for i in range(12)],
+            long_factor=[1.0 + 1.5 * i for i in range(12)])), [297, 299], None),
+    "phi3_longrope_long_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        original_max_position_embeddings=2,
+        rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0,
+            short_factor=[1.0 + 0.05 * i for i in range(16)],
+            long_factor=[1.0 + 0.7 * i for i in range(16)])), None, None),
+    "olmo2_bf16": ("olmo2", "bfloat16", "type", dict(SMALL), 298, None),
+    "olmo3_bf16": ("olmo3", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, sliding_window=24,
+        rope_parameters=dict(
+            full_attention=dict(
+                rope_type="yarn", rope_theta=500000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                attention_factor=1.2079441541679836, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type="default", rope_theta=500000.0))), None, None),
+    "smollm3_bf16": ("smollm3", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, no_rope_layers=[1, 0, 1, 1]), 299, None),
+    "granite_bf16": ("granite", "bfloat16", "type", dict(
+        SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
+        residual_multiplier=0.6, logits_scaling=0.5), None, None),
+    "glm_bf16": ("glm", "bfloat16", "type", dict(SMALL, head_dim=24), [297, 299], None),
+    "glm4_bf16": ("glm4", "bfloat16", "new", dict(SMALL, head_dim=32), [297, 299], None),
+    "exaone4_bf16": ("exaone4", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, sliding_window=24, sliding_window_pattern=3), None, None),
+    "exaone4_full_bf16": ("exaone4", "bfloat16", "new", dict(
+        SMALL, sliding_window=None, layer_types=["full_attention"] * 2), 298, None),
+    "cohere2_bf16": ("cohere2", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, sliding_window=24, logit_scale=0.5), 299, None),
+    "seed_oss_bf16": ("seed_oss", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
+    "ministral3_bf16": ("ministral3", "bfloat16", "new", dict(
+        SMALL, head_dim=24, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3,
+            original_max_position_embeddings=32)), 299, None),
+    "mistral3_vision_bf16": ("mistral3", "bfloat16", "hub", dict(
+        text_config=dict(SMALL, model_type="mistral", head_dim=24, sliding_window=None,
+                         rope_theta=1000000000.0),
+        vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16,
+                           num_hidden_layers=1, num_attention_heads=1, image_size=28,
+                           patch_size=14, head_dim=16),
+        tie_word_embeddings=False, spatial_merge_size=1), 299, None),
+    "starcoder2_bf16": ("starcoder2", "bfloat16", "type", dict(
+        SMALL, sliding_window=50, tie_word_embeddings=False), 298, None),
 }
 
 
@@ -91,22 +172,33 @@ def fill_weights(model, seed, tied):
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
             values = random.standard_normal(shape)
-            if "norm" in name:
+            if "norm" in name and name.endswith(".bias"):
+                values *= 0.2
+            elif "norm" in name:
                 values = 1 + 0.2 * values
-                if name == "model.norm.weight" and tied:
+                if name.endswith("model.norm.weight") and tied:
                     values *= 3
+                if model.config.model_type.startswith("gemma"):
+                    # They add one. Tied as they are, the last feed-forward decides, not the last
+                    # token's embedding.
+                    last = model.config.get_text_config().num_hidden_layers - 1
+                    if f"layers.{last}.post_feedforward" in name:
+                        values *= 5
+                    elif "post_" in name:
+                        values *= 0.4
+                    values -= 1
             elif name.endswith(".bias"):
                 values *= 0.12
             elif "embed_tokens" in name:
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
-                values *= 0.08 if tied else 0.5
+                values *= (0.08 if tied else 0.5) / getattr(model.config, "embedding_multiplier", 1)
             elif "lm_head" in name:
                 values *= 3 / math.sqrt(shape[1])
             elif "q_proj" in name or "k_proj" in name:
                 values *= 1.5 / math.sqrt(shape[1])
             else:
-                values *= 1.2 / math.sqrt(shape[1])
+                values *= 1.2 / math.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values))
 
 
@@ -117,17 +209,31 @@ def respell(path, spelling):
     with open(path) as file:
         config = json.load(file)
     config["torch_dtype"] = config.pop("dtype")
-    rope = config.pop("rope_parameters")
-    config["rope_theta"] = rope.pop("rope_theta")
-    kind = rope.pop("rope_type")
-    config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
-    config.pop("layer_types", None)
-    if config["model_type"] != "qwen3" and config.get("head_dim") == (
+    respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
+    if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
+        config.pop("layer_types", None)
+    if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
     with open(path, "w") as file:
         json.dump(config, file, indent=2)
         file.write("\n")
+
+
+def respell_rope(config, spelling):
+    rope = config.pop("rope_parameters")
+    if "full_attention" in rope:
+        local = rope["sliding_attention"]
+        rope = rope["full_attention"]
+        if config["model_type"].startswith("gemma3"):
+            config["rope_local_base_freq"] = local["rope_theta"]
+    config["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    if "original_max_position_embeddings" in config:
+        rope.pop("original_max_position_embeddings", None)
+    if config["model_type"] in ("phi3", "glm"):
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
 
 def make_prompts(random, vocabulary):
@@ -196,9 +302,11 @@ def make_model(name, seed, output):
     config = AutoConfig.for_model(model_type, bos_token_id=1, eos_token_id=None, pad_token_id=None,
                                   **settings)
     random = np.random.default_rng([seed, 1])
-    prompts = make_prompts(random, config.vocab_size)
+    vocabulary = config.get_text_config().vocab_size
+    prompts = make_prompts(random, vocabulary)
 
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     fill_weights(model, [seed, 0], config.tie_word_embeddings)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
@@ -207,7 +315,7 @@ def make_model(name, seed, output):
     respell(os.path.join(directory, "config.json"), spelling)
 
     # The reference reads the directory as a user would: the same files, the spelling included.
-    reference = AutoModelForCausalLM.from_pretrained(
+    reference = auto.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         if eos == "frequent":
@@ -224,7 +332,7 @@ def make_model(name, seed, output):
         scores = []
         for i in random.choice(len(prompts), 6, replace=False):
             lengths = [1, 1, 1, 1] if len(scores) % 2 == 0 else [1, 2, 3, 6]
-            continuations = [[int(t) for t in random.integers(0, config.vocab_size, length)]
+            continuations = [[int(t) for t in random.integers(0, vocabulary, length)]
                              for length in lengths]
             scores.append({"prompt": int(i), "continuations": continuations,
                            "logprobs": score(reference, prompts[i], continuations)})

@@ -17,6 +17,7 @@ const char *missing(const Model &model, const Layer &layer) {
         if (dims > a.head_dim) return "a rope of more than a head";
     }
     if (a.softcap != 0) return "a softcap of attention's scores";
+    if (a.long_scale != 0) return "queries scaled by their position";
     if (a.sinks) return "attention sinks";
     if (a.norm_whole && (a.q_norm.kind == NormKind::layer || a.k_norm.kind == NormKind::layer ||
                          bool(a.q_norm) != bool(a.k_norm))) {
