@@ -97,7 +97,7 @@ MODELS = {
     "gemma2_bf16": ("gemma2", "bfloat16", "type", dict(
         SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
         attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
-    "gemma3_text_bf16": ("gemma3_text", "bfloat16", "type", dict(
+    "gemma3_text_bf16": ("gemma3_text", "bfloat16", "rope_type", dict(
         SMALL, num_hidden_layers=4, head_dim=24, sliding_window=20, query_pre_attn_scalar=20,
         layer_types=["sliding_attention"] * 2 + ["full_attention", "sliding_attention"],
         rope_parameters=dict(
@@ -127,7 +127,7 @@ MODELS = {
             short_factor=[1.0 + 0.05 * i for i in range(16)],
             long_factor=[1.0 + 0.7 * i for i in range(16)])), None, None),
     "olmo2_bf16": ("olmo2", "bfloat16", "type", dict(SMALL), 298, None),
-    "olmo3_bf16": ("olmo3", "bfloat16", "type", dict(
+    "olmo3_bf16": ("olmo3", "bfloat16", "rope_type", dict(
         SMALL, num_hidden_layers=4, sliding_window=24,
         rope_parameters=dict(
             full_attention=dict(
@@ -380,7 +380,12 @@ def make_rope(output):
              dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=8192),
              dict(rope_type="llama3", factor=8.0, low_freq_factor=1.5, high_freq_factor=3.7,
-                  original_max_position_embeddings=64)]
+                  original_max_position_embeddings=64),
+             dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
+             dict(rope_type="yarn", factor=2.5, original_max_position_embeddings=64, beta_fast=20.0,
+                  beta_slow=3.0, truncate=False),
+             dict(rope_type="yarn", factor=40.0, original_max_position_embeddings=4096, mscale=1.0,
+                  mscale_all_dim=0.7)]
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     for head_dim, theta in shapes:
         for kind in kinds:
@@ -388,8 +393,9 @@ def make_rope(output):
             config = transformers.LlamaConfig(
                 hidden_size=head_dim * 2, num_attention_heads=2, head_dim=head_dim,
                 max_position_embeddings=131072, rope_parameters=dict(rope))
-            frequencies = LlamaRotaryEmbedding(config).inv_freq.float().numpy()
-            cases.append({"head_dim": head_dim, **rope,
+            embedding = LlamaRotaryEmbedding(config)
+            frequencies = embedding.inv_freq.float().numpy()
+            cases.append({"head_dim": head_dim, **rope, "scale": embedding.attention_scaling,
                           "bits": [int(b) for b in frequencies.view(np.uint32)]})
     with open(os.path.join(output, "rope.json"), "w") as file:
         json.dump(cases, file, separators=(",", ":"))
@@ -397,20 +403,48 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
+FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "glm", "glm4", "granite", "llama",
+            "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
+            "smollm3", "starcoder2"]
+
+
+def windows_of(config):
+    """The window of each layer, 0 for none."""
+    window = getattr(config, "sliding_window", None) or 0
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else 0 for kind in types]
+
+
 def make_defaults(output):
-    """What each architecture's configuration class makes of a config.json with nothing in it."""
+    """What each architecture's configuration class makes of a config.json with nothing in it, and the
+    tensors of such a model: those outside the layers, of the first layer and of the last."""
     keys = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
             "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
-            "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
-            "max_window_layers", "use_sliding_window", "bos_token_id", "eos_token_id", "hidden_act"]
+            "tie_word_embeddings", "bos_token_id", "eos_token_id"]
     out = {}
-    for model_type in ("llama", "mistral", "qwen2", "qwen3"):
+    for model_type in FAMILIES:
         config = AutoConfig.for_model(model_type)
-        out[model_type] = {key: getattr(config, key, None) for key in keys}
-        out[model_type]["rope_theta"] = config.rope_parameters["rope_theta"]
+        facts = {key: getattr(config, key, None) for key in keys}
+        for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon"):
+            facts["epsilon"] = getattr(config, key, facts.get("epsilon"))
+        facts["activation"] = getattr(config, "hidden_activation", None) or config.hidden_act
+        facts["windows"] = windows_of(config)
+        rope = config.rope_parameters
+        facts["rope_theta"] = rope.get("full_attention", rope)["rope_theta"]
+        facts["windowed_rope_theta"] = rope.get("sliding_attention", rope)["rope_theta"]
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        last = f".layers.{config.num_hidden_layers - 1}."
+        facts["tensors"] = {
+            name: list(parameter.shape) for name, parameter in sorted(model.named_parameters())
+            if name != "lm_head.weight" and
+            (".layers." not in name or ".layers.0." in name or last in name)}
+        out[model_type] = facts
     with open(os.path.join(output, "config_defaults.json"), "w") as file:
-        json.dump(out, file, indent=1)
-        file.write("\n")
+        file.write("{\n" + ",\n".join(json.dumps(t) + ": " + json.dumps(f)
+                                      for t, f in out.items()) + "\n}\n")
     print("config_defaults.json")
 
 
@@ -418,7 +452,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name")
+    parser.add_argument("--only", help="one model of this name; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -426,8 +460,9 @@ def main():
     for index, name in enumerate(MODELS):
         if arguments.only in (None, name):
             make_model(name, 1000 + index, arguments.output)
-    if arguments.only is None:
+    if arguments.only in (None, "rope"):
         make_rope(arguments.output)
+    if arguments.only in (None, "defaults"):
         make_defaults(arguments.output)
 
 

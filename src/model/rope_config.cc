@@ -263,7 +263,14 @@ Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model,
         }
     } else {
         RETURN_IF_ERROR(full_reader.read_top(config));
-        if (object) RETURN_IF_ERROR(full_reader.read_object(*object));
+        if (object) {
+            // transformers' classes with two ropes ignore a scaling under the older key in silence.
+            const auto type = object->given("type");
+            if (type && !object->given("rope_type")) {
+                return type->unsupported("this architecture calls it rope_type");
+            }
+            RETURN_IF_ERROR(full_reader.read_object(*object));
+        }
     }
     return LayerRopes{full_reader.rope(), windowed_reader.rope()};
 }
