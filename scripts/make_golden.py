@@ -204,10 +204,13 @@ def fill_weights(model, seed, tied):
 
 def respell(path, spelling):
     """Rewrites config.json with the keys that models published before transformers 5 have."""
-    if spelling == "new":
-        return
     with open(path) as file:
         config = json.load(file)
+    if config["model_type"] in ("glm", "glm4"):
+        config["eos_token_id"] = None  # their class puts its own ids, beyond this vocabulary
+        write_config(config, path)
+    if spelling == "new":
+        return
     config["torch_dtype"] = config.pop("dtype")
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
@@ -215,6 +218,10 @@ def respell(path, spelling):
     if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
+    write_config(config, path)
+
+
+def write_config(config, path):
     with open(path, "w") as file:
         json.dump(config, file, indent=2)
         file.write("\n")

@@ -83,18 +83,22 @@ std::set<std::string> tensors_of(const Model &model) {
             return;
         }
         const int64_t rows = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
-        out.insert(tensor.name + " " + std::to_string(rows) +
-                   (tensor.columns > 1 ? " " + std::to_string(tensor.columns) : ""));
+        std::string text = tensor.name + ' ' + std::to_string(rows);
+        if (tensor.columns > 1) text.append(1, ' ').append(std::to_string(tensor.columns));
+        out.insert(text);
     });
     return out;
 }
 
 std::set<std::string> tensors_of(const JsonValue &expected) {
     std::set<std::string> out;
-    for (const auto &[name, shape] : *expected.members()) {
+    const auto members = *expected.members();
+    for (const auto &[name, shape] : members) {
         std::string text(name);
-        for (const JsonValue &size : *shape.elements()) {
-            text += " " + std::to_string(*size.integer(1, INT32_MAX));
+        const auto sizes = *shape.elements();
+        for (const JsonValue &size : sizes) {
+            text += ' ';
+            text += std::to_string(*size.integer(1, INT32_MAX));
         }
         out.insert(text);
     }
@@ -560,8 +564,9 @@ void rope_frequencies_equal_those_of_transformers(void **) {
         for (size_t i = 0; i < got.size(); ++i) {
             const int64_t expected = *bits[i].integer(0, UINT32_MAX);
             const int64_t distance = std::abs(int64_t{std::bit_cast<uint32_t>(got[i])} - expected);
-            // The reference's own power function is off by one unit in the last place at times.
-            if (distance > 1) {
+            // The reference's own power function is off by one unit in the last place at times; YaRN
+            // blends two of its results.
+            if (distance > (rope.kind == RopeKind::yarn ? 2 : 1)) {
                 fail_msg("head_dim %d, %s, pair %zu: %lld units apart", head_dim, type.c_str(), i,
                          static_cast<long long>(distance));
             }
