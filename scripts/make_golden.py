@@ -162,6 +162,18 @@ MODELS = {
         tie_word_embeddings=False, spatial_merge_size=1), 299, None),
     "starcoder2_bf16": ("starcoder2", "bfloat16", "type", dict(
         SMALL, sliding_window=50, tie_word_embeddings=False), 298, None),
+    "qwen2_vl_bf16": ("qwen2_vl", "bfloat16", "flat", dict(
+        text_config=dict(SMALL, rope_parameters=dict(
+            rope_type="default", rope_theta=1000000.0, mrope_section=[2, 3, 3])),
+        vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=1, mlp_ratio=1,
+                           patch_size=14)), 299, None),
+    "qwen3_vl_bf16": ("qwen3_vl", "bfloat16", "new", dict(
+        text_config=dict(SMALL, head_dim=24, rope_parameters=dict(
+            rope_type="default", rope_theta=500000.0, mrope_section=[4, 4, 4],
+            mrope_interleaved=True)),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
+                           out_hidden_size=64, patch_size=14, num_position_embeddings=16,
+                           deepstack_visual_indexes=[0])), 298, None),
 }
 
 
@@ -212,6 +224,17 @@ def respell(path, spelling):
     if spelling == "new":
         return
     config["torch_dtype"] = config.pop("dtype")
+    if spelling == "flat":
+        # As Qwen2-VL was published: the text model's keys at the top.
+        text = config.pop("text_config")
+        for key in ("model_type", "dtype", "tie_word_embeddings", "layer_types",
+                    "bos_token_id", "eos_token_id", "pad_token_id"):
+            text.pop(key, None)
+        config.update(text)
+        rope = config.pop("rope_parameters")
+        config["rope_theta"] = rope["rope_theta"]
+        config["rope_scaling"] = dict(type="mrope", mrope_section=rope["mrope_section"])
+        return write_config(config, path)
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
         config.pop("layer_types", None)

@@ -10,6 +10,7 @@
 
 #include "backend/cpu/bfloat16.h"
 #include "backend/cpu/kernels.h"
+#include "model/model.h"
 #include "seed.h"
 #include "testing.h"
 

@@ -20,7 +20,10 @@
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
+    family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
+    family("qwen2_vl", "Qwen2VLForConditionalGeneration", describe_qwen2_vl)                       \
     family("qwen3", "Qwen3ForCausalLM", describe_qwen3)                                            \
+    family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
