@@ -5,6 +5,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "backend/check_pages.h"
 #include "backend/cpu/processor.h"
 
 namespace batchllm::cpu {
@@ -127,6 +128,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                      KvPages::create(model, choice.element, choice.page_tokens, bytes));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
+    info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));
     ASSIGN_OR_RETURN(backend->logits_,
                      Buffer::create(kLogitsRows * info.vocabulary * int64_t{4}, "logits"));
@@ -140,12 +142,9 @@ Status CpuBackend::check(const TokenBatch &batch) const {
     int64_t covered = 0;
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
-        const int64_t pages = (int64_t{node.length} + info_.page_tokens - 1) / info_.page_tokens;
         if (node.parent < -1 || node.parent >= static_cast<int32_t>(n) || node.length < 0 ||
             node.token_count < 0 || node.token_count > node.length || node.token_begin < 0 ||
-            int64_t{node.token_begin} + node.token_count > tokens || node.page_begin < 0 ||
-            node.page_count < pages ||
-            int64_t{node.page_begin} + node.page_count > static_cast<int64_t>(batch.pages.size())) {
+            int64_t{node.token_begin} + node.token_count > tokens) {
             return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: context node %zu is malformed", n);
         }
         covered += node.token_count;
@@ -166,12 +165,7 @@ Status CpuBackend::check(const TokenBatch &batch) const {
             return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: token id %d", token);
         }
     }
-    for (int32_t page : batch.pages) {
-        if (page < 0 || page >= info_.pages) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: page %d of %lld", page,
-                         static_cast<long long>(info_.pages));
-        }
-    }
+    RETURN_IF_ERROR(check_pages(batch, info_));
     for (const LogitsRow &row : batch.logits) {
         if (row.token < 0 || row.token >= tokens) {
             return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: logits of token %d", row.token);
