@@ -176,8 +176,8 @@ class Job {
     Job(std::vector<Window> *windows, const JobOptions &options, Random *random)
         : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
-                 options.scheduler.step_tokens, options.mean_length,
-                 options.scheduler.kv_windows) {}
+                 options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows) {
+    }
 
     std::string run(JobResult *result);
 

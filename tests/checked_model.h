@@ -43,8 +43,7 @@ class CheckedModel {
     CheckedModel(int64_t pages, int32_t page_tokens, int64_t step_tokens, int32_t mean_length,
                  std::vector<int32_t> windows = {0})
         : page_tokens_(page_tokens), step_tokens_(step_tokens), mean_length_(mean_length),
-          windows_(std::move(windows)),
-          slots_(static_cast<size_t>(pages * page_tokens)),
+          windows_(std::move(windows)), slots_(static_cast<size_t>(pages * page_tokens)),
           page_user_(static_cast<size_t>(pages), 0) {}
 
     // "" or what is wrong with the batch.
@@ -115,8 +114,9 @@ inline std::string CheckedModel::check_table(const TokenBatch &batch, size_t g, 
     *listed += columns - pages.first;
     if (*listed > static_cast<int64_t>(batch.pages[g].list.size()))
         return fault("pages outside the batch");
-    const int64_t seen =
-        windows_[g] == 0 ? node.start : std::max<int64_t>(node.start, first_query - windows_[g] + 1);
+    const int64_t seen = windows_[g] == 0
+                             ? node.start
+                             : std::max<int64_t>(node.start, first_query - windows_[g] + 1);
     if (seen < node.start + node.length && seen - node.start < int64_t{pages.first} * page_tokens_)
         return fault("a page that a token sees was given back", seen, pages.first);
     for (int32_t j = pages.first; j < columns; ++j) {
@@ -178,7 +178,8 @@ inline std::string CheckedModel::run(const TokenBatch &batch, BatchOutput *outpu
     for (size_t i = 0; i < batch.nodes.size(); ++i) {
         const ContextNode &node = batch.nodes[i];
         if (node.token_count == 0) continue;
-        for (int32_t n = static_cast<int32_t>(i); n >= 0; n = batch.nodes[static_cast<size_t>(n)].parent) {
+        for (int32_t n = static_cast<int32_t>(i); n >= 0;
+             n = batch.nodes[static_cast<size_t>(n)].parent) {
             int64_t &first = first_query[static_cast<size_t>(n)];
             first = std::min(first, int64_t{node.start} + node.length - node.token_count);
         }

@@ -44,8 +44,9 @@ void every_page_is_given_out_once(void **) {
     PageTable tables[3];
     int64_t taken = 0;
     while (pool.take(&tables[taken % 3])) ++taken;
-    PageTable all;
-    for (const PageTable &table : tables) all.insert(all.end(), table.begin(), table.end());
+    std::vector<int32_t> all;
+    for (const PageTable &table : tables)
+        all.insert(all.end(), table.groups[0].pages.begin(), table.groups[0].pages.end());
     std::sort(all.begin(), all.end());
     const bool distinct = std::adjacent_find(all.begin(), all.end()) == all.end();
     const int32_t last = all.back();
@@ -86,9 +87,9 @@ void giving_a_page_twice_is_refused(void **) {
     PageTable copy = table;
     pool.give(&table);
     const bool again = refused(&pool, &copy);
-    copy = {4};
+    copy.groups[0].pages = {4};
     const bool outside = refused(&pool, &copy);
-    copy = {-1};
+    copy.groups[0].pages = {-1};
     const bool negative = refused(&pool, &copy);
     assert_true(taken);
     assert_true(again);
@@ -106,11 +107,11 @@ void random_taking_and_giving_keeps_count(void **) {
         if (random() % 5 == 0) {
             pool.give(&table);
         } else {
-            good &= pool.take(&table) == (pool.free() > 0 || !table.empty());
+            good &= pool.take(&table) == (pool.free() > 0 || table.columns > 0);
             if (pool.free() == 0) pool.give(&table);
         }
         size_t held = 0;
-        for (const PageTable &each : tables) held += each.size();
+        for (const PageTable &each : tables) held += static_cast<size_t>(each.pages());
         good &= pool.used() == static_cast<int64_t>(held);
     }
     assert_true(good);
@@ -119,7 +120,7 @@ void random_taking_and_giving_keeps_count(void **) {
 // Takes the pages of a whole prefix, as the scheduler does chunk by chunk.
 void compute(PrefixForest *forest, PagePool *pool, int32_t node) {
     PrefixNode &prefix = forest->at(node);
-    while (static_cast<int64_t>(prefix.pages.size()) < pages_for(prefix.length, 16))
+    while (prefix.pages.columns < pages_for(prefix.length, 16))
         if (!pool->take(&prefix.pages)) return;
     prefix.chunk = prefix.length - prefix.computed;
     forest->finish_chunk(node);

@@ -39,8 +39,10 @@ SampleOutput one_sample(Backend *backend, const SampleInput &input) {
     TokenBatch batch;
     batch.tokens = {1};
     batch.positions = {input.position - 1};
-    batch.nodes.push_back({-1, 0, input.position, 0, 1, 0, 1, false});
-    batch.pages = {0};
+    batch.nodes.push_back({-1, 0, input.position, 0, 1, false});
+    const auto columns =
+        static_cast<size_t>(pages_for(input.position, backend->info().page_tokens));
+    batch.pages = {{std::vector<int32_t>(columns, 0), {{0, 0}}}};
     batch.logits.push_back({0, input, {}});
     BatchOutput output;
     if (!backend->run(batch, &output).ok()) return {};
@@ -79,6 +81,7 @@ void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
         layer.attention.kv_heads = 1;
         layer.attention.head_dim = 64;
     }
+    place_keys_and_values(&model);
     model.vocabulary = 100;
     model.eos_tokens = {7};
     const auto small = make_sim_backend(&model, options);
@@ -166,8 +169,8 @@ void scores_depend_on_position_and_target_alone(void **) {
     TokenBatch batch;
     batch.tokens = {1, 2};
     batch.positions = {0, 1};
-    batch.nodes.push_back({-1, 0, 2, 0, 2, 0, 1, false});
-    batch.pages = {0};
+    batch.nodes.push_back({-1, 0, 2, 0, 2, false});
+    batch.pages = {{{0}, {{0, 0}}}};
     for (int32_t i = 0; i < 2; ++i) {
         LogitsRow row{};
         row.token = i;

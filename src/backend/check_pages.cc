@@ -11,7 +11,8 @@ std::vector<int64_t> first_queries(const TokenBatch &batch) {
     for (size_t n = batch.nodes.size(); n-- > 0;) {
         const ContextNode &node = batch.nodes[n];
         if (node.token_count > 0) {
-            first[n] = int64_t{node.start} + node.length - node.token_count; // before its descendants'
+            first[n] =
+                int64_t{node.start} + node.length - node.token_count; // before its descendants'
         }
         if (node.parent < 0) continue;
         int64_t &above = first[static_cast<size_t>(node.parent)];
@@ -21,9 +22,11 @@ std::vector<int64_t> first_queries(const TokenBatch &batch) {
 }
 
 Status check_pages(const TokenBatch &batch, const BackendInfo &info) {
+    if (batch.nodes.empty()) return {};
     if (batch.pages.size() != info.kv_windows.size()) {
-        return error(BATCHLLM_ERROR_INTERNAL, "%s backend: pages of %zu KV groups, the model has %zu",
-                     info.name.c_str(), batch.pages.size(), info.kv_windows.size());
+        return error(BATCHLLM_ERROR_INTERNAL,
+                     "%s backend: pages of %zu KV groups, the model has %zu", info.name.c_str(),
+                     batch.pages.size(), info.kv_windows.size());
     }
     const std::vector<int64_t> first = first_queries(batch);
     for (size_t g = 0; g < batch.pages.size(); ++g) {

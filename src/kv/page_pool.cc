@@ -33,8 +33,7 @@ int64_t PagePool::first_kept(int32_t window, int64_t stored) const {
 int64_t PagePool::pages_kept(int64_t stored) const {
     int64_t pages = 0;
     for (const KvWindow &kind : distinct_)
-        pages += kind.groups *
-                 (pages_for(stored, page_tokens_) - first_kept(kind.window, stored));
+        pages += kind.groups * (pages_for(stored, page_tokens_) - first_kept(kind.window, stored));
     return pages;
 }
 
@@ -44,8 +43,8 @@ int64_t PagePool::find_most_tokens() const {
     const auto fits = [&](int64_t columns) {
         int64_t pages = 0;
         for (const KvWindow &kind : distinct_)
-            pages += kind.groups *
-                     (columns - first_kept(kind.window, (columns - 1) * page_tokens_));
+            pages +=
+                kind.groups * (columns - first_kept(kind.window, (columns - 1) * page_tokens_));
         return pages <= total_;
     };
     constexpr int64_t endless = int64_t{1} << 40;

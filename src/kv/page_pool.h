@@ -37,12 +37,13 @@ struct GroupPageTable {
 
 // A node's pages.
 struct PageTable {
-    int32_t columns = 0; // ever taken: there is room for so many pages' tokens
+    int32_t columns = 0;                // ever taken: there is room for so many pages' tokens
     std::vector<GroupPageTable> groups; // [KV groups], or empty before the first column
 
     int64_t pages() const {
         int64_t count = 0;
-        for (const GroupPageTable &group : groups) count += static_cast<int64_t>(group.pages.size());
+        for (const GroupPageTable &group : groups)
+            count += static_cast<int64_t>(group.pages.size());
         return count;
     }
 };

@@ -146,7 +146,7 @@ struct Model {
     std::vector<MappedFile> files; // stay mapped while the model lives
 
     int64_t weight_bytes() const;
-    int32_t kv_planes() const; // of a page: layers of the largest group
+    int32_t kv_planes() const;               // of a page: layers of the largest group
     std::vector<int32_t> kv_windows() const; // [kv_groups]
 };
 

@@ -69,8 +69,8 @@ Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool pree
 MemoryForecast::MemoryForecast(std::span<const KvWindow> windows, int32_t page_tokens) {
     // Pages at both ends of a window are partly used: one page more than it fills, on average.
     for (const KvWindow &kind : windows)
-        kinds_.push_back({kind.groups, kind.window == 0 ? INT64_MAX
-                                                        : int64_t{kind.window} + page_tokens - 1});
+        kinds_.push_back(
+            {kind.groups, kind.window == 0 ? INT64_MAX : int64_t{kind.window} + page_tokens - 1});
     if (kinds_.empty()) kinds_.push_back({1, INT64_MAX});
 }
 

@@ -252,7 +252,8 @@ int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
     int64_t pages = 0;
     for (const KvWindow &kind : pool.windows()) {
         if (kind.window == 0) continue;
-        const int64_t beyond = std::clamp<int64_t>(longest_node - kind.window, 0, options.step_tokens);
+        const int64_t beyond =
+            std::clamp<int64_t>(longest_node - kind.window, 0, options.step_tokens);
         pages += kind.groups * pages_for(beyond, pool.page_tokens());
     }
     return pages;
@@ -294,9 +295,7 @@ void Scheduler::Impl::start_unshared(Request *request) {
 Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-bool Scheduler::fits(int64_t tokens) const {
-    return tokens - 1 <= impl_->pool.most_tokens();
-}
+bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.most_tokens(); }
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }
