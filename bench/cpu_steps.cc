@@ -51,7 +51,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     const std::clock_t start_clock = std::clock();
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         check(forward.run(batch, wanted));
         tokens.clear();
         for (size_t first = 0; first < wanted.size(); first += 64) {

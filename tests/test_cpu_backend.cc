@@ -113,12 +113,13 @@ void add_row(TokenBatch *batch, const std::vector<int32_t> &tokens, int32_t page
 }
 
 void want(TokenBatch *batch, const SamplingParams *params, std::span<const int32_t> targets = {}) {
-    LogitsRow row{};
+    OutputRow row{};
     row.token = static_cast<int32_t>(batch->tokens.size()) - 1;
     row.sample.params = params;
     row.sample.position = batch->positions.back() + 1;
+    row.task = targets.empty() ? Task::generate : Task::score;
     row.targets = targets;
-    batch->logits.push_back(row);
+    batch->outputs.push_back(row);
 }
 
 std::vector<int32_t> random_tokens(size_t count, uint64_t seed) {
@@ -277,7 +278,7 @@ void malformed_batches_are_refused(void **) {
         if (fault == 0) batch.tokens[3] = kVocabulary;
         if (fault == 1) batch.pages[0].list[1] = static_cast<int32_t>(backend->info().pages);
         if (fault == 2) batch.pages[0].list.pop_back();
-        if (fault == 3) batch.logits[0].token = 20;
+        if (fault == 3) batch.outputs[0].token = 20;
         if (fault == 4) batch.positions[5] = 6;
         if (fault == 5) batch.nodes[0].parent = 0;
         if (fault == 7) batch.pages[0].nodes[0] = {0, 1}; // a page that is seen is not kept

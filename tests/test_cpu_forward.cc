@@ -115,7 +115,7 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     std::vector<float> logits;
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         status = (*forward)->run(batch, wanted);
         if (!status.ok()) return status.message();
         const int32_t vocabulary = model.vocabulary;

@@ -43,7 +43,7 @@ SampleOutput one_sample(Backend *backend, const SampleInput &input) {
     const auto columns =
         static_cast<size_t>(pages_for(input.position, backend->info().page_tokens));
     batch.pages = {{std::vector<int32_t>(columns, 0), {{0, 0}}}};
-    batch.logits.push_back({0, input, {}});
+    batch.outputs.push_back({0, Task::generate, 1, input, {}});
     BatchOutput output;
     if (!backend->run(batch, &output).ok()) return {};
     return output.samples[0];
@@ -172,11 +172,12 @@ void scores_depend_on_position_and_target_alone(void **) {
     batch.nodes.push_back({-1, 0, 2, 0, 2, false});
     batch.pages = {{{0}, {{0, 0}}}};
     for (int32_t i = 0; i < 2; ++i) {
-        LogitsRow row{};
+        OutputRow row{};
         row.token = i;
         row.sample.position = i + 1;
+        row.task = Task::score;
         row.targets = targets;
-        batch.logits.push_back(row);
+        batch.outputs.push_back(row);
     }
     BatchOutput output;
     const bool ran = (*made)->run(batch, &output).ok();
@@ -197,9 +198,9 @@ void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
                                         {"kv_bandwidth", "131072000"}, // 1000 slots a second
                                         {"step_overhead_us", "500"}}));
     TokenBatch batch; // a prefix of 100 slots, two decoding requests of 10 below it
-    batch.nodes.push_back({-1, 0, 100, 0, 0, 0, 0, true});
-    batch.nodes.push_back({0, 100, 10, 0, 1, 0, 0, false});
-    batch.nodes.push_back({0, 100, 10, 1, 1, 0, 0, false});
+    batch.nodes.push_back({-1, 0, 100, 0, 0, true});
+    batch.nodes.push_back({0, 100, 10, 0, 1, false});
+    batch.nodes.push_back({0, 100, 10, 1, 1, false});
     batch.tokens = {1, 1};
     batch.positions = {109, 109};
     BatchOutput output;
@@ -244,12 +245,12 @@ void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
         const TokenBatch &batch = scheduler.next_step();
         if (batch.tokens.empty()) break;
         good &= backend->run(batch, &output).ok();
-        for (size_t i = 0; i < batch.logits.size(); ++i) {
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
             Request *request = scheduler.sampled()[i];
             request->output.push_back(output.samples[i].token);
             request->done = output.samples[i].token == 2;
         }
-        generated += static_cast<int64_t>(batch.logits.size());
+        generated += static_cast<int64_t>(batch.outputs.size());
         recomputed += scheduler.counts().recomputed_tokens;
         prefix_tokens += scheduler.counts().prefix_tokens;
         scheduler.finish_step();

@@ -23,6 +23,17 @@ inline constexpr int kMatrixRows = 128; // query rows of a matrix item
 inline constexpr int kNarrowRows = 64;  // up to so many, one reads its keys once at half the work
 inline constexpr int kStreamRows = 16;  // of a stream item
 
+// backend/backend.h's ContextNode, in what attention needs of it: the one form of a prefix or a request
+// here. The worklist's stretches are pieces of nodes' keys; the plain attention reads the nodes.
+struct AttentionNode {
+    int32_t parent;      // less than its own index, or -1
+    int32_t start;       // position of its first key
+    int32_t keys;        // stored once the batch has run
+    int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
+    int32_t token_count;
+    int32_t page_begin;
+};
+
 // A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
 // at position `start` of the request.
 struct KeyStretch {
@@ -81,7 +92,17 @@ struct AttentionArguments {
     float *partial_lse; // [slots, heads] base 2
     int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
     int32_t *queues;    // [4] zero; left zero
+    float
+        softcap; // scores s, scaled, become softcap tanh(s / softcap) before they are masked; 0: not
+    const float
+        *sinks; // [heads] f32, or null: one more logit in the sum of the head's rows, not scaled
+                // and without a value
 };
+
+// Whether a launch needs the kernels that know softcaps and sinks.
+inline bool special(const AttentionArguments &arguments) {
+    return arguments.softcap > 0 || arguments.sinks != nullptr;
+}
 
 // Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
 // a device runs: attention/family.h.

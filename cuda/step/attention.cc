@@ -68,23 +68,17 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
         }
     }
     tokens_ = static_cast<int32_t>(batch.tokens.size());
-    if (element_ == DType::f32) return stage_plain(batch, input, staging);
     nodes_.clear();
     for (const ContextNode &node : batch.nodes) {
         nodes_.push_back({node.parent, node.start, node.length, node.token_begin, node.token_count,
                           node.page_begin});
     }
+    if (element_ == DType::f32) {
+        RETURN_IF_ERROR(input->stage<AttentionNode>(kNodes, nodes_, staging));
+        return input->stage<int32_t>(kNodeOf, node_of_, staging);
+    }
     for (Shape &shape : shapes_) RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
     return {};
-}
-
-Status StepAttention::stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging) {
-    plain_nodes_.clear();
-    for (const ContextNode &node : batch.nodes) {
-        plain_nodes_.push_back({node.parent, node.start, node.length, node.page_begin});
-    }
-    RETURN_IF_ERROR(input->stage<PlainNode>(kNodes, plain_nodes_, staging));
-    return input->stage<int32_t>(kNodeOf, node_of_, staging);
 }
 
 Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
@@ -175,6 +169,8 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
     a.queues = a.arrivals + rows_ * kv_heads_;
+    a.softcap = model_.layers[layer].attention.softcap;
+    a.sinks = tensors.sinks;
     return a;
 }
 
@@ -216,9 +212,11 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
                                             static_cast<float *>(tensors.out),
                                             static_cast<const float *>(tensors.kv),
                                             input.at<int32_t>(kPages),
-                                            input.at<PlainNode>(kNodes),
+                                            input.at<AttentionNode>(kNodes),
                                             input.at<int32_t>(kNodeOf),
-                                            input.at<int32_t>(kPositions)};
+                                            input.at<int32_t>(kPositions),
+                                            model_.layers[layer].attention.softcap,
+                                            tensors.sinks};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

@@ -25,9 +25,10 @@ struct AttentionOptions {
 
 // What a layer's attention reads and writes, in elements.
 struct AttentionTensors {
-    const void *q;  // [tokens, (heads + 2 kv_heads) * padded], the queries first
-    void *out;      // [tokens, heads * padded]
-    const void *kv; // the layer's pages
+    const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first
+    void *out;                    // [tokens, heads * padded]
+    const void *kv;               // the layer's pages
+    const float *sinks = nullptr; // [heads], or null
 };
 
 class StepAttention {
@@ -69,7 +70,6 @@ class StepAttention {
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
-    Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
     void split_by_kind(Shape *shape) const;
     Status launch_plain(size_t layer, const AttentionTensors &tensors, const StepInput &input,
@@ -90,7 +90,6 @@ class StepAttention {
     // Of the staged step.
     int32_t tokens_ = 0; // as the batch has them, not padded
     std::vector<AttentionNode> nodes_;
-    std::vector<PlainNode> plain_nodes_;
     std::vector<int32_t> node_of_; // [tokens]
 };
 

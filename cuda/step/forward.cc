@@ -259,7 +259,7 @@ Status Forward::launch(cudaStream_t stream) {
 }
 
 AttentionTensors Forward::attention_tensors(size_t layer) const {
-    return {qkv_.data(), attended_.data(), kv_of(layer)};
+    return {qkv_.data(), attended_.data(), kv_of(layer), weights_.layers[layer].sinks};
 }
 
 Status Forward::keys_and_values(size_t index, cudaStream_t stream) {

@@ -368,6 +368,19 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
     return {};
 }
 
+void Forward::add_hidden(int64_t i, std::span<float> sum) const {
+    const Tensor row{kernels_.element,
+                     input_.data() + i * model_.hidden * dtype_bytes(kernels_.element),
+                     1,
+                     model_.hidden,
+                     "",
+                     0,
+                     0};
+    std::vector<float> state(sum.size());
+    read_row(row, 0, state.data());
+    for (size_t d = 0; d < sum.size(); ++d) sum[d] += state[d];
+}
+
 Status Forward::logits(int64_t first, int64_t count, float *out) {
     Laps laps;
     const std::byte *x = input_.data() + first * model_.hidden * dtype_bytes(kernels_.element);

@@ -83,6 +83,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     shape_keys_and_values(model, &out);
     if (model) {
         out.vocabulary = model->vocabulary;
+        out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));

@@ -1,0 +1,526 @@
+/* libbatchllm: run a language model over a whole data set at once.
+ *
+ * Hand over every prompt first. The library finds what the prompts share, computes each shared
+ * prefix once, fills every step with as many tokens as memory allows, and hands the results back in
+ * column batches.
+ *
+ *     #include <batchllm.h>
+ *     #include <stdio.h>
+ *
+ *     int main(int argc, char **argv) {
+ *         const char *prompts[] = {"The capital of France is", "The capital of Peru is"};
+ *         batchllm_engine_options options;
+ *         batchllm_engine_options_init(&options, sizeof options);
+ *         options.model_dir = argc > 1 ? argv[1] : ".";
+ *         batchllm_engine *engine = NULL;
+ *         int32_t status = batchllm_engine_create(&options, &engine);
+ *         for (uint64_t i = 0; status == BATCHLLM_OK && i < 2; ++i)
+ *             status = batchllm_add_prompt(engine, prompts[i], -1, i, NULL);
+ *         if (status == BATCHLLM_OK) status = batchllm_run(engine, NULL, NULL);
+ *         batchllm_results *results = NULL;
+ *         if (status == BATCHLLM_OK) status = batchllm_poll(engine, 0, &results);
+ *         for (int64_t i = 0; results && i < results->count; ++i)
+ *             printf("%llu: %.*s\n", (unsigned long long)results->tags[i],
+ *                    (int)(results->text_offsets[i + 1] - results->text_offsets[i]),
+ *                    results->text + results->text_offsets[i]);
+ *         if (status != BATCHLLM_OK) fprintf(stderr, "%s\n", batchllm_last_error());
+ *         batchllm_results_free(results);
+ *         batchllm_engine_destroy(engine);
+ *         return status == BATCHLLM_OK ? 0 : 1;
+ *     }
+ *
+ * Status.    Functions that can fail return int32_t: BATCHLLM_OK (0) or a BATCHLLM_ERROR_ number.
+ *            batchllm_last_error() is the text of the calling thread's last failure. No exception,
+ *            exit or abort crosses this interface.
+ * Threads.   A handle is used by one thread at a time, except where a function says otherwise
+ *            (batchllm_cancel, batchllm_interrupt). Different handles are independent. Engines have
+ *            threads of their own, so a child of fork() must not use its parent's.
+ * Ownership. Inputs are copied unless a declaration says that they are borrowed. What a function
+ *            hands out through a `**` parameter is the caller's, to be given to the matching _free
+ *            or _destroy, which take NULL as a no-op. On failure an out parameter is set to NULL.
+ * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
+ *            the caller for out structs, and only ever grows at its end. Fields beyond the caller's
+ *            struct_size are taken as their defaults, or not written.
+ * Columns.   n items in one buffer with n + 1 int64 offsets, offsets[0] >= 0 and never falling;
+ *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
+ * Versions.  Everything is since 0.1 unless a declaration says otherwise. Symbols and numbers never
+ *            change their meaning and are never removed.
+ */
+#ifndef BATCHLLM_H
+#define BATCHLLM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(BATCHLLM_BUILD)
+#define BATCHLLM_API __attribute__((visibility("default")))
+#else
+#define BATCHLLM_API
+#endif
+
+/* ---- Version, status, errors ---------------------------------------------------------------- */
+
+#define BATCHLLM_VERSION_MAJOR 0
+#define BATCHLLM_VERSION_MINOR 1
+#define BATCHLLM_VERSION_PATCH 0
+
+#define BATCHLLM_OK 0
+/* The call or the engine as a whole. */
+#define BATCHLLM_ERROR_INVALID_ARGUMENT 1
+#define BATCHLLM_ERROR_OUT_OF_MEMORY 2
+#define BATCHLLM_ERROR_IO 3
+#define BATCHLLM_ERROR_STOPPED 4     /* a callback or batchllm_interrupt stopped batchllm_run */
+#define BATCHLLM_ERROR_INTERNAL 5    /* a fault of the library: please report it */
+#define BATCHLLM_ERROR_UNSUPPORTED 6 /* well-formed, but this version cannot do it; names what */
+#define BATCHLLM_ERROR_STATE 7       /* the call does not fit the handle's state */
+/* Files. */
+#define BATCHLLM_ERROR_MODEL_FORMAT 20     /* config.json, generation_config.json, safetensors */
+#define BATCHLLM_ERROR_TOKENIZER_FORMAT 21 /* tokenizer.json, tokenizer_config.json */
+#define BATCHLLM_ERROR_PLAN_FORMAT 22      /* not a plan file, damaged, or of a newer format */
+#define BATCHLLM_ERROR_PLAN_MISMATCH 23    /* a plan of other rows, or of another tokenizer */
+/* Backends. */
+#define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
+#define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
+/* One row. These come in batchllm_results.statuses and never fail a call. */
+#define BATCHLLM_ERROR_ROW_EMPTY 60
+#define BATCHLLM_ERROR_ROW_TOO_LONG 61 /* prompt plus one token exceeds the longest request */
+#define BATCHLLM_ERROR_ROW_INVALID_UTF8 62
+#define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63     /* a token id outside the vocabulary */
+#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* a sampling parameter out of its range */
+#define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
+#define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
+#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* the model's logits for this row are not finite */
+
+/* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
+BATCHLLM_API uint32_t batchllm_version(void);
+
+/* "BATCHLLM_ERROR_IO" for 3, and so on; "unknown status" for other numbers. Static. Any thread. */
+BATCHLLM_API const char *batchllm_status_name(int32_t status);
+
+/* Text of the calling thread's last failure, UTF-8; "" when there was none. Valid until that
+ * thread's next call into the library. */
+BATCHLLM_API const char *batchllm_last_error(void);
+
+/* ---- Engine options -------------------------------------------------------------------------- */
+
+/* What of a batch's prompts is shared (batchllm_engine_options.enlarge, batchllm_plan_options). */
+#define BATCHLLM_ENLARGE_NONE 0 /* share nothing: equal rows and samples are computed singly too */
+#define BATCHLLM_ENLARGE_OPTIMAL                                                                   \
+    1                            /* the exact optimum of single-level sharing by prefixes of at
+                                      least min_prefix_tokens; the default */
+#define BATCHLLM_ENLARGE_PAPER 2 /* BatchLLM's Algorithm 1 */
+
+#define BATCHLLM_ORDER_DECODE_FIRST 0 /* groups by BatchLLM's Eq. 4; the default */
+#define BATCHLLM_ORDER_ARRIVAL 1      /* groups by their first row */
+
+#define BATCHLLM_LOG_ERROR 0
+#define BATCHLLM_LOG_WARNING 1
+#define BATCHLLM_LOG_INFO 2
+#define BATCHLLM_LOG_DEBUG 3
+
+/* message: UTF-8, one line without its end, valid during the call. May be called from any thread
+ * of the library; must not call back into it. */
+typedef void (*batchllm_log_function)(void *user, int32_t level, const char *message);
+
+typedef struct batchllm_engine_options {
+    uint32_t struct_size;
+    int32_t threads;             /* CPU threads; 0: every core this process may use */
+    const char *model_dir;       /* Hugging Face directory. NULL is allowed with backend "sim" */
+    const char *backend;         /* "auto" (NULL), "cpu", "cuda", "sim" */
+    const char *devices;         /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
+                                    model, and a KV pool and steps of its own */
+    const char *compute_type;    /* "auto" (NULL), "bf16", "f16", "f32" */
+    const char *backend_options; /* "key=value,key=value" of the backend (docs/backends.md); NULL */
+    int64_t kv_memory_bytes;     /* bytes of KV pages on each device; 0: by kv_memory_fraction */
+    double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
+    int64_t step_tokens;       /* most tokens computed in a step; 0: chosen by the backend */
+    int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
+    int64_t max_requests;       /* most requests running at once; 0: no cap but memory */
+    int32_t enlarge;            /* BATCHLLM_ENLARGE_ */
+    int32_t levels;    /* 1: one shared prefix a row (default); 2: prefixes share heads too */
+    int32_t order;     /* BATCHLLM_ORDER_ */
+    int32_t log_level; /* least important BATCHLLM_LOG_ level passed on; default warning */
+    batchllm_log_function log; /* NULL: nothing is logged */
+    void *log_user;
+    uint64_t seed;             /* mixed into each row's own seed */
+    const char *timeline_path; /* CSV with one line a batch; NULL: none */
+    int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
+    int32_t reserved;
+} batchllm_engine_options;
+
+/* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
+BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
+                                               size_t struct_size);
+
+/* ---- Sampling parameters ----------------------------------------------------------------------
+ */
+
+typedef struct batchllm_params {
+    uint32_t struct_size;
+    int32_t max_tokens;       /* most tokens generated, >= 1; default 128 */
+    float temperature;        /* 0 (default): greedy. Otherwise logits / temperature */
+    float top_p;              /* (0, 1]; default 1: off */
+    float min_p;              /* [0, 1); default 0: off */
+    int32_t top_k;            /* >= 1; default 0: off */
+    float repetition_penalty; /* > 0; default 1: off. Over prompt and output, as in CTRL */
+    float presence_penalty;   /* [-2, 2]; default 0. Over the output */
+    float frequency_penalty;  /* [-2, 2]; default 0. Over the output */
+    int32_t samples;          /* results for this row, >= 1; default 1 */
+    uint64_t seed;            /* with the engine's seed, the row's tag and the position it fixes
+                                 the random numbers */
+    int32_t ignore_eos;       /* nonzero: the model's EOS ids do not stop the row */
+    int32_t logprobs;         /* -1 (default): none; 0: of the chosen tokens; n: and of the n
+                                 likeliest; at most 20 */
+    int32_t parse_special;    /* nonzero (default): special tokens written in the text are taken
+                                 as such; 0: they are plain text (for text from strangers) */
+    int32_t add_special; /* nonzero (default): the tokenizer's template adds BOS and the like */
+    const int32_t *stop_tokens; /* [stop_token_count], besides the model's EOS ids */
+    int64_t stop_token_count;
+    const char *const *stop_strings; /* [stop_string_count] UTF-8, zero-terminated, not empty; the
+                                        text is cut before the first one found */
+    int64_t stop_string_count;
+    const int32_t *bias_tokens; /* [bias_count] */
+    const float *bias_values;   /* [bias_count] added to those tokens' logits */
+    int64_t bias_count;
+} batchllm_params;
+
+BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
+
+/* ---- Engine -----------------------------------------------------------------------------------
+ */
+
+typedef struct batchllm_engine batchllm_engine;
+
+/* Loads the model and takes the KV memory. Errors name the file and key at fault. */
+BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *options,
+                                            batchllm_engine **out);
+BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
+
+/* ---- Rows in ----------------------------------------------------------------------------------
+ */
+
+/* Adds n rows of tokens.
+ *   tokens, offsets   column of n prompts; offsets [n + 1] counts tokens
+ *   tags              [n] the caller's names of the rows, given back with the results; need not
+ *                     differ; NULL: 0, 1, 2, ... in the order in which rows are added
+ *   params            NULL: defaults. Else params_count structs that lie params->struct_size apart
+ *   params_count      1 (for all rows) or n
+ * Every row gets its result, also a bad one: the call fails only when the columns themselves cannot
+ * be read (INVALID_ARGUMENT), and then adds none. */
+BATCHLLM_API int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
+                                         const int64_t *offsets, const uint64_t *tags,
+                                         const batchllm_params *params, int64_t params_count);
+
+/* The same from UTF-8 text, offsets in bytes, through the model's tokenizer. */
+BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
+                                       const int64_t *offsets, const uint64_t *tags,
+                                       const batchllm_params *params, int64_t params_count);
+
+/* The same from conversations: items of JSON, through the model's own chat template (docs/chat.md).
+ * An item is a list of messages, [{"role": "user", "content": "Hello"}, ...], or an object with
+ *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
+ *   "tools", "documents"      lists of objects, for templates that know them
+ *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
+ *   "continue_final_message"  true: the model goes on with the last message; default false
+ *   "chat_template_kwargs"    an object: further variables of the template
+ * Other keys are errors. What a template prints is tokenized without BOS and the like added, and with
+ * special tokens parsed: add_special of the parameters plays no part. With parse_special 0, a
+ * conversation whose own text spells a special token is an error (the template's still are parsed).
+ * A bad item, one that the template refuses, and every item where the model has no template that this
+ * library can render, is that row's ROW_TEMPLATE. */
+BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
+                                       const char *conversations, const int64_t *offsets,
+                                       const uint64_t *tags, const batchllm_params *params,
+                                       int64_t params_count);
+
+/* One row of text. bytes < 0: `text` is zero-terminated. */
+BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes,
+                                         uint64_t tag, const batchllm_params *params);
+
+/* Adds n rows to be scored, not continued: the log-probability of each given continuation after
+ * the row's prompt. A continuation of one token is a candidate: all of a row's candidates cost one
+ * position of logits.
+ *   continuation_rows     [n + 1] offsets: which continuations are row i's (at least one each)
+ *   continuation_offsets  [continuation_rows[n] + 1] counts tokens in `continuations`
+ * The results have `scores`, and no generated tokens. Sampling parameters play no part: scores are
+ * of the model's own distribution. */
+BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *tokens,
+                                         const int64_t *offsets, const int32_t *continuations,
+                                         const int64_t *continuation_offsets,
+                                         const int64_t *continuation_rows, const uint64_t *tags);
+
+/* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
+ * params: NULL, or one struct for all rows; add_special and parse_special count, for the prompts. */
+BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
+                                             const int64_t *offsets, const char *continuations,
+                                             const int64_t *continuation_offsets,
+                                             const int64_t *continuation_rows, const uint64_t *tags,
+                                             const batchllm_params *params);
+
+/* ---- Groups, steps ----------------------------------------------------------------------------
+ */
+
+/* Plans all rows that were added and have not started: finds what they share, and the order. A step
+ * does so by itself when there are unplanned rows, so rows are better added many at a time. A row
+ * has started once the scheduler has it, a step or so before its first token is computed. */
+BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
+
+typedef struct batchllm_progress {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t rows_waiting;
+    int64_t rows_running;
+    int64_t rows_done;     /* with an outcome, polled or not */
+    int64_t decode_tokens; /* of this step */
+    int64_t own_tokens;    /* prompt tokens of this step that are one row's own */
+    int64_t prefix_tokens; /* prompt tokens of this step that rows share */
+    int64_t pages_used;    /* of all devices */
+    int64_t pages_total;
+    int64_t tokens_left; /* prompt tokens to compute plus most tokens to generate */
+    int64_t tokens_done; /* prompt tokens computed plus tokens generated, of all steps */
+    double seconds;      /* since the engine's first step */
+} batchllm_progress;
+
+/* Runs one iteration: takes one batch's outputs from a device, all devices being at work. *progress
+ * may be NULL. Returns OK with rows_waiting + rows_running = 0 when there is nothing (left) to do.
+ * Fails only for the engine as a whole; results so far can still be polled then. */
+BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
+
+/* Called after each step. Nonzero: stop. May call whatever takes the engine but batchllm_step and
+ * batchllm_run, which fail (STATE), and batchllm_engine_destroy. */
+typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
+
+/* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
+ * the callback or batchllm_interrupt stopped it: call again to go on. */
+BATCHLLM_API int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_function callback,
+                                  void *user);
+
+/* Makes the batchllm_run in progress, or else the next one, return BATCHLLM_ERROR_STOPPED after its
+ * current step, also when that step was the last. Any thread, and safe in a signal handler. */
+BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
+
+/* Cancels every unfinished row with this tag; each ends at the next step with what it has generated
+ * and finish reason CANCELLED. Rows added after the call are not meant. Any thread. Unknown tags are
+ * ignored. */
+BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
+
+/* ---- Results ----------------------------------------------------------------------------------
+ */
+
+#define BATCHLLM_FINISH_STOP 1   /* an EOS id, stop token or stop string */
+#define BATCHLLM_FINISH_LENGTH 2 /* max_tokens, or the longest request */
+#define BATCHLLM_FINISH_CANCELLED 3
+#define BATCHLLM_FINISH_ERROR 4 /* see statuses and errors */
+#define BATCHLLM_FINISH_SCORED 5
+
+/* A column batch of results. One result a row, or `samples` adjacent ones. Read-only; outlives the
+ * engine. An EOS or stop token that ended a row is its last token but not part of its text. */
+typedef struct batchllm_results {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t count;
+    const uint64_t *tags;           /* [count] */
+    const int32_t *statuses;        /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_... */
+    const int32_t *finish_reasons;  /* [count] BATCHLLM_FINISH_ */
+    const int32_t *samples;         /* [count] which of the row's samples, from 0 */
+    const int64_t *prompt_tokens;   /* [count] tokens of the prompt */
+    const int64_t *shared_tokens;   /* [count] of them, not computed for this result alone */
+    const int64_t *token_offsets;   /* [count + 1] */
+    const int32_t *tokens;          /* [token_offsets[count]] generated */
+    const int64_t *text_offsets;    /* [count + 1] bytes */
+    const char *text;               /* UTF-8; empty when the engine has no tokenizer */
+    const int64_t *error_offsets;   /* [count + 1] bytes */
+    const char *errors;             /* UTF-8 text of each row's error */
+    const int64_t *logprob_offsets; /* [count + 1]: tokens of rows that asked, else none */
+    const float *logprobs;          /* [logprob_offsets[count]] natural log, of the chosen token */
+    const int64_t *top_offsets;     /* [logprob_offsets[count] + 1] per such token */
+    const int32_t *top_tokens;      /* [top_offsets[logprob_offsets[count]]] likeliest first */
+    const float *top_logprobs;      /* the same shape */
+    const int64_t *score_offsets;   /* [count + 1]: continuations of scored rows */
+    const double *scores;           /* [score_offsets[count]] sum of a continuation's log-probs */
+    const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
+    const float *score_logprobs;        /* log-prob of each token of each continuation */
+} batchllm_results;
+
+/* Takes out up to max_results finished results (0: all), in the order in which they finished; a
+ * row's samples are never split, so a first row may exceed the limit. *out has count 0 when nothing
+ * has finished. */
+BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
+                                   batchllm_results **out);
+BATCHLLM_API void batchllm_results_free(batchllm_results *results);
+
+/* ---- Statistics --------------------------------------------------------------------------------
+ */
+
+typedef struct batchllm_stats {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t rows; /* added */
+    int64_t rows_done;
+    int64_t rows_failed;             /* of those done, with an error status */
+    int64_t rows_deduplicated;       /* answered by an equal greedy row */
+    int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
+                                        samples as n rows */
+    int64_t processed_prompt_tokens; /* computed, once each, without recomputation */
+    int64_t shared_prompt_tokens;    /* logical - processed */
+    int64_t recomputed_tokens;       /* computed again after preemption */
+    int64_t completion_tokens;
+    int64_t steps; /* batches */
+    int64_t preemptions;
+    int64_t groups;
+    int64_t kv_pages_total; /* of all devices */
+    int64_t kv_pages_peak;  /* each device's own, added up */
+    int64_t kv_page_bytes;
+    double saving_ratio; /* 1 - processed / logical, BatchLLM Eq. 2 */
+    double load_seconds; /* create */
+    double tokenize_seconds;
+    double plan_seconds;
+    double schedule_seconds;
+    double backend_seconds; /* in the model, of the device that took longest; with backend "sim" its
+                               modelled time */
+    double run_seconds;     /* in step */
+} batchllm_stats;
+
+/* The caller sets stats->struct_size. */
+BATCHLLM_API int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *stats);
+
+/* ---- Plans -------------------------------------------------------------------------------------
+ */
+
+typedef struct batchllm_plan batchllm_plan;
+
+typedef struct batchllm_plan_options {
+    uint32_t struct_size;
+    int32_t enlarge;                /* BATCHLLM_ENLARGE_ */
+    int32_t levels;                 /* 1 or 2 */
+    int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
+    uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
+    int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
+    int32_t min_prefix_tokens;      /* shorter prefixes are not shared; 0: 16 */
+} batchllm_plan_options;
+
+BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);
+
+/* Plans n rows of tokens, without an engine or a model. options NULL: defaults.
+ * decode_lengths: [n] expected tokens to generate, for the order of groups (Eq. 4); NULL: equal.
+ * previous: NULL, or a plan of an earlier version of the rows: rows with equal tokens keep their
+ * groups and only new or changed rows are planned afresh. */
+BATCHLLM_API int32_t batchllm_plan_create(int64_t n, const int32_t *tokens, const int64_t *offsets,
+                                          const int32_t *decode_lengths,
+                                          const batchllm_plan_options *options,
+                                          const batchllm_plan *previous, batchllm_plan **out);
+BATCHLLM_API void batchllm_plan_destroy(batchllm_plan *plan);
+
+/* Writes the plan file (docs/plan-file.md) in one piece: an existing file is replaced or, on any
+ * error, left as it was. */
+BATCHLLM_API int32_t batchllm_plan_save(const batchllm_plan *plan, const char *path);
+BATCHLLM_API int32_t batchllm_plan_load(const char *path, batchllm_plan **out);
+
+typedef struct batchllm_plan_stats {
+    uint32_t struct_size;
+    int32_t enlarge;
+    int32_t levels;
+    int32_t self_contained;
+    int64_t rows;
+    int64_t groups; /* with a shared prefix of at least one token */
+    int64_t grouped_rows;
+    int64_t reused_rows;      /* kept from the previous plan */
+    int64_t logical_tokens;   /* sum of prompt lengths */
+    int64_t processed_tokens; /* each group's prefix once, plus rows' own tokens */
+    int64_t longest_prefix;
+    int64_t largest_group; /* rows */
+    double saving_ratio;
+    double seconds; /* planning took; 0 for a loaded plan */
+    uint64_t tokenizer_fingerprint;
+} batchllm_plan_stats;
+
+/* The caller sets stats->struct_size. */
+BATCHLLM_API int32_t batchllm_plan_get_stats(const batchllm_plan *plan, batchllm_plan_stats *stats);
+
+typedef struct batchllm_plan_group_info {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t prefix_tokens; /* length of the shared prefix; 0: a row that shares nothing */
+    int64_t head_tokens;   /* of them, shared with other groups too (levels 2) */
+    int64_t row_count;
+    const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
+} batchllm_plan_group_info;
+
+/* Number of groups, rows that share nothing included as groups of one. */
+BATCHLLM_API int64_t batchllm_plan_group_count(const batchllm_plan *plan);
+
+/* Group `group` in scheduling order, from 0. The caller sets info->struct_size. */
+BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t group,
+                                         batchllm_plan_group_info *info);
+
+/* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
+ * one. Rows are matched by their tokens, wherever they stand: the plan may be of more, of fewer or
+ * of other rows. Those whose tokens are not the plan's are planned afresh. The plan is copied.
+ * PLAN_MISMATCH when the tokenizer's fingerprint differs. */
+BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
+
+/* The plan of the rows taken by the last batchllm_build_groups, to be saved. */
+BATCHLLM_API int32_t batchllm_engine_get_plan(const batchllm_engine *engine, batchllm_plan **out);
+
+/* ---- Tokenizer ---------------------------------------------------------------------------------
+ */
+
+typedef struct batchllm_tokenizer batchllm_tokenizer;
+
+/* path: a tokenizer.json, or a model directory that has one. Immutable once created: any number of
+ * threads may use it at once. */
+BATCHLLM_API int32_t batchllm_tokenizer_create(const char *path, batchllm_tokenizer **out);
+BATCHLLM_API void batchllm_tokenizer_destroy(batchllm_tokenizer *tokenizer);
+
+/* A hash of everything that changes how text becomes tokens. Never 0. */
+BATCHLLM_API uint64_t batchllm_tokenizer_fingerprint(const batchllm_tokenizer *tokenizer);
+BATCHLLM_API int64_t batchllm_tokenizer_vocabulary(const batchllm_tokenizer *tokenizer);
+
+/* A column made by the library. */
+typedef struct batchllm_column {
+    uint32_t struct_size;
+    int32_t reserved;
+    int64_t count;
+    const int64_t *offsets;       /* [count + 1] */
+    const int32_t *tokens;        /* encode: [offsets[count]]; else NULL */
+    const char *text;             /* decode, chat: [offsets[count]] bytes; else NULL */
+    const int32_t *statuses;      /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_...; such an item is
+                                empty */
+    const int64_t *error_offsets; /* [count + 1] bytes */
+    const char *errors;           /* UTF-8 text of each item's error */
+} batchllm_column;
+
+#define BATCHLLM_ENCODE_ADD_SPECIAL 1   /* add what the tokenizer's template adds */
+#define BATCHLLM_ENCODE_PARSE_SPECIAL 2 /* special tokens written in the text are taken as such */
+#define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
+#define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
+    1 /* end behind the last message, where a conversation does not say */
+#define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
+    2 /* a conversation whose own text spells a special token is an error */
+
+/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core. */
+BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,
+                                               const char *text, const int64_t *offsets,
+                                               uint32_t flags, int32_t threads,
+                                               batchllm_column **out);
+BATCHLLM_API int32_t batchllm_tokenizer_decode(const batchllm_tokenizer *tokenizer, int64_t n,
+                                               const int32_t *tokens, const int64_t *offsets,
+                                               uint32_t flags, int32_t threads,
+                                               batchllm_column **out);
+/* Conversations -> the text that the model sees of them, as batchllm_add_chat has it: encode it with
+ * BATCHLLM_ENCODE_PARSE_SPECIAL alone. offsets [n + 1] in bytes; threads 0: every core. */
+BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_tokenizer *tokenizer,
+                                                            int64_t n, const char *conversations,
+                                                            const int64_t *offsets, uint32_t flags,
+                                                            int32_t threads, batchllm_column **out);
+BATCHLLM_API void batchllm_column_free(batchllm_column *column);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
