@@ -40,7 +40,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.page_tokens = options.page_tokens;
     info_.page_bytes = options.slot_bytes * options.page_tokens;
     info_.kv_windows.clear();
-    for (const SimOptions::KvGroup &group : options.kv_groups)
+    for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
     info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
@@ -112,7 +112,7 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
 int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     const std::vector<int64_t> first = first_queries(batch);
     int64_t bytes = 0;
-    for (const SimOptions::KvGroup &group : options_.kv_groups) {
+    for (const SimOptions::GroupShape &group : options_.kv_groups) {
         int64_t slots = 0;
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
             const ContextNode &node = batch.nodes[n];

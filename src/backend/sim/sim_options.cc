@@ -65,7 +65,7 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
     }
     int64_t largest = 0;
     for (const KvGroup &group : model->kv_groups) {
-        SimOptions::KvGroup shape{group.window, 0};
+        SimOptions::GroupShape shape{group.window, 0};
         for (const int32_t layer : group.layers) {
             const int64_t size = model->layers[static_cast<size_t>(layer)].attention.kv_size();
             shape.token_bytes += 2 * element * size;

@@ -43,11 +43,11 @@ struct SimOptions {
     double host_us = 0;
     int32_t overlap = 0;
     // From the model's shape: keys and values of one token.
-    struct KvGroup {
+    struct GroupShape {
         int32_t window = 0;
         int64_t token_bytes = 0;
     };
-    std::vector<KvGroup> kv_groups;
+    std::vector<GroupShape> kv_groups;
     int64_t slot_bytes = 0; // that a page has for it: the groups' most
 };
 
