@@ -46,7 +46,7 @@ void every_page_is_given_out_once(void **) {
     while (pool.take(&tables[taken % 3])) ++taken;
     std::vector<int32_t> all;
     for (const PageTable &table : tables)
-        all.insert(all.end(), table.groups[0].pages.begin(), table.groups[0].pages.end());
+        all.insert(all.end(), table.group(0).pages.begin(), table.group(0).pages.end());
     std::sort(all.begin(), all.end());
     const bool distinct = std::adjacent_find(all.begin(), all.end()) == all.end();
     const int32_t last = all.back();
@@ -87,9 +87,9 @@ void giving_a_page_twice_is_refused(void **) {
     PageTable copy = table;
     pool.give(&table);
     const bool again = refused(&pool, &copy);
-    copy.groups[0].pages = {4};
+    copy.group(0).pages = {4};
     const bool outside = refused(&pool, &copy);
-    copy.groups[0].pages = {-1};
+    copy.group(0).pages = {-1};
     const bool negative = refused(&pool, &copy);
     assert_true(taken);
     assert_true(again);
@@ -123,7 +123,7 @@ void a_column_is_a_page_of_each_group_or_nothing(void **) {
     const bool first = pool.take(&table), second = pool.take(&table), third = pool.take(&table);
     const int64_t used = pool.used();
     const int32_t columns = table.columns;
-    const auto groups = table.groups.size();
+    const auto groups = table.groups();
     pool.give(&table);
     assert_true(first && second);
     assert_false(third);
@@ -143,19 +143,19 @@ void pages_go_back_as_they_fall_out_of_the_window(void **) {
         if (stored % 4 == 0) good &= pool.take(&table);
         pool.slide(&table, stored);
         const int32_t first = std::max(0, stored - 5) / 4;
-        good &= table.groups[0].first == 0 && table.groups[1].first == first;
+        good &= table.group(0).first == 0 && table.group(1).first == first;
         good &= table.pages() == 2 * table.columns - first;
         good &= pool.used() == table.pages();
     }
-    const int32_t kept = table.groups[1].pages[0];
+    const int32_t kept = table.group(1).pages[0];
     pool.slide(&table, 60); // what is stored is 60 tokens, in 15 columns
     good &= pool.pages_kept(60) == table.pages();
-    const bool still = kept == table.groups[1].pages[0];
+    const bool still = kept == table.group(1).pages[0];
     pool.give(&table);
     assert_true(good);
     assert_true(still);
     assert_int_equal(pool.used(), 0);
-    assert_int_equal(table.groups[1].first, 0);
+    assert_int_equal(table.group(1).first, 0);
 }
 
 void the_most_tokens_of_a_pool_are_those_that_can_be_computed_one_by_one(void **) {
@@ -253,7 +253,7 @@ void a_prefix_keeps_what_the_window_reaches_back_to_from_its_end(void **) {
     forest.hold(tail);
     const int64_t live = forest.live_pages();
     compute(&forest, &pool, head);
-    const int32_t first = forest.at(head).pages.groups[1].first;
+    const int32_t first = forest.at(head).pages.group(1).first;
     compute(&forest, &pool, tail);
     const int64_t used = pool.used();
     forest.release(tail);
@@ -264,7 +264,7 @@ void a_prefix_keeps_what_the_window_reaches_back_to_from_its_end(void **) {
     assert_int_equal(used, live);
     assert_true(evicted);
     assert_int_equal(pool.used(), 0);
-    assert_int_equal(forest.at(head).pages.groups[1].first, 0);
+    assert_int_equal(forest.at(head).pages.group(1).first, 0);
 }
 
 void a_chunk_that_nobody_needs_any_more_is_cancelled(void **) {

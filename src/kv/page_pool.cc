@@ -73,14 +73,16 @@ bool PagePool::take(PageTable *table) {
     if (free() < static_cast<int64_t>(wanted)) return false;
     // All memory first, which may throw: then nothing can fail in the middle. Room in the free list, too,
     // so that giving back cannot fail.
-    if (table->groups.empty()) table->groups.resize(wanted);
-    for (GroupPageTable &group : table->groups)
+    if (table->groups() != wanted) table->other_groups.resize(wanted - 1);
+    for (size_t g = 0; g < wanted; ++g) {
+        GroupPageTable &group = table->group(g);
         if (group.pages.size() == group.pages.capacity())
             group.pages.reserve(std::max<size_t>(1, 2 * group.pages.size()));
+    }
     if (free_.capacity() < held_.size() + wanted)
         free_.reserve(std::max<size_t>(64, 2 * (held_.size() + wanted)));
     held_.reserve(free_.capacity());
-    for (GroupPageTable &group : table->groups) group.pages.push_back(take_page());
+    for (size_t g = 0; g < wanted; ++g) table->group(g).pages.push_back(take_page());
     table->columns += 1;
     return true;
 }
@@ -95,10 +97,9 @@ void PagePool::give_pages(const int32_t *pages, size_t count) {
     }
 }
 
-void PagePool::slide(PageTable *table, int64_t stored) {
-    if (!slides_) return;
-    for (size_t g = 0; g < table->groups.size(); ++g) {
-        GroupPageTable &group = table->groups[g];
+void PagePool::slide_groups(PageTable *table, int64_t stored) {
+    for (size_t g = 0; g < table->groups(); ++g) {
+        GroupPageTable &group = table->group(g);
         const int64_t first = std::min<int64_t>(first_kept(windows_[g], stored), table->columns);
         if (first <= group.first) continue;
         const auto count = static_cast<size_t>(first - group.first);
@@ -109,7 +110,8 @@ void PagePool::slide(PageTable *table, int64_t stored) {
 }
 
 void PagePool::give(PageTable *table) {
-    for (GroupPageTable &group : table->groups) {
+    for (size_t g = 0; g < table->groups(); ++g) {
+        GroupPageTable &group = table->group(g);
         give_pages(group.pages.data(), group.pages.size());
         group.pages.clear();
         group.first = 0;

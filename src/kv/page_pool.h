@@ -35,16 +35,21 @@ struct GroupPageTable {
     std::vector<int32_t> pages;
 };
 
-// A node's pages.
+// A node's pages. Most models have one KV group: its table is at hand.
 struct PageTable {
-    int32_t columns = 0;                // ever taken: there is room for so many pages' tokens
-    std::vector<GroupPageTable> groups; // [KV groups], or empty before the first column
+    int32_t columns = 0; // ever taken: there is room for so many pages' tokens
+    GroupPageTable first_group;
+    std::vector<GroupPageTable> other_groups; // none before the first column
 
+    size_t groups() const { return 1 + other_groups.size(); }
+    GroupPageTable &group(size_t g) { return g == 0 ? first_group : other_groups[g - 1]; }
+    const GroupPageTable &group(size_t g) const {
+        return g == 0 ? first_group : other_groups[g - 1];
+    }
     int64_t pages() const {
-        int64_t count = 0;
-        for (const GroupPageTable &group : groups)
-            count += static_cast<int64_t>(group.pages.size());
-        return count;
+        size_t count = 0;
+        for (size_t g = 0; g < groups(); ++g) count += group(g).pages.size();
+        return static_cast<int64_t>(count);
     }
 };
 
@@ -64,7 +69,9 @@ class PagePool {
     bool take(PageTable *table);
 
     // Gives back the pages whose tokens lie before the window of every token from `stored` on.
-    void slide(PageTable *table, int64_t stored);
+    void slide(PageTable *table, int64_t stored) {
+        if (slides_) slide_groups(table, stored);
+    }
 
     // Gives back all pages of the table and empties it (its memory stays). This and slide throw
     // std::logic_error on a page that is not held: a fault of the library, which the C boundary reports.
@@ -89,6 +96,7 @@ class PagePool {
 
   private:
     int32_t take_page();
+    void slide_groups(PageTable *table, int64_t stored);
     void give_pages(const int32_t *pages, size_t count);
     int64_t first_kept(int32_t window, int64_t stored) const;
     int64_t find_most_tokens() const;

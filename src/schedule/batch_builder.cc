@@ -50,7 +50,7 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.shared = shared;
     const int64_t columns = pages_for(node.length, page_tokens_);
     for (size_t g = 0; g < batch_.pages.size(); ++g) {
-        const GroupPageTable &table = pages.groups[g];
+        const GroupPageTable &table = pages.group(g);
         GroupPages &group = batch_.pages[g];
         group.nodes.push_back({static_cast<int32_t>(group.list.size()) - table.first, table.first});
         group.list.insert(group.list.end(), table.pages.begin(),

@@ -85,7 +85,12 @@ void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
 }
 
 void MemoryForecast::add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const {
-    for (const Kind &kind : kinds_) {
+    for (const Kind kind : kinds_) { // by value: what is written below does not change it
+        if (kind.most_slots == INT64_MAX) {
+            for (const int64_t steps : outlook)
+                add_part(&(*all)[bucket_of(steps)], kind.groups, slots_now, steps);
+            continue;
+        }
         const int64_t now = std::min(slots_now, kind.most_slots);
         for (const int64_t steps : outlook) {
             const int64_t growing = std::min(steps, kind.most_slots - now);
