@@ -109,7 +109,8 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     Status status = (*forward)->take_pages(std::move(pages).value());
     if (!status.ok()) return status.message();
 
-    RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens);
+    RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens,
+                           model.kv_groups.size());
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits;

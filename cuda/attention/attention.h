@@ -31,7 +31,8 @@ struct AttentionNode {
     int32_t keys;        // stored once the batch has run
     int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
     int32_t token_count;
-    int32_t page_begin;
+    int32_t page_begin;     // its page i is pages[page_begin + i],
+    int32_t first_page = 0; // from this one on: those before have fallen out of the window
 };
 
 // A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and

@@ -1,6 +1,7 @@
 #include "attention/worklist.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace batchllm::cuda {
@@ -163,6 +164,8 @@ class Builder {
         for (Draft::Read read : draft->stretches) {
             KeyStretch &s = read.stretch;
             const int32_t pages = std::clamp((low - s.start) / kPageKeys, 0, s.keys / kPageKeys);
+            assert(pages == s.keys / kPageKeys ||
+                   pages >= nodes_[static_cast<size_t>(read.node)].first_page);
             s.page_begin += pages;
             s.start += pages * kPageKeys;
             s.keys -= pages * kPageKeys;

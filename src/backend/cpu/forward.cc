@@ -213,7 +213,8 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
 
     const ContextNode &node = batch.nodes[node_of_[token]];
     const int32_t place = batch.positions[token] - node.start;
-    const int32_t page = batch.pages[node.page_begin + place / pages_.page_tokens()];
+    const int32_t page =
+        batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
     norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim);
