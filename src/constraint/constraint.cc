@@ -37,6 +37,8 @@ size_t cut_character(std::string_view text) {
 Constraint::Constraint() = default;
 Constraint::~Constraint() = default;
 
+int64_t Constraint::masks_made() const { return masks_->made(); }
+
 Result<std::shared_ptr<const Constraint>>
 Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                  const ConstraintOptions &options) {
@@ -92,7 +94,7 @@ const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
         }
     }
     auto mask = std::make_unique<TokenMask>();
-    mask->words.assign(at(tokens.words()), 0);
+    mask->make_dense(tokens.words());
     for (int32_t token = 0; token < tokens.size(); ++token)
         mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
     mask->allowed = tokens.size();
@@ -143,7 +145,18 @@ Result<AllowedTokens> ConstraintState::allowed() {
     else
         mask = constraint_->marker_mask(marker_read_, graph_.get());
     if (!mask) return too_ambiguous();
-    return AllowedTokens{mask->words.data(), mask->allowed, mask->only};
+    const uint32_t *words = mask->dense()
+                                ? mask->words.data()
+                                : own_words_.show(mask->few, constraint_->vocabulary().words());
+    return AllowedTokens{words, mask->allowed, mask->only};
+}
+
+const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &tokens, int32_t words) {
+    words_.resize(at(words), 0);
+    for (const int32_t token : shown_) words_[at(token / 32)] = 0;
+    for (const int32_t token : tokens) words_[at(token / 32)] |= uint32_t{1} << (token % 32);
+    shown_ = tokens;
+    return words_.data();
 }
 
 Result<GraphState *> ConstraintState::walk(GraphState *state, std::string_view bytes) {

@@ -9,9 +9,8 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-void allow(TokenMask *mask, int32_t token) {
-    mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
-    ++mask->allowed;
+void set_bit(std::vector<uint32_t> *words, int32_t token) {
+    (*words)[at(token / 32)] |= uint32_t{1} << (token % 32);
 }
 
 // A state of the class, and one of the grammar after the same bytes.
@@ -24,6 +23,23 @@ struct Pair {
 constexpr size_t kMostPairs = 256;
 
 } // namespace
+
+void TokenMask::make_dense(int32_t word_count) {
+    if (dense()) return;
+    words.assign(at(word_count), 0);
+    for (const int32_t token : few) set_bit(&words, token);
+    few.clear();
+}
+
+void TokenMaskMaker::allow(TokenMask *mask, int32_t token) const {
+    ++mask->allowed;
+    if (mask->dense()) {
+        set_bit(&mask->words, token);
+        return;
+    }
+    mask->few.push_back(token);
+    if (mask->few.size() > TokenMask::kFew) mask->make_dense(vocabulary_.words());
+}
 
 TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
     : vocabulary_(vocabulary), code_(code), marks_(std::make_unique<GraphState[]>(kMarks)) {
@@ -176,7 +192,6 @@ bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie 
 }
 
 bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask) const {
-    mask->words.assign(at(vocabulary_.words()), 0);
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
     // The largest class first: what takes all of it takes the smaller ones too.
@@ -194,6 +209,7 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
         }
         if (slice.counts[at(found.characters)] == 0) continue;
         const std::vector<uint32_t> &tokens = slice.up_to[at(found.characters)];
+        mask->make_dense(vocabulary_.words());
         for (size_t word = 0; word < tokens.size(); ++word) mask->words[word] |= tokens[word];
         mask->allowed += slice.counts[at(found.characters)];
     }
@@ -203,15 +219,24 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
 // The near state's mask, but for the tokens that are long enough to tell the two apart.
 const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
                                                   const TokenMask &near) const {
-    auto made = std::make_unique<TokenMask>(near);
-    for (const int32_t token : vocabulary_.long_tokens().token_ids()) {
-        uint32_t &word = made->words[at(token / 32)];
-        const uint32_t bit = uint32_t{1} << (token % 32);
-        made->allowed -= (word & bit) != 0 ? 1 : 0;
-        word &= ~bit;
+    auto made = std::make_unique<TokenMask>();
+    const auto is_long = [&](int32_t token) {
+        return vocabulary_.bytes(token).size() > TokenVocabulary::kLongestOrdinary;
+    };
+    for (const int32_t token : near.few)
+        if (!is_long(token) || vocabulary_.is_eos(token)) allow(made.get(), token);
+    if (near.dense()) {
+        made->words = near.words;
+        made->allowed = near.allowed;
+        for (const int32_t token : vocabulary_.long_tokens().token_ids()) {
+            uint32_t &word = made->words[at(token / 32)];
+            const uint32_t bit = uint32_t{1} << (token % 32);
+            made->allowed -= (word & bit) != 0 ? 1 : 0;
+            word &= ~bit;
+        }
     }
     if (!walk(graph, state, vocabulary_.long_tokens(), made.get())) return nullptr;
-    if (made->allowed == near.allowed && made->words == near.words) {
+    if (made->allowed == near.allowed && made->words == near.words && made->few == near.few) {
         state->mask.store(&near, std::memory_order_release);
         return &near;
     }
@@ -220,13 +245,14 @@ const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState 
 
 const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
                                       std::unique_ptr<TokenMask> made) const {
-    made->only = -1;
-    for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word) {
-        if (made->words[word] == 0) continue;
-        made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
-        break;
-    }
-    const auto bytes = static_cast<int64_t>(made->words.size() * sizeof(uint32_t)) + 100;
+    made_.fetch_add(1, std::memory_order_relaxed);
+    if (made->few.size() == 1) made->only = made->few[0];
+    for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word)
+        if (made->words[word] != 0)
+            made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
+    std::sort(made->few.begin(), made->few.end());
+    const auto bytes =
+        static_cast<int64_t>((made->words.size() + made->few.capacity()) * sizeof(uint32_t)) + 140;
     graph->keep(std::move(made), state, bytes);
     return state->mask.load(std::memory_order_acquire);
 }
