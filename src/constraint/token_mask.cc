@@ -166,29 +166,35 @@ TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, Grap
 
 bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie &trie,
                           TokenMask *mask) const {
-    GraphState *const *rows[TokenTrie::kLongestToken + 2]; // by depth
-    rows[0] = graph->row(state);
-    if (!rows[0]) return false;
+    struct Level {
+        const TokenTrie::Node *node; // the next child to look at
+        const TokenTrie::Node *end;
+        GraphState *const *row;
+    };
     const uint8_t *class_of = code_.class_table();
-    const TokenTrie::Node *nodes = trie.nodes().data();
-    const int32_t *ids = trie.token_ids().data();
-    const int32_t end = trie.size();
-    for (int32_t i = 0; i < end;) {
-        const TokenTrie::Node &node = nodes[i];
-        GraphState *const next = rows[node.depth - 1][class_of[node.byte]];
-        if (!next) {
-            i = node.end;
+    const TokenTrie::Node *const nodes = trie.nodes();
+    const int32_t *const ids = trie.token_ids().data();
+    Level levels[TokenTrie::kLongestToken + 1];
+    Level *top = levels;
+    *top = {nodes + nodes->children, nodes + nodes->children + nodes->child_count,
+            graph->row(state)};
+    if (!top->row) return false;
+    for (;;) {
+        if (top->node == top->end) {
+            if (top == levels) return true;
+            --top;
             continue;
         }
-        for (int32_t token = node.tokens; token < nodes[i + 1].tokens; ++token)
+        const TokenTrie::Node &node = *top->node++;
+        GraphState *const next = top->row[class_of[node.byte]];
+        if (!next) continue;
+        for (int32_t token = node.tokens; token < (&node)[1].tokens; ++token)
             allow(mask, ids[token]);
-        if (node.end != i + 1) {
-            rows[node.depth] = graph->row(next);
-            if (!rows[node.depth]) return false;
-        }
-        ++i;
+        if (node.child_count == 0) continue;
+        const TokenTrie::Node *const children = nodes + node.children;
+        *++top = {children, children + node.child_count, graph->row(next)};
+        if (!top->row) return false;
     }
-    return true;
 }
 
 bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask) const {
