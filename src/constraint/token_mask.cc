@@ -31,6 +31,12 @@ void TokenMask::make_dense(int32_t word_count) {
     few.clear();
 }
 
+void TokenMaskMaker::put(std::vector<int32_t> *list, int32_t token) const {
+    list->push_back(token);
+}
+
+void TokenMaskMaker::put(TokenMask *mask, int32_t token) const { allow(mask, token); }
+
 void TokenMaskMaker::allow(TokenMask *mask, int32_t token) const {
     ++mask->allowed;
     if (mask->dense()) {
@@ -164,8 +170,8 @@ TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, Grap
     return {most, false, false};
 }
 
-bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie &trie,
-                          TokenMask *mask) const {
+template <typename Sink> bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state,
+                                                   const TokenTrie &trie, Sink *sink) const {
     struct Level {
         const TokenTrie::Node *node; // the next child to look at
         const TokenTrie::Node *end;
@@ -188,8 +194,7 @@ bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie 
         const TokenTrie::Node &node = *top->node++;
         GraphState *const next = top->row[class_of[node.byte]];
         if (!next) continue;
-        for (int32_t token = node.tokens; token < (&node)[1].tokens; ++token)
-            allow(mask, ids[token]);
+        for (int32_t token = node.tokens; token < (&node)[1].tokens; ++token) put(sink, ids[token]);
         if (node.child_count == 0) continue;
         const TokenTrie::Node *const children = nodes + node.children;
         *++top = {children, children + node.child_count, graph->row(next)};
@@ -225,27 +230,22 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
 // The near state's mask, but for the tokens that are long enough to tell the two apart.
 const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
                                                   const TokenMask &near) const {
-    auto made = std::make_unique<TokenMask>();
-    const auto is_long = [&](int32_t token) {
-        return vocabulary_.bytes(token).size() > TokenVocabulary::kLongestOrdinary;
-    };
-    for (const int32_t token : near.few)
-        if (!is_long(token) || vocabulary_.is_eos(token)) allow(made.get(), token);
-    if (near.dense()) {
-        made->words = near.words;
-        made->allowed = near.allowed;
-        for (const int32_t token : vocabulary_.long_tokens().token_ids()) {
-            uint32_t &word = made->words[at(token / 32)];
-            const uint32_t bit = uint32_t{1} << (token % 32);
-            made->allowed -= (word & bit) != 0 ? 1 : 0;
-            word &= ~bit;
-        }
-    }
-    if (!walk(graph, state, vocabulary_.long_tokens(), made.get())) return nullptr;
-    if (made->allowed == near.allowed && made->words == near.words && made->few == near.few) {
+    TokenMask found;
+    if (!walk(graph, state, vocabulary_.long_tokens(), &found.long_ones)) return nullptr;
+    if (found.long_ones == near.long_ones) {
         state->mask.store(&near, std::memory_order_release);
         return &near;
     }
+    auto made = std::make_unique<TokenMask>(near);
+    for (const int32_t token : near.long_ones) {
+        --made->allowed;
+        if (made->dense())
+            made->words[at(token / 32)] &= ~(uint32_t{1} << (token % 32));
+        else
+            made->few.erase(std::find(made->few.begin(), made->few.end(), token));
+    }
+    made->long_ones = std::move(found.long_ones);
+    for (const int32_t token : made->long_ones) allow(made.get(), token);
     return kept(graph, state, std::move(made));
 }
 
@@ -265,13 +265,21 @@ const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
 
 const TokenMask *TokenMaskMaker::mask(StateGraph *graph, GraphState *state) const {
     if (const TokenMask *known = state->mask.load(std::memory_order_acquire)) return known;
-    if (GraphState *const near = graph->near(state); near != state) {
+    // No token is so long that it could tell a state from its far one.
+    if (GraphState *const far = graph->near(state, StateGraph::kLong); far != state) {
+        const TokenMask *const same = mask(graph, far);
+        if (same) state->mask.store(same, std::memory_order_release);
+        return same;
+    }
+    if (GraphState *const near = graph->near(state, StateGraph::kShort); near != state) {
         const TokenMask *const of_near = mask(graph, near);
         return of_near ? with_long_tokens(graph, state, *of_near) : nullptr;
     }
     auto made = std::make_unique<TokenMask>();
-    const bool filled =
-        fill(graph, state, made.get()) && walk(graph, state, vocabulary_.long_tokens(), made.get());
+    const bool filled = fill(graph, state, made.get()) &&
+                        walk(graph, state, vocabulary_.long_tokens(), &made->long_ones);
+    if (filled)
+        for (const int32_t token : made->long_ones) allow(made.get(), token);
     return filled ? kept(graph, state, std::move(made)) : nullptr;
 }
 

@@ -127,6 +127,7 @@ void TokenVocabulary::sort_tokens() {
             single_bytes_[static_cast<uint8_t>(text[0])] = true;
         const bool usable = !text.empty() && text.size() <= TokenTrie::kLongestToken;
         if (!usable || is_special(token) || is_eos(token)) continue;
+        longest_ = std::max(longest_, text.size());
         if (text.size() > kLongestOrdinary) {
             long_tokens.emplace_back(text, token);
             continue;

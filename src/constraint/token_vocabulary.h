@@ -71,6 +71,7 @@ class TokenVocabulary {
     std::span<const int32_t> eos_ids() const { return eos_ids_; }
     // Bytes of the longest token that is not in long_tokens().
     static constexpr size_t kLongestOrdinary = TokenSlice::kMostCharacters;
+    size_t longest() const { return longest_; } // bytes of the longest token in any trie
     // [256] whether one token stands for this byte alone. Text with other bytes is never allowed: a
     // constraint could reach a place that no token leads on from.
     const bool (&single_bytes() const)[256] { return single_bytes_; }
@@ -87,6 +88,7 @@ class TokenVocabulary {
     std::vector<std::string> tokens_;
     std::vector<uint8_t> special_;
     std::vector<int32_t> eos_ids_;
+    size_t longest_ = 0;
     bool single_bytes_[256] = {};
     std::vector<TokenSlice> slices_;
     TokenTrie others_;
