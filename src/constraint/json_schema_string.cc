@@ -1,0 +1,308 @@
+#include "constraint/json_schema_string.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "constraint/nfa.h"
+
+namespace batchllm {
+
+namespace {
+
+constexpr int64_t kUnbounded = Automaton::kUnbounded;
+constexpr int64_t kMostCountedStates = 300000;
+constexpr int64_t kMostNameLength = 4096;
+
+bool continues(int byte) { return (byte & 0xc0) == 0x80; }
+
+int64_t smaller_bound(int64_t a, int64_t b) {
+    if (a == kUnbounded) return b;
+    if (b == kUnbounded) return a;
+    return std::min(a, b);
+}
+
+// The fewest code points of a text of the language, which is not empty.
+int64_t least_code_points(const Automaton &language) {
+    std::vector<int64_t> distance(static_cast<size_t>(language.states()), -1);
+    std::deque<int32_t> waiting = {0};
+    distance[0] = 0;
+    while (!waiting.empty()) {
+        const int32_t from = waiting.front();
+        waiting.pop_front();
+        const int64_t so_far = distance[static_cast<size_t>(from)];
+        if (language.accepting(from)) return so_far;
+        for (int byte = 0; byte < 256; ++byte) {
+            const int32_t to = language.next(from, static_cast<uint8_t>(byte));
+            if (to == Automaton::kDead || distance[static_cast<size_t>(to)] >= 0) continue;
+            // Only a character's first byte counts.
+            const int64_t step = continues(byte) ? 0 : 1;
+            distance[static_cast<size_t>(to)] = so_far + step;
+            if (step == 0) {
+                waiting.push_front(to);
+            } else {
+                waiting.push_back(to);
+            }
+        }
+    }
+    return 0;
+}
+
+// Texts of the language with that many code points.
+Result<Automaton> of_length(const Automaton &language, int64_t least, int64_t greatest,
+                            Budget *budget) {
+    if (language.empty()) return language;
+    const int64_t most_bytes = language.greatest_bytes();
+    if (most_bytes != kUnbounded && (greatest == kUnbounded || most_bytes <= greatest)) {
+        greatest = kUnbounded;
+    }
+    if (least > 0 && least_code_points(language) >= least) least = 0;
+    if (least == 0 && greatest == kUnbounded) return language;
+    const int64_t most = greatest == kUnbounded ? least : greatest;
+    if (most > kMostCountedStates / language.states()) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "a length of %lld together with a language of %d states",
+                     static_cast<long long>(most), language.states());
+    }
+    // States are those of the language times the number of characters so far.
+    Nfa nfa;
+    std::map<std::pair<int32_t, int64_t>, int32_t> seen;
+    std::vector<std::pair<int32_t, int64_t>> waiting;
+    std::vector<int32_t> accepting;
+    const auto enter = [&](int32_t state, int64_t count) {
+        const auto [place, fresh] = seen.try_emplace({state, count}, -1);
+        if (fresh) {
+            place->second = nfa.add_state();
+            if (language.accepting(state) && count >= least) accepting.push_back(place->second);
+            waiting.push_back(place->first);
+        }
+        return place->second;
+    };
+    const int32_t start = enter(0, 0);
+    while (!waiting.empty()) {
+        const auto [state, count] = waiting.back();
+        waiting.pop_back();
+        const int32_t from = seen[{state, count}];
+        for (int byte = 0; byte < 256;) {
+            const int32_t to = language.next(state, static_cast<uint8_t>(byte));
+            int last = byte;
+            while (last < 255 && continues(last + 1) == continues(byte) &&
+                   language.next(state, static_cast<uint8_t>(last + 1)) == to) {
+                ++last;
+            }
+            int64_t next = count + (continues(byte) ? 0 : 1);
+            if (greatest == kUnbounded) next = std::min(next, least);
+            if (to != Automaton::kDead && (greatest == kUnbounded || next <= greatest)) {
+                nfa.add_bytes(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(last),
+                              enter(to, next));
+            }
+            byte = last + 1;
+        }
+    }
+    return nfa.determinize(start, std::move(accepting), budget);
+}
+
+// The letter of a control character's short escape, or 0.
+char short_escape(int byte) {
+    switch (byte) {
+    case '"': return '"';
+    case '\\': return '\\';
+    case '\b': return 'b';
+    case '\f': return 'f';
+    case '\n': return 'n';
+    case '\r': return 'r';
+    case '\t': return 't';
+    default: return 0;
+    }
+}
+
+char hex(int digit) { return "0123456789abcdef"[digit]; }
+
+void add_hex(Nfa *nfa, int32_t from, int first, int last, int32_t to) {
+    for (int digit = first; digit <= last; ++digit) {
+        const auto lower = static_cast<uint8_t>(hex(digit));
+        nfa->add_bytes(from, lower, lower, to);
+        if (digit > 9) {
+            nfa->add_bytes(from, static_cast<uint8_t>(lower - 'a' + 'A'),
+                           static_cast<uint8_t>(lower - 'a' + 'A'), to);
+        }
+    }
+}
+
+// One character between two states, in every spelling.
+void add_any_character(Nfa *nfa, int32_t from, int32_t to) {
+    nfa->add_code_points(from, 0x20, 0x21, to);
+    nfa->add_code_points(from, 0x23, 0x5b, to);
+    nfa->add_code_points(from, 0x5d, 0x10ffff, to);
+    const int32_t escape = nfa->add_state();
+    nfa->add_bytes(from, '\\', '\\', escape);
+    for (const char letter : std::string_view("\"\\/bfnrt")) {
+        nfa->add_bytes(escape, static_cast<uint8_t>(letter), static_cast<uint8_t>(letter), to);
+    }
+    const int32_t one = nfa->add_state(), two = nfa->add_state(), three = nfa->add_state();
+    const int32_t four = nfa->add_state(), d = nfa->add_state();
+    nfa->add_bytes(escape, 'u', 'u', one);
+    add_hex(nfa, one, 0x0, 0xc, two);
+    add_hex(nfa, one, 0xe, 0xf, two);
+    add_hex(nfa, two, 0x0, 0xf, three);
+    add_hex(nfa, three, 0x0, 0xf, four);
+    add_hex(nfa, four, 0x0, 0xf, to);
+    add_hex(nfa, one, 0xd, 0xd, d);
+    add_hex(nfa, d, 0x0, 0x7, three);
+    // A pair of halves: d8..db and then dc..df.
+    int32_t high[6];
+    for (int32_t &state : high) state = nfa->add_state();
+    add_hex(nfa, d, 0x8, 0xb, high[0]);
+    add_hex(nfa, high[0], 0x0, 0xf, high[1]);
+    add_hex(nfa, high[1], 0x0, 0xf, high[2]);
+    nfa->add_bytes(high[2], '\\', '\\', high[3]);
+    nfa->add_bytes(high[3], 'u', 'u', high[4]);
+    add_hex(nfa, high[4], 0xd, 0xd, high[5]);
+    const int32_t low = nfa->add_state();
+    add_hex(nfa, high[5], 0xc, 0xf, low);
+    add_hex(nfa, low, 0x0, 0xf, four);
+}
+
+Automaton made(const Result<Automaton> &automaton) { // of a fixed size, below any budget
+    return automaton.ok() ? automaton.value() : Automaton();
+}
+
+} // namespace
+
+Result<StringSet> intersect(const StringSet &a, const StringSet &b, Budget *budget) {
+    if (!a.language && !b.language) {
+        return StringSet{std::nullopt, std::max(a.least, b.least),
+                         smaller_bound(a.greatest, b.greatest)};
+    }
+    if (a.language && b.language) {
+        ASSIGN_OR_RETURN(Automaton both, intersect(*a.language, *b.language, budget));
+        return StringSet{std::move(both), 0, kUnbounded};
+    }
+    const StringSet &language = a.language ? a : b;
+    const StringSet &length = a.language ? b : a;
+    ASSIGN_OR_RETURN(Automaton both,
+                     of_length(*language.language, length.least, length.greatest, budget));
+    return StringSet{std::move(both), 0, kUnbounded};
+}
+
+Result<std::vector<StringSet>> complement(const StringSet &set, Budget *budget) {
+    std::vector<StringSet> out;
+    if (set.language) {
+        ASSIGN_OR_RETURN(Automaton others, complement(*set.language, budget));
+        out.push_back({std::move(others), 0, kUnbounded});
+        return out;
+    }
+    if (set.least > 0) out.push_back({std::nullopt, 0, set.least - 1});
+    if (set.greatest != kUnbounded) out.push_back({std::nullopt, set.greatest + 1, kUnbounded});
+    return out;
+}
+
+Result<Automaton> language_of(const StringSet &set, Budget *budget) {
+    if (set.language) return *set.language;
+    if (std::max(set.least, set.greatest) > kMostNameLength) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "names as long as %lld",
+                     static_cast<long long>(std::max(set.least, set.greatest)));
+    }
+    return of_length(Automaton::any_text(), set.least, set.greatest, budget);
+}
+
+std::string json_escaped(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        const int byte = static_cast<unsigned char>(c);
+        if (const char letter = short_escape(byte)) {
+            out += '\\';
+            out += letter;
+        } else if (byte < 0x20) {
+            out += "\\u00";
+            out += hex(byte >> 4);
+            out += hex(byte & 15);
+        } else {
+            out += c;
+        }
+    }
+    return out;
+}
+
+Result<Automaton> json_escaped(const Automaton &language, Budget *budget) {
+    if (language.empty()) return language;
+    Nfa nfa;
+    std::vector<int32_t> accepting;
+    for (int32_t state = 0; state < language.states(); ++state) {
+        nfa.add_state(); // numbered as in the language
+        if (language.accepting(state)) accepting.push_back(state);
+    }
+    for (int32_t state = 0; state < language.states(); ++state) {
+        const auto raw = [](int byte) { return byte >= 0x20 && byte != '"' && byte != '\\'; };
+        for (int byte = 0x20; byte < 256;) {
+            const int32_t to = language.next(state, static_cast<uint8_t>(byte));
+            int last = byte;
+            while (last < 255 && raw(last + 1) == raw(byte) &&
+                   language.next(state, static_cast<uint8_t>(last + 1)) == to) {
+                ++last;
+            }
+            if (raw(byte) && to != Automaton::kDead) {
+                nfa.add_bytes(state, static_cast<uint8_t>(byte), static_cast<uint8_t>(last), to);
+            }
+            byte = last + 1;
+        }
+        int32_t escape = -1;
+        int32_t zeros[2] = {-1, -1}; // \u000x, \u001x
+        const auto from_escape = [&] {
+            if (escape < 0) {
+                escape = nfa.add_state();
+                nfa.add_bytes(state, '\\', '\\', escape);
+            }
+            return escape;
+        };
+        for (int byte = 0; byte <= '\\'; ++byte) {
+            if (raw(byte)) continue;
+            const int32_t to = language.next(state, static_cast<uint8_t>(byte));
+            if (to == Automaton::kDead) continue;
+            if (const char letter = short_escape(byte)) {
+                const auto read = static_cast<uint8_t>(letter);
+                nfa.add_bytes(from_escape(), read, read, to);
+                continue;
+            }
+            int32_t &last = zeros[byte >> 4];
+            if (last < 0) {
+                const int32_t u = nfa.add_state(), zero = nfa.add_state(), next = nfa.add_state();
+                last = nfa.add_state();
+                const auto digit = static_cast<uint8_t>(hex(byte >> 4));
+                nfa.add_bytes(from_escape(), 'u', 'u', u);
+                nfa.add_bytes(u, '0', '0', zero);
+                nfa.add_bytes(zero, '0', '0', next);
+                nfa.add_bytes(next, digit, digit, last);
+            }
+            const auto digit = static_cast<uint8_t>(hex(byte & 15));
+            nfa.add_bytes(last, digit, digit, to);
+        }
+    }
+    return nfa.determinize(0, std::move(accepting), budget);
+}
+
+const Automaton &any_json_character() {
+    static const Automaton character = [] {
+        Nfa nfa;
+        const int32_t from = nfa.add_state(), to = nfa.add_state();
+        add_any_character(&nfa, from, to);
+        Budget budget;
+        return made(nfa.determinize(from, {to}, &budget));
+    }();
+    return character;
+}
+
+const Automaton &any_json_string() {
+    static const Automaton string = [] {
+        Nfa nfa;
+        const int32_t from = nfa.add_state(), body = nfa.add_state(), to = nfa.add_state();
+        nfa.add_bytes(from, '"', '"', body);
+        add_any_character(&nfa, body, body);
+        nfa.add_bytes(body, '"', '"', to);
+        Budget budget;
+        return made(nfa.determinize(from, {to}, &budget));
+    }();
+    return string;
+}
+
+} // namespace batchllm
