@@ -9,9 +9,10 @@
 //               with up to 64 spaces or tabs; after : nothing or one space.
 //   members     Each name once, but for names that the schema does not name: a grammar can not tell
 //               whether such a name came before. Order::declared: in the order in which the schema
-//               names them (its own `properties`, then `required`, then those of $ref, allOf, anyOf,
-//               oneOf, if, then, else, dependentSchemas and dependencies, each in the order of its
-//               text), then all others. Order::any: as it comes.
+//               names them (`properties`, `required`, dependentRequired, dependentSchemas,
+//               dependencies, then what $ref, allOf, anyOf, oneOf, if, then, else, dependentSchemas
+//               and dependencies lead to in the same way, then objects in const and enum; each in the
+//               order of its text), then all others. Order::any: as it comes.
 //   strings     json_schema_string.h. numbers: json_schema_number.h.
 #pragma once
 

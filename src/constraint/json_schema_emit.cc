@@ -115,15 +115,17 @@ NodeId SchemaEmitter::braced(NodeId opening, NodeId body, NodeId closing) {
 }
 
 Result<NodeId> SchemaEmitter::value(RequirementId id, const ValuePlan &plan) {
+    const SchemaId owner = meaning_.numbers().literals(id)[0] / 2;
     std::vector<NodeId> choices;
-    RETURN_IF_ERROR(add_scalars(*plan.set, &choices));
+    RETURN_IF_ERROR(meaning_.placed(add_scalars(*plan.set, owner, &choices), owner,
+                                    SchemaKeyword::type));
     for (const ObjectPlan &each : plan.objects) {
         ASSIGN_OR_RETURN(const NodeId node, object(id, each));
         choices.push_back(node);
     }
     for (const ArrayPlan &each : plan.arrays) {
         if (each.distinct) {
-            ASSIGN_OR_RETURN(const NodeId node, distinct_items(each));
+            ASSIGN_OR_RETURN(const NodeId node, distinct_items(owner, each));
             choices.push_back(node);
         } else {
             choices.push_back(array(each));
@@ -132,14 +134,23 @@ Result<NodeId> SchemaEmitter::value(RequirementId id, const ValuePlan &plan) {
     return grammar_.choice(std::move(choices));
 }
 
-Status SchemaEmitter::add_scalars(const ValueSet &set, std::vector<NodeId> *choices) {
+Status SchemaEmitter::add_scalars(const ValueSet &set, SchemaId owner,
+                                  std::vector<NodeId> *choices) {
     if (set.null) choices->push_back(grammar_.bytes("null"));
     if (set.yes) choices->push_back(grammar_.bytes("true"));
     if (set.no) choices->push_back(grammar_.bytes("false"));
     std::vector<Automaton> texts;
     for (const NumberSet &numbers : set.numbers) {
-        ASSIGN_OR_RETURN(Automaton text, number_texts(numbers, options_.numbers, meaning_.budget()));
-        if (!text.empty()) texts.push_back(std::move(text));
+        auto text = number_texts(numbers, options_.numbers, meaning_.budget());
+        if (!text.ok()) {
+            RETURN_IF_ERROR(meaning_.refuse({owner, SchemaKeyword::multipleOf}, text.status().message()));
+            NumberSet wider = numbers;
+            wider.multiple_of.reset();
+            wider.not_multiple_of.clear();
+            text = number_texts(wider, options_.numbers, meaning_.budget());
+            if (!text.ok()) return std::move(text).status();
+        }
+        if (!text->empty()) texts.push_back(std::move(*text));
     }
     if (texts.size() == 1) choices->push_back(grammar_.terminal(texts[0]));
     if (texts.size() > 1) {
@@ -224,10 +235,10 @@ NodeId SchemaEmitter::items_by_state(const ArrayPlan &plan) {
     return states[0];
 }
 
-Result<NodeId> SchemaEmitter::distinct_items(const ArrayPlan &plan) {
+Result<NodeId> SchemaEmitter::distinct_items(SchemaId owner, const ArrayPlan &plan) {
     std::vector<NodeId> values;
     // Each by itself, for each is an element.
-    const auto add = [&](ValueSet one) { return add_scalars(one, &values); };
+    const auto add = [&](ValueSet one) { return add_scalars(one, owner, &values); };
     ValueSet words;
     words.null = plan.values.null;
     words.yes = plan.values.yes;

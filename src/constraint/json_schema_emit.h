@@ -24,7 +24,8 @@ class SchemaEmitter {
     // The node of a requirement; what is behind it is made later.
     NodeId node_of(RequirementId id);
     Result<NodeId> value(RequirementId id, const ValuePlan &plan);
-    Status add_scalars(const ValueSet &set, std::vector<NodeId> *choices);
+    // owner: for errors.
+    Status add_scalars(const ValueSet &set, SchemaId owner, std::vector<NodeId> *choices);
     NodeId anything();
     Result<NodeId> object(RequirementId id, const ObjectPlan &plan);
     Result<NodeId> free_member(const ObjectPlan &plan);
@@ -34,7 +35,7 @@ class SchemaEmitter {
     NodeId array(const ArrayPlan &plan);
     NodeId tuple(const ArrayPlan &plan);
     NodeId items_by_state(const ArrayPlan &plan);
-    Result<NodeId> distinct_items(const ArrayPlan &plan);
+    Result<NodeId> distinct_items(SchemaId owner, const ArrayPlan &plan);
     NodeId mark(char byte); // one of { } [ ] , with its whitespace
 
     // The place of each name in the declared order.

@@ -21,8 +21,10 @@ Result<NodeId> SchemaEmitter::object(RequirementId id, const ObjectPlan &plan) {
             const auto found = order.find(name);
             return found == order.end() ? kMostRanked : found->second;
         };
-        std::stable_sort(named.begin(), named.end(), [&](const auto &a, const auto &b) {
-            return rank(a.name) < rank(b.name);
+        const SchemaNumbers &numbers = meaning_.numbers();
+        std::sort(named.begin(), named.end(), [&](const auto &a, const auto &b) {
+            const int first = rank(a.name), second = rank(b.name);
+            return first != second ? first < second : numbers.name(a.name) < numbers.name(b.name);
         });
     }
     Members members;
@@ -112,6 +114,15 @@ void SchemaEmitter::add_ranks(SchemaId id, std::unordered_set<SchemaId> *seen,
     }
     if (const JsonTree *json = schema.find(Keyword::required)) {
         for (const JsonTree &name : json->items) add(name.text);
+    }
+    for (const Keyword keyword : {Keyword::dependentRequired, Keyword::dependentSchemas,
+                                  Keyword::dependencies}) {
+        const JsonTree *json = schema.find(keyword);
+        if (json == nullptr) continue;
+        for (const auto &[name, needed] : json->members) {
+            add(name);
+            for (const JsonTree &other : needed.items) add(other.text);
+        }
     }
     for (const Keyword keyword : {Keyword::ref, Keyword::dynamicRef}) {
         const JsonTree *json = schema.find(keyword);
