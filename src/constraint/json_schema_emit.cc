@@ -79,9 +79,19 @@ NodeId SchemaEmitter::mark(char byte) {
     const auto known = marks_.find(byte);
     if (known != marks_.end()) return known->second;
     const bool flexible = options_.spacing == JsonSchemaOptions::Spacing::flexible;
-    const NodeId node = flexible ? grammar_.terminal(mark_automaton(byte))
+    const NodeId node = flexible ? terminal(mark_automaton(byte))
                                  : grammar_.bytes(std::string(1, byte));
     marks_[byte] = node;
+    return node;
+}
+
+NodeId SchemaEmitter::terminal(const Automaton &automaton) {
+    const auto [first, last] = terminals_.equal_range(automaton.hash());
+    for (auto known = first; known != last; ++known) {
+        if (grammar_.node(known->second).automaton == automaton) return known->second;
+    }
+    const NodeId node = grammar_.terminal(automaton);
+    terminals_.emplace(automaton.hash(), node);
     return node;
 }
 
@@ -93,7 +103,7 @@ NodeId SchemaEmitter::anything() {
     nodes_[kAnything] = node;
     Budget budget; // of a fixed size, far below any budget
     const auto numbers = number_texts(NumberSet(), options_.numbers, &budget);
-    const NodeId string = grammar_.terminal(any_json_string());
+    const NodeId string = terminal(any_json_string());
     const bool flexible = options_.spacing == JsonSchemaOptions::Spacing::flexible;
     std::vector<NodeId> parts = {string, grammar_.bytes(":")};
     if (flexible) parts.push_back(grammar_.optional(grammar_.bytes(" ")));
@@ -102,7 +112,7 @@ NodeId SchemaEmitter::anything() {
     grammar_.define(
         node, grammar_.choice(
                   {grammar_.bytes("null"), grammar_.bytes("true"), grammar_.bytes("false"),
-                   grammar_.terminal(numbers.ok() ? *numbers : Automaton()), string,
+                   terminal(numbers.ok() ? *numbers : Automaton()), string,
                    braced(mark('{'), grammar_.repeat(pair, 0, Automaton::kUnbounded, mark(',')),
                           mark('}')),
                    braced(mark('['), grammar_.repeat(node, 0, Automaton::kUnbounded, mark(',')),
@@ -152,19 +162,19 @@ Status SchemaEmitter::add_scalars(const ValueSet &set, SchemaId owner,
         }
         if (!text->empty()) texts.push_back(std::move(*text));
     }
-    if (texts.size() == 1) choices->push_back(grammar_.terminal(texts[0]));
+    if (texts.size() == 1) choices->push_back(terminal(texts[0]));
     if (texts.size() > 1) {
         ASSIGN_OR_RETURN(const Automaton all, unite(texts, meaning_.budget()));
-        choices->push_back(grammar_.terminal(all));
+        choices->push_back(terminal(all));
     }
     texts.clear();
     for (const StringSet &strings : set.strings) {
         if (strings.language) {
             texts.push_back(*strings.language);
         } else if (strings.all()) {
-            choices->push_back(grammar_.terminal(any_json_string()));
+            choices->push_back(terminal(any_json_string()));
         } else {
-            const NodeId character = grammar_.terminal(any_json_character());
+            const NodeId character = terminal(any_json_character());
             const NodeId quote = grammar_.bytes("\"");
             choices->push_back(grammar_.sequence(
                 {quote, grammar_.repeat(character, strings.least, strings.greatest), quote}));
@@ -175,11 +185,8 @@ Status SchemaEmitter::add_scalars(const ValueSet &set, SchemaId owner,
     if (texts.size() > 1) {
         ASSIGN_OR_RETURN(all, unite(texts, meaning_.budget()));
     }
-    ASSIGN_OR_RETURN(const Automaton escaped, json_escaped(all, meaning_.budget()));
-    const Automaton quote = Automaton::literal("\"");
-    ASSIGN_OR_RETURN(const Automaton text,
-                     concat(std::vector<Automaton>{quote, escaped, quote}, meaning_.budget()));
-    choices->push_back(grammar_.terminal(text));
+    ASSIGN_OR_RETURN(const Automaton text, json_quoted(all, "", {}, meaning_.budget()));
+    choices->push_back(terminal(text));
     return Status();
 }
 

@@ -1,9 +1,11 @@
 // Plans of values -> nodes of a grammar.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "constraint/json_schema.h"
@@ -29,7 +31,8 @@ class SchemaEmitter {
     NodeId anything();
     Result<NodeId> object(RequirementId id, const ObjectPlan &plan);
     Result<NodeId> free_member(const ObjectPlan &plan);
-    Result<NodeId> free_name(LanguageId names);
+    Result<NodeId> free_name(LanguageId names, const std::vector<std::string> &taken);
+    NodeId terminal(const Automaton &automaton); // one node for equal automata
     NodeId member(NameId name, RequirementId what);
     NodeId braced(NodeId opening, NodeId body, NodeId closing);
     NodeId array(const ArrayPlan &plan);
@@ -49,7 +52,8 @@ class SchemaEmitter {
     Grammar &grammar_;
     std::unordered_map<RequirementId, NodeId> nodes_;
     std::vector<RequirementId> waiting_;
-    std::unordered_map<LanguageId, NodeId> free_names_;
+    std::map<std::pair<LanguageId, std::vector<std::string>>, NodeId> free_names_;
+    std::unordered_multimap<uint64_t, NodeId> terminals_;
     std::unordered_map<char, NodeId> marks_;
 };
 

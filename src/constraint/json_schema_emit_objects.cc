@@ -56,7 +56,7 @@ NodeId SchemaEmitter::member(NameId name, RequirementId what) {
 Result<NodeId> SchemaEmitter::free_member(const ObjectPlan &plan) {
     std::vector<NodeId> choices;
     for (const ObjectSet::Region &region : plan.regions) {
-        ASSIGN_OR_RETURN(const NodeId key, free_name(region.names));
+        ASSIGN_OR_RETURN(const NodeId key, free_name(region.names, plan.taken));
         std::vector<NodeId> parts = {key};
         if (options_.spacing == JsonSchemaOptions::Spacing::flexible) {
             parts.push_back(grammar_.optional(grammar_.bytes(" ")));
@@ -68,17 +68,13 @@ Result<NodeId> SchemaEmitter::free_member(const ObjectPlan &plan) {
 }
 
 // With its quotation marks and the colon.
-Result<NodeId> SchemaEmitter::free_name(LanguageId names) {
-    const auto known = free_names_.find(names);
+Result<NodeId> SchemaEmitter::free_name(LanguageId names, const std::vector<std::string> &taken) {
+    const auto known = free_names_.find({names, taken});
     if (known != free_names_.end()) return known->second;
-    ASSIGN_OR_RETURN(const Automaton escaped,
-                     json_escaped(meaning_.numbers().language(names), meaning_.budget()));
-    ASSIGN_OR_RETURN(const Automaton text,
-                     concat(std::vector<Automaton>{Automaton::literal("\""), escaped,
-                                                   Automaton::literal("\":")},
-                            meaning_.budget()));
-    const NodeId node = grammar_.terminal(text);
-    free_names_[names] = node;
+    ASSIGN_OR_RETURN(const Automaton text, json_quoted(meaning_.numbers().language(names), ":",
+                                                       taken, meaning_.budget()));
+    const NodeId node = terminal(text);
+    free_names_[{names, taken}] = node;
     return node;
 }
 

@@ -384,7 +384,7 @@ Status add_machine(const NumberMachine &machine, bool negative, Nfa *nfa, int32_
 }
 
 // All that JSON takes as a number.
-Result<Automaton> all_numbers(NumberStyle style, Budget *budget) {
+Automaton all_numbers(NumberStyle style) {
     Nfa nfa;
     const int32_t start = nfa.add_state(), minus = nfa.add_state(), zero = nfa.add_state(),
                   whole = nfa.add_state(), point = nfa.add_state(), places = nfa.add_state(),
@@ -409,7 +409,9 @@ Result<Automaton> all_numbers(NumberStyle style, Budget *budget) {
     nfa.add_empty(exponent, sign);
     nfa.add_bytes(sign, '0', '9', power);
     nfa.add_bytes(power, '0', '9', power);
-    return nfa.determinize(start, {zero, whole, places, power}, budget);
+    Budget budget; // of a fixed size, far below any budget
+    const auto made = nfa.determinize(start, {zero, whole, places, power}, &budget);
+    return made.ok() ? made.value() : Automaton();
 }
 
 // The texts of one number.
@@ -440,12 +442,7 @@ std::vector<std::string> texts_of(const Decimal &number, NumberStyle style) {
     return out;
 }
 
-} // namespace
-
-Result<Automaton> number_texts(const NumberSet &set, NumberStyle style, Budget *budget) {
-    if (set.all()) return all_numbers(style, budget);
-    if (set.seen_empty()) return Automaton();
-    if (set.one()) return Automaton::strings(texts_of(set.least->value, style), budget);
+Result<Automaton> bounded_numbers(const NumberSet &set, NumberStyle style, Budget *budget) {
     const PlainMachine plain(set, style);
     const ExponentialMachine exponential(set, style);
     RETURN_IF_ERROR(plain.check());
@@ -465,6 +462,34 @@ Result<Automaton> number_texts(const NumberSet &set, NumberStyle style, Budget *
         RETURN_IF_ERROR(add_machine(exponential, negative, &nfa, mantissa, &accepting, budget));
     }
     return nfa.determinize(start, std::move(accepting), budget);
+}
+
+// The two sets that nearly every schema has, made once.
+struct CommonNumbers {
+    explicit CommonNumbers(NumberStyle style) : all(all_numbers(style)) {
+        Budget budget; // of a fixed size, far below any budget
+        NumberSet set;
+        set.multiple_of = Divisor{1, 0};
+        const auto made = bounded_numbers(set, style, &budget);
+        if (made.ok()) integers = *made;
+    }
+    Automaton all;
+    Automaton integers;
+};
+
+} // namespace
+
+Result<Automaton> number_texts(const NumberSet &set, NumberStyle style, Budget *budget) {
+    static const CommonNumbers any(NumberStyle::any), plain(NumberStyle::plain);
+    const CommonNumbers &common = style == NumberStyle::plain ? plain : any;
+    if (set.all()) return common.all;
+    if (set.seen_empty()) return Automaton();
+    if (set.one()) return Automaton::strings(texts_of(set.least->value, style), budget);
+    if (!set.least && !set.greatest && set.not_multiple_of.empty() &&
+        set.multiple_of == Divisor{1, 0}) {
+        return common.integers;
+    }
+    return bounded_numbers(set, style, budget);
 }
 
 } // namespace batchllm

@@ -138,24 +138,24 @@ Status SchemaPlanner::spread_finite_regions(ObjectSet *set) {
 }
 
 // Free names are what the named ones leave of each region.
-Status SchemaPlanner::add_free(const ObjectSet &set, std::vector<std::string> taken,
-                               ObjectPlan *plan) {
+void SchemaPlanner::add_free(const ObjectSet &set, ObjectPlan *plan) {
     SchemaNumbers &numbers = meaning_.numbers();
-    std::optional<LanguageId> excluded;
     for (const ObjectSet::Region &region : set.regions) {
         if (region.what == kNothing || meaning_.seen_empty(region.what)) continue;
-        if (!excluded) {
-            ASSIGN_OR_RETURN(const Automaton names,
-                             Automaton::strings(std::move(taken), meaning_.budget()));
-            excluded = numbers.language(names);
+        const Automaton &language = numbers.language(region.names);
+        if (language.finite()) {
+            const auto names = language.enumerate(static_cast<int64_t>(plan->taken.size()));
+            const bool none_left =
+                names.ok() &&
+                std::all_of(names->begin(), names->end(), [&](const std::string &name) {
+                    return std::find(plan->taken.begin(), plan->taken.end(), name) !=
+                           plan->taken.end();
+                });
+            if (none_left) continue;
         }
-        ASSIGN_OR_RETURN(const LanguageId left,
-                         numbers.without(region.names, *excluded, meaning_.budget()));
-        if (left == kNoNames) continue;
         need(region.what);
-        plan->regions.push_back({left, region.what});
+        plan->regions.push_back(region);
     }
-    return Status();
 }
 
 Status SchemaPlanner::add_object(const ObjectSet &whole, std::vector<ObjectPlan> *out) {
@@ -174,14 +174,13 @@ Status SchemaPlanner::add_object(const ObjectSet &whole, std::vector<ObjectPlan>
         plan.one_free = one_free;
         plan.least = set.least;
         plan.greatest = set.greatest;
-        std::vector<std::string> taken;
         for (const ObjectSet::Named &named : set.named) {
-            taken.push_back(meaning_.numbers().name(named.name));
+            plan.taken.push_back(meaning_.numbers().name(named.name));
             if (named.what == kNothing) continue;
             need(named.what);
             plan.named.push_back(named);
         }
-        RETURN_IF_ERROR(add_free(set, std::move(taken), &plan));
+        add_free(set, &plan);
         const int64_t required = required_of(set);
         if (plan.least <= required) plan.least = 0;
         if (plan.least > required + 1 && !plan.regions.empty()) {

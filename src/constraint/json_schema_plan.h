@@ -12,7 +12,8 @@ namespace batchllm {
 
 struct ObjectPlan {
     std::vector<ObjectSet::Named> named;     // each can be met
-    std::vector<ObjectSet::Region> regions;  // of other names; each can be met
+    std::vector<ObjectSet::Region> regions;  // of names but those in `taken`; each can be met
+    std::vector<std::string> taken;          // names that are not free: those above and absent ones
     bool one_free = false;                   // at least one member with a free name
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
@@ -67,7 +68,7 @@ class SchemaPlanner {
     };
     Result<std::vector<Way>> without_exists(ObjectSet set);
     Status spread_finite_regions(ObjectSet *set);
-    Status add_free(const ObjectSet &set, std::vector<std::string> taken, ObjectPlan *plan);
+    void add_free(const ObjectSet &set, ObjectPlan *plan);
     Status add_array(const ArraySet &set, std::vector<ArrayPlan> *out);
     Result<bool> plan_distinct(const ArraySet &set, ArrayPlan *plan);
     Result<bool> plan_contains(const ArraySet &set, ArrayPlan *plan);

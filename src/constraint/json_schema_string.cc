@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <span>
 
 #include "constraint/nfa.h"
 
@@ -224,61 +225,159 @@ std::string json_escaped(std::string_view text) {
     return out;
 }
 
-Result<Automaton> json_escaped(const Automaton &language, Budget *budget) {
-    if (language.empty()) return language;
-    Nfa nfa;
-    std::vector<int32_t> accepting;
-    for (int32_t state = 0; state < language.states(); ++state) {
-        nfa.add_state(); // numbered as in the language
-        if (language.accepting(state)) accepting.push_back(state);
+namespace {
+
+// The automaton of the escaped texts of a language, not yet made deterministic: states of the language
+// keep their numbers, those inside escapes come after them.
+class EscapedNfa {
+  public:
+    explicit EscapedNfa(const Automaton &language) : language_(language) {
+        for (int32_t state = 0; state < language.states(); ++state) nfa_.add_state();
+        for (int32_t state = 0; state < language.states(); ++state) {
+            add_characters(state, state);
+            add_escapes(state, state);
+        }
     }
-    for (int32_t state = 0; state < language.states(); ++state) {
-        const auto raw = [](int byte) { return byte >= 0x20 && byte != '"' && byte != '\\'; };
+    Nfa &nfa() { return nfa_; }
+
+    // From `from` what leads on from the language's state, but for bytes in `except`.
+    void add_characters(int32_t state, int32_t from, std::string_view except = {}) {
+        const auto raw = [&](int byte) {
+            return byte >= 0x20 && byte != '"' && byte != '\\' &&
+                   except.find(static_cast<char>(byte)) == std::string_view::npos;
+        };
         for (int byte = 0x20; byte < 256;) {
-            const int32_t to = language.next(state, static_cast<uint8_t>(byte));
+            const int32_t to = language_.next(state, static_cast<uint8_t>(byte));
             int last = byte;
             while (last < 255 && raw(last + 1) == raw(byte) &&
-                   language.next(state, static_cast<uint8_t>(last + 1)) == to) {
+                   language_.next(state, static_cast<uint8_t>(last + 1)) == to) {
                 ++last;
             }
             if (raw(byte) && to != Automaton::kDead) {
-                nfa.add_bytes(state, static_cast<uint8_t>(byte), static_cast<uint8_t>(last), to);
+                nfa_.add_bytes(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(last), to);
             }
             byte = last + 1;
         }
+    }
+
+    // The same for what is escaped; `except`: characters.
+    void add_escapes(int32_t state, int32_t from, std::string_view except = {}) {
         int32_t escape = -1;
-        int32_t zeros[2] = {-1, -1}; // \u000x, \u001x
-        const auto from_escape = [&] {
-            if (escape < 0) {
-                escape = nfa.add_state();
-                nfa.add_bytes(state, '\\', '\\', escape);
-            }
-            return escape;
+        int32_t fourth[2] = {-1, -1}; // before the last digit of \u000x, \u001x
+        const auto add = [&](int32_t at, char byte, int32_t to) {
+            nfa_.add_bytes(at, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), to);
         };
         for (int byte = 0; byte <= '\\'; ++byte) {
-            if (raw(byte)) continue;
-            const int32_t to = language.next(state, static_cast<uint8_t>(byte));
-            if (to == Automaton::kDead) continue;
-            if (const char letter = short_escape(byte)) {
-                const auto read = static_cast<uint8_t>(letter);
-                nfa.add_bytes(from_escape(), read, read, to);
+            if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+            const int32_t to = language_.next(state, static_cast<uint8_t>(byte));
+            if (to == Automaton::kDead ||
+                except.find(static_cast<char>(byte)) != std::string_view::npos) {
                 continue;
             }
-            int32_t &last = zeros[byte >> 4];
-            if (last < 0) {
-                const int32_t u = nfa.add_state(), zero = nfa.add_state(), next = nfa.add_state();
-                last = nfa.add_state();
-                const auto digit = static_cast<uint8_t>(hex(byte >> 4));
-                nfa.add_bytes(from_escape(), 'u', 'u', u);
-                nfa.add_bytes(u, '0', '0', zero);
-                nfa.add_bytes(zero, '0', '0', next);
-                nfa.add_bytes(next, digit, digit, last);
+            if (escape < 0) {
+                escape = nfa_.add_state();
+                add(from, '\\', escape);
             }
-            const auto digit = static_cast<uint8_t>(hex(byte & 15));
-            nfa.add_bytes(last, digit, digit, to);
+            if (const char letter = short_escape(byte)) {
+                add(escape, letter, to);
+                continue;
+            }
+            int32_t &last = fourth[byte >> 4];
+            if (last < 0) {
+                const int32_t u = nfa_.add_state(), zero = nfa_.add_state(), third = nfa_.add_state();
+                last = nfa_.add_state();
+                add(escape, 'u', u);
+                add(u, '0', zero);
+                add(zero, '0', third);
+                add(third, hex(byte >> 4), last);
+            }
+            add(last, hex(byte & 15), to);
         }
     }
-    return nfa.determinize(0, std::move(accepting), budget);
+
+    // A path for the byte from `from` to a state that is made for it.
+    int32_t add_step(int32_t from, unsigned char byte) {
+        int32_t to = from;
+        for (const char read : json_escaped(std::string_view(reinterpret_cast<char *>(&byte), 1))) {
+            const int32_t next = nfa_.add_state();
+            nfa_.add_bytes(to, static_cast<uint8_t>(read), static_cast<uint8_t>(read), next);
+            to = next;
+        }
+        return to;
+    }
+
+  private:
+    const Automaton &language_;
+    Nfa nfa_;
+};
+
+// From `first` on, the language without the words: a trie of them, which whatever leaves it leaves for
+// the language's own states. Adds accepting states.
+void add_without(EscapedNfa *nfa, const Automaton &language, int32_t first,
+                 std::vector<std::string_view> words, std::vector<int32_t> *accepting) {
+    std::sort(words.begin(), words.end());
+    words.erase(std::unique(words.begin(), words.end()), words.end());
+    // Words with the same first `depth` bytes, which lead to `state` of the language and `at` of the nfa.
+    struct Node {
+        std::span<const std::string_view> words;
+        size_t depth;
+        int32_t state;
+        int32_t at;
+    };
+    std::vector<Node> waiting = {{words, 0, 0, first}};
+    while (!waiting.empty()) {
+        Node node = waiting.back();
+        waiting.pop_back();
+        if (!node.words.empty() && node.words[0].size() == node.depth) {
+            node.words = node.words.subspan(1); // a word ends here
+        } else if (language.accepting(node.state)) {
+            accepting->push_back(node.at);
+        }
+        std::string branches;
+        while (!node.words.empty()) {
+            const char byte = node.words[0][node.depth];
+            size_t count = 1;
+            while (count < node.words.size() && node.words[count][node.depth] == byte) ++count;
+            const auto read = static_cast<unsigned char>(byte);
+            const int32_t to = language.next(node.state, read);
+            if (to != Automaton::kDead) {
+                branches += byte;
+                waiting.push_back({node.words.subspan(0, count), node.depth + 1, to,
+                                   nfa->add_step(node.at, read)});
+            }
+            node.words = node.words.subspan(count);
+        }
+        nfa->add_characters(node.state, node.at, branches);
+        nfa->add_escapes(node.state, node.at, branches);
+    }
+}
+
+} // namespace
+
+Result<Automaton> json_quoted(const Automaton &language, std::string_view after,
+                              const std::vector<std::string> &without, Budget *budget) {
+    if (language.empty()) return language;
+    EscapedNfa escaped(language);
+    Nfa &nfa = escaped.nfa();
+    std::vector<int32_t> closing;
+    for (int32_t state = 0; state < language.states(); ++state) {
+        if (language.accepting(state)) closing.push_back(state);
+    }
+    int32_t first = 0;
+    if (!without.empty()) {
+        first = nfa.add_state();
+        add_without(&escaped, language, first, {without.begin(), without.end()}, &closing);
+    }
+    const int32_t start = nfa.add_state();
+    nfa.add_bytes(start, '"', '"', first);
+    int32_t end = nfa.add_state();
+    for (const int32_t state : closing) nfa.add_bytes(state, '"', '"', end);
+    for (const char byte : after) {
+        const int32_t next = nfa.add_state();
+        nfa.add_bytes(end, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), next);
+        end = next;
+    }
+    return nfa.determinize(start, {end}, budget);
 }
 
 const Automaton &any_json_character() {

@@ -38,7 +38,9 @@ Result<Automaton> language_of(const StringSet &set, Budget *budget);
 
 // What is between the quotation marks.
 std::string json_escaped(std::string_view text);
-Result<Automaton> json_escaped(const Automaton &language, Budget *budget);
+// Marks included, and then `after`. The names in `without`, if any, are left out.
+Result<Automaton> json_quoted(const Automaton &language, std::string_view after,
+                              const std::vector<std::string> &without, Budget *budget);
 
 // With the quotation marks and every escape.
 const Automaton &any_json_string();
