@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "constraint/json_schema_format.h"
 #include "constraint/nfa.h"
 
 namespace batchllm {
@@ -184,6 +185,12 @@ Status SchemaEmitter::add_scalars(const ValueSet &set, SchemaId owner,
     Automaton all = texts[0];
     if (texts.size() > 1) {
         ASSIGN_OR_RETURN(all, unite(texts, meaning_.budget()));
+    }
+    for (const std::string &format : meaning_.formats()) {
+        if (format_automata(format).language == all) {
+            choices->push_back(terminal(format_automata(format).text));
+            return Status();
+        }
     }
     ASSIGN_OR_RETURN(const Automaton text, json_quoted(all, "", {}, meaning_.budget()));
     choices->push_back(terminal(text));

@@ -1,6 +1,8 @@
 #include "constraint/json_schema_format.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
 
 #include "constraint/json_schema_string.h"
@@ -13,29 +15,33 @@ namespace {
 // Expressions are ECMA's and match whole texts: language() adds ^(?: and )$.
 
 // RFC 3339, 5.6, with the days that a month has. A leap second is written in UTC alone.
-const std::string kLeapYear = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";
-const std::string kDate = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|"
-                          "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|" +
-                          kLeapYear + "-02-29)";
-const std::string kTime = "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?"
-                          "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|"
-                          "23:59:60(?:\\.[0-9]+)?(?:[zZ]|[+-]00:00))";
-const std::string kDateTime = kDate + "[tT]" + kTime;
+constexpr const char *kDate =
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|"
+    "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
+constexpr const char *kTime = "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?"
+                              "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|"
+                              "23:59:60(?:\\.[0-9]+)?(?:[zZ]|[+-]00:00))";
 
 // RFC 3339, appendix A.
-const std::string kDuration = "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
-                              "(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|"
-                              "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))";
+constexpr const char *kDuration =
+    "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+    "(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|"
+    "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))";
 
-const std::string kUuid = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+constexpr const char *kUuid = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
 
-const std::string kByte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-const std::string kIpv4 = kByte + "(?:\\." + kByte + "){3}";
+constexpr const char *kPointer = "(?:/(?:[^~/]|~[01])*)*";
+
+std::string ipv4() {
+    const std::string byte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+    return byte + "(?:\\." + byte + "){3}";
+}
 
 // RFC 4291, 2.2: eight groups, or fewer around one "::"; the last two may be an IPv4 address.
 std::string ipv6() {
     const std::string group = "[0-9a-fA-F]{1,4}";
-    const std::string last = "(?:" + group + ":" + group + "|" + kIpv4 + ")";
+    const std::string last = "(?:" + group + ":" + group + "|" + ipv4() + ")";
     const auto times = [](int count) { return "{" + std::to_string(count) + "}"; };
     std::string out = "(?:" + group + ":)" + times(6) + last;
     for (int left = 0; left <= 7; ++left) {
@@ -48,7 +54,7 @@ std::string ipv6() {
         if (right == 0) after = "";
         if (right >= 2) {
             after = "(?:" + after + "|(?:" + group + ":){0," + std::to_string(right - 2) + "}" +
-                    kIpv4 + ")";
+                    ipv4() + ")";
         }
         out += "|" + before + "::" + after;
     }
@@ -94,17 +100,23 @@ std::string uri(const std::string &more, const std::string &private_use, bool re
            tail;
 }
 
-const std::string kIri = "\\u{a0}-\\u{d7ff}\\u{f900}-\\u{fdcf}\\u{fdf0}-\\u{ffef}\\u{10000}-\\u{1fffd}"
+constexpr const char *kIri = "\\u{a0}-\\u{d7ff}\\u{f900}-\\u{fdcf}\\u{fdf0}-\\u{ffef}\\u{10000}-\\u{1fffd}"
                          "\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{40000}-\\u{4fffd}"
                          "\\u{50000}-\\u{5fffd}\\u{60000}-\\u{6fffd}\\u{70000}-\\u{7fffd}"
                          "\\u{80000}-\\u{8fffd}\\u{90000}-\\u{9fffd}\\u{a0000}-\\u{afffd}"
                          "\\u{b0000}-\\u{bfffd}\\u{c0000}-\\u{cfffd}\\u{d0000}-\\u{dfffd}"
                          "\\u{e1000}-\\u{efffd}";
-const std::string kIriPrivate = "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
+constexpr const char *kIriPrivate = "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
 
-// RFC 1123: labels of up to 63; the whole of up to 253 characters (language() below).
-const std::string kLabel = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
-const std::string kHostname = kLabel + "(?:\\." + kLabel + ")*";
+// RFC 1123: labels of up to 63 characters, the whole of up to 253. Labels of internationalised names
+// (xn--..) are left out: which of them decode to a name is beyond an automaton.
+std::string hostname() {
+    const std::string any = "[a-zA-Z0-9]", inner = "[a-zA-Z0-9-]";
+    const std::string third = "(?:-[a-zA-Z0-9]|[a-zA-Z0-9]" + inner + ")"; // and fourth
+    const std::string label = "(?:" + any + "(?:" + any + "|-" + any + "|" + any + any + "|(?:" + inner +
+                              third + "(?:" + inner + "{0,58}" + any + ")?)" + ")?)";
+    return label + "(?:\\." + label + ")*";
+}
 
 // RFC 5321: a dot-atom or a quoted string before the @, a domain or an address literal after it.
 std::string email() {
@@ -112,39 +124,70 @@ std::string email() {
     const std::string quoted = "\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\"";
     const std::string label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?";
     return "(?:" + atom + "(?:\\." + atom + ")*|" + quoted + ")@(?:" + label + "(?:\\." + label +
-           ")*|\\[(?:" + kIpv4 + "|IPv6:" + ipv6() + ")\\])";
+           ")*|\\[(?:" + ipv4() + "|IPv6:" + ipv6() + ")\\])";
 }
 
-const std::string kPointer = "(?:/(?:[^~/]|~[01])*)*";
-
 // RFC 6570.
-const std::string kUriTemplate = [] {
+std::string uri_template() {
     const std::string percent = "%[0-9a-fA-F]{2}";
-    const std::string literal = "(?:[!#$&(-;=?-\\[\\]_a-z~" + kIri + kIriPrivate + "]|" + percent + ")";
+    const std::string literal = "(?:[!#$&-;=?-\\[\\]_a-z~" + std::string(kIri) + kIriPrivate + "]|" +
+                                percent + ")";
     const std::string character = "(?:[a-zA-Z0-9_]|" + percent + ")";
     const std::string name = character + "(?:\\.?" + character + ")*";
     const std::string variable = name + "(?::[1-9][0-9]{0,3}|\\*)?";
     return "(?:" + literal + "|\\{[+#./;?&=,!@|]?" + variable + "(?:," + variable + ")*\\})*";
-}();
+}
 
-std::optional<std::string> expression(std::string_view name) {
+constexpr std::array<std::string_view, 16> kNames = {
+    "date",     "time", "date-time", "duration", "uuid",          "email",        "hostname",
+    "ipv4",     "ipv6", "uri",       "iri",      "uri-reference", "iri-reference", "uri-template",
+    "json-pointer", "relative-json-pointer"};
+
+std::string expression(std::string_view name) {
     if (name == "date") return kDate;
     if (name == "time") return kTime;
-    if (name == "date-time") return kDateTime;
+    if (name == "date-time") return std::string(kDate) + "[tT]" + kTime;
     if (name == "duration") return kDuration;
     if (name == "uuid") return kUuid;
     if (name == "email") return email();
-    if (name == "hostname") return kHostname;
-    if (name == "ipv4") return kIpv4;
+    if (name == "hostname") return hostname();
+    if (name == "ipv4") return ipv4();
     if (name == "ipv6") return ipv6();
     if (name == "uri") return uri("", "", false);
     if (name == "uri-reference") return uri("", "", true);
     if (name == "iri") return uri(kIri, kIriPrivate, false);
     if (name == "iri-reference") return uri(kIri, kIriPrivate, true);
-    if (name == "uri-template") return kUriTemplate;
+    if (name == "uri-template") return uri_template();
     if (name == "json-pointer") return kPointer;
-    if (name == "relative-json-pointer") return "(?:0|[1-9][0-9]*)(?:#|" + kPointer + ")";
-    return std::nullopt;
+    return "(?:0|[1-9][0-9]*)(?:#|" + std::string(kPointer) + ")"; // relative-json-pointer
+}
+
+Result<FormatAutomata> make(std::string_view name) {
+    Budget budget; // of a fixed size, whatever the schema
+    const RegexOptions options{.dialect = RegexDialect::ecma};
+    FormatAutomata out;
+    ASSIGN_OR_RETURN(out.language, compile_regex("^(?:" + expression(name) + ")$", options, &budget));
+    if (name == "hostname") {
+        const StringSet length{std::nullopt, 1, 253};
+        ASSIGN_OR_RETURN(const StringSet both,
+                         intersect({out.language, 0, Automaton::kUnbounded}, length, &budget));
+        out.language = *both.language;
+    }
+    ASSIGN_OR_RETURN(out.text, json_quoted(out.language, "", {}, &budget));
+    return out;
+}
+
+template <size_t index> const FormatAutomata &kept() {
+    static const FormatAutomata automata = [] {
+        auto made = make(kNames[index]);
+        return made.ok() ? std::move(*made) : FormatAutomata(); // never: tests ask for each
+    }();
+    return automata;
+}
+
+template <size_t... indices>
+constexpr auto makers(std::index_sequence<indices...>) {
+    return std::array<const FormatAutomata &(*)(), sizeof...(indices)>{&kept<indices>...};
 }
 
 } // namespace
@@ -153,26 +196,18 @@ FormatKind format_kind(std::string_view name) {
     if (name == "regex" || name == "idn-email" || name == "idn-hostname") {
         return FormatKind::undecided;
     }
-    for (const std::string_view known :
-         {"date", "time", "date-time", "duration", "uuid", "email", "hostname", "ipv4", "ipv6", "uri",
-          "uri-reference", "iri", "iri-reference", "uri-template", "json-pointer",
-          "relative-json-pointer"}) {
-        if (name == known) return FormatKind::language;
-    }
-    return FormatKind::unknown;
+    const bool known = std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+    return known ? FormatKind::language : FormatKind::unknown;
 }
 
-Result<Automaton> format_language(std::string_view name, Budget *budget) {
-    const auto text = expression(name);
-    if (!text) return error(BATCHLLM_ERROR_UNSUPPORTED, "no such format");
-    const RegexOptions options{.dialect = RegexDialect::ecma};
-    ASSIGN_OR_RETURN(const Automaton language,
-                     compile_regex("^(?:" + *text + ")$", options, budget));
-    if (name != "hostname") return language;
-    ASSIGN_OR_RETURN(const StringSet named,
-                     intersect(StringSet{language, 0, Automaton::kUnbounded},
-                               StringSet{std::nullopt, 1, 253}, budget));
-    return *named.language;
+bool format_is_whole(std::string_view name) {
+    return name != "time" && name != "date-time" && name != "hostname";
+}
+
+const FormatAutomata &format_automata(std::string_view name) {
+    static constexpr auto all = makers(std::make_index_sequence<kNames.size()>());
+    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    return all[static_cast<size_t>(found - kNames.begin())]();
 }
 
 } // namespace batchllm

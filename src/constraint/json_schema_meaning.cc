@@ -63,7 +63,36 @@ Result<RequirementId> SchemaMeaning::requirement(SchemaId id, bool negated) {
         return schema.json->boolean != negated ? kAnything : kNothing;
     }
     if (asks_nothing(schema)) return negated ? kNothing : kAnything;
-    return numbers_.requirement({2 * id + (negated ? 1 : 0)});
+    return numbers_.requirement({2 * first_alike(id) + (negated ? 1 : 0)});
+}
+
+SchemaId SchemaMeaning::first_alike(SchemaId id) {
+    const Schema &schema = document_.at(id);
+    if (schema.value != nullptr || !schema.alternatives.empty()) return id;
+    std::string key;
+    for (size_t i = 0; i < schema.keywords.size(); ++i) {
+        const JsonTree *json = schema.keywords[i];
+        if (json == nullptr) continue;
+        const auto keyword = static_cast<Keyword>(i);
+        switch (keyword) {
+        case Keyword::type:
+        case Keyword::format:
+        case Keyword::pattern:
+        case Keyword::minLength:
+        case Keyword::maxLength:
+        case Keyword::minimum:
+        case Keyword::maximum:
+        case Keyword::exclusiveMinimum:
+        case Keyword::exclusiveMaximum:
+        case Keyword::multipleOf: break;
+        default: return id;
+        }
+        if (!json->is_string() && !json->is_number()) return id;
+        key += static_cast<char>(i);
+        key += json->is_string() ? 's' : 'n';
+        key += std::to_string(json->text.size()) + ":" + json->text;
+    }
+    return leaves_.try_emplace(key, id).first->second;
 }
 
 Result<const ValueSet *> SchemaMeaning::set_of(RequirementId id) {

@@ -31,6 +31,7 @@ class SchemaMeaning {
     SchemaDocument &document() { return document_; }
     Budget *budget() { return budget_; }
     const std::vector<std::string> &warnings() const { return warnings_; }
+    const std::set<std::string> &formats() const { return formats_; } // met so far
 
     // That the schema holds, or does not.
     Result<RequirementId> requirement(SchemaId id, bool negated = false);
@@ -69,6 +70,9 @@ class SchemaMeaning {
                                 SchemaKeyword keyword, bool negated);
     ValueSet of_array_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_object_value(const JsonTree &value, SchemaId origin, bool negated);
+
+    // The first schema that says the same, if it says nothing of other schemas.
+    SchemaId first_alike(SchemaId id);
 
     // json_schema_scalars.cc
     Result<ValueSet> type(SchemaId id, bool negated, bool track);
@@ -134,6 +138,8 @@ class SchemaMeaning {
     std::set<RequirementId> requirements_being_made_;
     std::map<std::string, Automaton> patterns_;
     std::map<const JsonTree *, SchemaId> value_schemas_;
+    std::set<std::string> formats_;
+    std::map<std::string, SchemaId> leaves_; // simple schemas by their text
     std::vector<std::string> warnings_;
     int64_t simple_sets_ = 0; // made so far
 };

@@ -178,13 +178,13 @@ Result<ValueSet> SchemaMeaning::format(SchemaId id, bool negated, bool) {
         RETURN_IF_ERROR(refuse({id, Keyword::format}, printable(json.text) + " is not decided"));
         return ValueSet::all();
     }
-    const std::string key = "\xff" + json.text; // no pattern, which is UTF-8
-    if (patterns_.count(key) == 0) {
-        auto language = format_language(json.text, budget_);
-        if (!language.ok()) return placed(std::move(language).status(), id, Keyword::format);
-        patterns_.emplace(key, *language);
+    if (negated && !format_is_whole(json.text)) {
+        RETURN_IF_ERROR(refuse({id, Keyword::format},
+                               printable(json.text) + " is not decided in what must not hold"));
+        return ValueSet::all();
     }
-    return strings_only({patterns_.at(key), 0, Automaton::kUnbounded}, negated, id,
+    formats_.insert(json.text);
+    return strings_only({format_automata(json.text).language, 0, Automaton::kUnbounded}, negated, id,
                         Keyword::format);
 }
 

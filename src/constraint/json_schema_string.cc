@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <span>
 
 #include "constraint/nfa.h"
@@ -12,7 +11,7 @@ namespace batchllm {
 namespace {
 
 constexpr int64_t kUnbounded = Automaton::kUnbounded;
-constexpr int64_t kMostCountedStates = 300000;
+constexpr int64_t kMostCountedStates = 100000;
 constexpr int64_t kMostNameLength = 4096;
 
 bool continues(int byte) { return (byte & 0xc0) == 0x80; }
@@ -67,23 +66,23 @@ Result<Automaton> of_length(const Automaton &language, int64_t least, int64_t gr
     }
     // States are those of the language times the number of characters so far.
     Nfa nfa;
-    std::map<std::pair<int32_t, int64_t>, int32_t> seen;
+    std::vector<int32_t> seen(static_cast<size_t>(language.states() * (most + 1)), -1);
     std::vector<std::pair<int32_t, int64_t>> waiting;
     std::vector<int32_t> accepting;
     const auto enter = [&](int32_t state, int64_t count) {
-        const auto [place, fresh] = seen.try_emplace({state, count}, -1);
-        if (fresh) {
-            place->second = nfa.add_state();
-            if (language.accepting(state) && count >= least) accepting.push_back(place->second);
-            waiting.push_back(place->first);
+        int32_t &place = seen[static_cast<size_t>(state * (most + 1) + count)];
+        if (place < 0) {
+            place = nfa.add_state();
+            if (language.accepting(state) && count >= least) accepting.push_back(place);
+            waiting.emplace_back(state, count);
         }
-        return place->second;
+        return place;
     };
     const int32_t start = enter(0, 0);
     while (!waiting.empty()) {
         const auto [state, count] = waiting.back();
         waiting.pop_back();
-        const int32_t from = seen[{state, count}];
+        const int32_t from = seen[static_cast<size_t>(state * (most + 1) + count)];
         for (int byte = 0; byte < 256;) {
             const int32_t to = language.next(state, static_cast<uint8_t>(byte));
             int last = byte;
