@@ -12,7 +12,8 @@
 //               names them (`properties`, `required`, dependentRequired, dependentSchemas,
 //               dependencies, then what $ref, allOf, anyOf, oneOf, if, then, else, dependentSchemas
 //               and dependencies lead to in the same way, then objects in const and enum; each in the
-//               order of its text), then all others. Order::any: as it comes.
+//               order of its text; where schemas of several places apply, the first place first),
+//               then all others. Order::any: as it comes.
 //   strings     json_schema_string.h. numbers: json_schema_number.h.
 #pragma once
 

@@ -282,11 +282,12 @@ Status SchemaDocument::add_names(SchemaId id) {
     return Status();
 }
 
+// In the order of the text, so that numbers are in that order too.
 Status SchemaDocument::walk(SchemaId id) {
-    for (size_t i = 0; i < static_cast<size_t>(Keyword::count); ++i) {
-        const JsonTree *json = at(id).keywords[i];
-        if (json != nullptr) {
-            RETURN_IF_ERROR(walk_children(id, static_cast<Keyword>(i), *json));
+    for (const auto &[name, json] : at(id).json->members) {
+        const std::optional<Keyword> keyword = keyword_of(name);
+        if (keyword && at(id).find(*keyword) == &json) {
+            RETURN_IF_ERROR(walk_children(id, *keyword, json));
         }
     }
     return Status();

@@ -94,6 +94,7 @@ struct Schema {
     }
 };
 
+// Schemas are numbered in the order of the text.
 class SchemaDocument {
   public:
     static Result<std::unique_ptr<SchemaDocument>> load(std::string_view text);

@@ -107,7 +107,9 @@ Result<const ValueSet *> SchemaMeaning::set_of(RequirementId id) {
     const std::vector<SchemaNumbers::Literal> literals = numbers_.literals(id);
     for (const SchemaNumbers::Literal literal : literals) {
         ASSIGN_OR_RETURN(const ValueSet *part, of_schema(literal / 2, literal % 2 == 1, false));
-        ASSIGN_OR_RETURN(set, intersect(set, *part));
+        auto both = intersect(set, *part);
+        if (!both.ok()) return placed(std::move(both).status(), literal / 2, Keyword::allOf);
+        set = std::move(*both);
     }
     requirements_being_made_.erase(id);
     auto &place = requirement_sets_[id] = std::make_unique<ValueSet>(std::move(set));
@@ -222,7 +224,9 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
         if (negated) {
             unite(&set, std::move(part));
         } else {
-            ASSIGN_OR_RETURN(set, intersect(set, part));
+            auto both = intersect(set, part);
+            if (!both.ok()) return placed(std::move(both).status(), id, *group.keywords.begin());
+            set = std::move(*both);
         }
     }
     if (items_left) RETURN_IF_ERROR(apply_unevaluated_items(id, &set));

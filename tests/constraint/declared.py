@@ -11,10 +11,12 @@ class Schemas:
         dialect = root.get('$schema', '') if isinstance(root, dict) else ''
         self.lone_ref = any(old in dialect for old in OLD)
         self.named = {}
+        self.place = {}  # id -> place in the text
         self.index(root)
 
     def index(self, node):
         if isinstance(node, dict):
+            self.place[id(node)] = len(self.place)
             for key in ('$id', 'id', '$anchor', '$dynamicAnchor'):
                 value = node.get(key)
                 if isinstance(value, str):
@@ -48,9 +50,50 @@ class Schemas:
                 return None
         return node
 
-    def closure(self, schemas):
+    def follow(self, schema):
+        for _ in range(20):
+            if not isinstance(schema, dict) or not isinstance(schema.get('$ref'), str):
+                break
+            schema = self.resolve(schema['$ref'])
+        return schema
+
+    def plainly_not(self, schema, value, depth=3):
+        """Whether it is easy to see that the schema does not hold: it is another branch's value then."""
+        schema = self.follow(schema)
+        if schema is False:
+            return True
+        if not isinstance(schema, dict) or depth == 0:
+            return False
+        types = {dict: 'object', list: 'array', str: 'string', bool: 'boolean', type(None): 'null'}
+        wanted = schema.get('type')
+        if isinstance(wanted, (str, list)):
+            kind = types.get(type(value), 'number')
+            given = {kind, 'integer'} if kind == 'number' else {kind}
+            if not given & set([wanted] if isinstance(wanted, str) else wanted):
+                return True
+        if 'const' in schema and schema['const'] != value:
+            return True
+        if isinstance(schema.get('enum'), list) and value not in schema['enum']:
+            return True
+        if any(self.plainly_not(each, value, depth - 1) for each in schema.get('allOf') or []):
+            return True
+        if isinstance(value, dict):
+            required = schema.get('required')
+            if isinstance(required, list) and any(name not in value for name in required):
+                return True
+            properties = schema.get('properties') or {}
+            if schema.get('additionalProperties') is False and not schema.get('patternProperties'):
+                if any(name not in properties for name in value):
+                    return True
+            return any(self.plainly_not(child, value[name], depth - 1) for name, child in properties.items()
+                       if name in value)
+        return False
+
+    def closure(self, schemas, value):
         """The schemas and all that apply in the same place, in the declared order."""
         out, seen = [], set()
+        schemas = [self.follow(schema) if self.lone_ref else schema for schema in schemas]
+        schemas = sorted((s for s in schemas if isinstance(s, dict)), key=lambda s: self.place.get(id(s), 0))
 
         def visit(schema):
             if not isinstance(schema, dict) or id(schema) in seen:
@@ -66,7 +109,8 @@ class Schemas:
                     visit(self.resolve(schema[key]))
             for key in IN_PLACE_LISTS:
                 for child in schema.get(key) or []:
-                    visit(child)
+                    if key == 'allOf' or not self.plainly_not(child, value):
+                        visit(child)
             for key in IN_PLACE:
                 visit(schema.get(key))
             for key in ('dependentSchemas', 'dependencies'):
@@ -117,7 +161,7 @@ class Schemas:
         return out
 
     def order(self, value, schemas):
-        schemas = self.closure(schemas)
+        schemas = self.closure(schemas, value)
         if isinstance(value, list):
             return [self.order(item, self.items(schemas, i)) for i, item in enumerate(value)]
         if not isinstance(value, dict):
