@@ -8,12 +8,11 @@
 //   whitespace  compact: none. flexible: after { [ , and before } ] nothing, one space, or a line feed
 //               with up to 64 spaces or tabs; after : nothing or one space.
 //   members     Each name once, but for names that the schema does not name: a grammar can not tell
-//               whether such a name came before. Order::declared: in the order in which the schema
-//               names them (`properties`, `required`, dependentRequired, dependentSchemas,
-//               dependencies, then what $ref, allOf, anyOf, oneOf, if, then, else, dependentSchemas
-//               and dependencies lead to in the same way, then objects in const and enum; each in the
-//               order of its text; where schemas of several places apply, the first place first),
-//               then all others. Order::any: as it comes.
+//               whether such a name came before. Order::declared: first what the schema's own
+//               `properties` name, then its `required`, then in the same way what dependentRequired,
+//               dependentSchemas, dependencies, $ref, allOf, anyOf, oneOf, not and if lead to, each in
+//               the order of its text, a branch that does not hold left out; where schemas of several
+//               places apply, the first place first. Then all others. Order::any: as it comes.
 //   strings     json_schema_string.h. numbers: json_schema_number.h.
 #pragma once
 

@@ -16,7 +16,8 @@ constexpr size_t kMostBranches = 2000;
 
 Result<std::vector<SchemaId>> SchemaMeaning::branches(SchemaId id, Keyword keyword) {
     const JsonTree &json = *document_.at(id).find(keyword);
-    if (!json.is_array() || json.items.empty()) return invalid(id, keyword, "not a list of schemas");
+    if (!json.is_array() || json.items.empty())
+        return invalid(id, keyword, "not a list of schemas");
     if (json.items.size() > kMostBranches) {
         return document_.fail(BATCHLLM_ERROR_UNSUPPORTED, id, keyword, "too many schemas");
     }
@@ -52,8 +53,8 @@ Result<ValueSet> SchemaMeaning::dynamic_reference(SchemaId id, bool negated, boo
     const std::string anchor = mark == std::string::npos ? "" : json->text.substr(mark + 1);
     auto target = document_.resolve(id, json->text);
     if (!target.ok() || !document_.one_dynamic_anchor(anchor)) {
-        RETURN_IF_ERROR(refuse({id, Keyword::dynamicRef},
-                               target.ok() ? "may mean several schemas" : target.status().message()));
+        RETURN_IF_ERROR(refuse({id, Keyword::dynamicRef}, target.ok() ? "may mean several schemas"
+                                                                      : target.status().message()));
         return ValueSet::all();
     }
     ASSIGN_OR_RETURN(const ValueSet *set, of_schema(*target, negated, track));
@@ -119,7 +120,8 @@ Result<ValueSet> SchemaMeaning::one_of(SchemaId id, bool negated, bool track) {
         ASSIGN_OR_RETURN(ValueSet set, all_of_these(schemas, true, false));
         for (size_t i = 0; i < schemas.size(); ++i) {
             for (size_t j = 0; j < i; ++j) {
-                ASSIGN_OR_RETURN(ValueSet two, all_of_these({schemas[i], schemas[j]}, false, false));
+                ASSIGN_OR_RETURN(ValueSet two,
+                                 all_of_these({schemas[i], schemas[j]}, false, false));
                 unite(&set, std::move(two));
             }
         }
@@ -166,7 +168,8 @@ Result<ValueSet> SchemaMeaning::condition(SchemaId id, bool negated, bool track)
     for (const bool branch : {true, false}) {
         ValueSet set = branch ? *holds : *fails;
         if (branch ? has_then : has_else) {
-            ASSIGN_OR_RETURN(const SchemaId next, child(id, branch ? Keyword::then : Keyword::else_));
+            ASSIGN_OR_RETURN(const SchemaId next,
+                             child(id, branch ? Keyword::then : Keyword::else_));
             ASSIGN_OR_RETURN(const ValueSet *part, of_schema(next, negated, track && !negated));
             ASSIGN_OR_RETURN(set, intersect(set, *part));
         } else if (negated) {

@@ -52,8 +52,8 @@ Result<ValueSet> SchemaMeaning::items(SchemaId id, bool negated, bool track) {
     if (first != nullptr && !first->is_array()) return invalid(id, first_keyword, "not a list");
     std::vector<SchemaId> prefix;
     for (size_t i = 0; first != nullptr && i < first->items.size(); ++i) {
-        ASSIGN_OR_RETURN(const SchemaId item, document_.child(id, &first->items[i], first_keyword,
-                                                              std::to_string(i)));
+        ASSIGN_OR_RETURN(const SchemaId item,
+                         document_.child(id, &first->items[i], first_keyword, std::to_string(i)));
         prefix.push_back(item);
     }
     if (negated) {
@@ -67,8 +67,8 @@ Result<ValueSet> SchemaMeaning::items(SchemaId id, bool negated, bool track) {
             ASSIGN_OR_RETURN(const SchemaId other, document_.child(id, rest, rest_keyword));
             ASSIGN_OR_RETURN(const RequirementId what, requirement(other, true));
             ArraySet set;
-            set.contains.push_back({static_cast<int64_t>(prefix.size()), what, 1, kUnbounded,
-                                    {id, rest_keyword}});
+            set.contains.push_back(
+                {static_cast<int64_t>(prefix.size()), what, 1, kUnbounded, {id, rest_keyword}});
             if (tidy(&set)) broken.push_back(std::move(set));
         }
         return only_arrays(std::move(broken));

@@ -84,14 +84,18 @@ bool known(SchemaDialect dialect, Keyword keyword) {
     const bool modern = dialect >= SchemaDialect::draft2019;
     const bool latest = dialect >= SchemaDialect::draft2020;
     switch (keyword) {
-    case Keyword::old_id: return dialect == SchemaDialect::draft4;
-    case Keyword::id: return dialect != SchemaDialect::draft4;
+    case Keyword::old_id:
+        return dialect == SchemaDialect::draft4;
+    case Keyword::id:
+        return dialect != SchemaDialect::draft4;
     case Keyword::const_:
     case Keyword::contains:
-    case Keyword::propertyNames: return dialect >= SchemaDialect::draft6;
+    case Keyword::propertyNames:
+        return dialect >= SchemaDialect::draft6;
     case Keyword::if_:
     case Keyword::then:
-    case Keyword::else_: return dialect >= SchemaDialect::draft7;
+    case Keyword::else_:
+        return dialect >= SchemaDialect::draft7;
     case Keyword::anchor:
     case Keyword::defs:
     case Keyword::dependentRequired:
@@ -99,14 +103,20 @@ bool known(SchemaDialect dialect, Keyword keyword) {
     case Keyword::maxContains:
     case Keyword::minContains:
     case Keyword::unevaluatedItems:
-    case Keyword::unevaluatedProperties: return modern;
-    case Keyword::recursiveRef: return dialect == SchemaDialect::draft2019;
+    case Keyword::unevaluatedProperties:
+        return modern;
+    case Keyword::recursiveRef:
+        return dialect == SchemaDialect::draft2019;
     case Keyword::dynamicAnchor:
     case Keyword::dynamicRef:
-    case Keyword::prefixItems: return latest;
-    case Keyword::dependencies: return !modern || dialect == SchemaDialect::unnamed;
-    case Keyword::additionalItems: return dialect != SchemaDialect::draft2020;
-    default: return true;
+    case Keyword::prefixItems:
+        return latest;
+    case Keyword::dependencies:
+        return !modern || dialect == SchemaDialect::unnamed;
+    case Keyword::additionalItems:
+        return dialect != SchemaDialect::draft2020;
+    default:
+        return true;
     }
 }
 
@@ -124,19 +134,24 @@ Holds holds(Keyword keyword) {
     case Keyword::propertyNames:
     case Keyword::then:
     case Keyword::unevaluatedItems:
-    case Keyword::unevaluatedProperties: return Holds::one;
+    case Keyword::unevaluatedProperties:
+        return Holds::one;
     case Keyword::allOf:
     case Keyword::anyOf:
     case Keyword::oneOf:
-    case Keyword::prefixItems: return Holds::list;
-    case Keyword::items: return Holds::one_or_list;
+    case Keyword::prefixItems:
+        return Holds::list;
+    case Keyword::items:
+        return Holds::one_or_list;
     case Keyword::definitions:
     case Keyword::defs:
     case Keyword::dependencies:
     case Keyword::dependentSchemas:
     case Keyword::patternProperties:
-    case Keyword::properties: return Holds::map;
-    default: return Holds::none;
+    case Keyword::properties:
+        return Holds::map;
+    default:
+        return Holds::none;
     }
 }
 

@@ -138,7 +138,7 @@ class SchemaDocument {
     std::deque<Schema> schemas_; // never moved
     std::unordered_map<const JsonTree *, SchemaId> by_place_;
     std::unordered_map<std::string, Resource> resources_;
-    std::unordered_map<std::string, SchemaId> anchors_; // "base#name"
+    std::unordered_map<std::string, SchemaId> anchors_;    // "base#name"
     std::unordered_map<std::string, int> dynamic_anchors_; // how many have the name
 };
 

@@ -80,8 +80,8 @@ NodeId SchemaEmitter::mark(char byte) {
     const auto known = marks_.find(byte);
     if (known != marks_.end()) return known->second;
     const bool flexible = options_.spacing == JsonSchemaOptions::Spacing::flexible;
-    const NodeId node = flexible ? terminal(mark_automaton(byte))
-                                 : grammar_.bytes(std::string(1, byte));
+    const NodeId node =
+        flexible ? terminal(mark_automaton(byte)) : grammar_.bytes(std::string(1, byte));
     marks_[byte] = node;
     return node;
 }
@@ -128,10 +128,10 @@ NodeId SchemaEmitter::braced(NodeId opening, NodeId body, NodeId closing) {
 Result<NodeId> SchemaEmitter::value(RequirementId id, const ValuePlan &plan) {
     const SchemaId owner = meaning_.numbers().literals(id)[0] / 2;
     std::vector<NodeId> choices;
-    RETURN_IF_ERROR(meaning_.placed(add_scalars(*plan.set, owner, &choices), owner,
-                                    SchemaKeyword::type));
+    RETURN_IF_ERROR(
+        meaning_.placed(add_scalars(*plan.set, owner, &choices), owner, SchemaKeyword::type));
     for (const ObjectPlan &each : plan.objects) {
-        ASSIGN_OR_RETURN(const NodeId node, object(id, each));
+        ASSIGN_OR_RETURN(const NodeId node, object(each));
         choices.push_back(node);
     }
     for (const ArrayPlan &each : plan.arrays) {
@@ -154,7 +154,8 @@ Status SchemaEmitter::add_scalars(const ValueSet &set, SchemaId owner,
     for (const NumberSet &numbers : set.numbers) {
         auto text = number_texts(numbers, options_.numbers, meaning_.budget());
         if (!text.ok()) {
-            RETURN_IF_ERROR(meaning_.refuse({owner, SchemaKeyword::multipleOf}, text.status().message()));
+            RETURN_IF_ERROR(
+                meaning_.refuse({owner, SchemaKeyword::multipleOf}, text.status().message()));
             NumberSet wider = numbers;
             wider.multiple_of.reset();
             wider.not_multiple_of.clear();

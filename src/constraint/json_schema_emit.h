@@ -4,7 +4,6 @@
 #include <map>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,7 +28,7 @@ class SchemaEmitter {
     // owner: for errors.
     Status add_scalars(const ValueSet &set, SchemaId owner, std::vector<NodeId> *choices);
     NodeId anything();
-    Result<NodeId> object(RequirementId id, const ObjectPlan &plan);
+    Result<NodeId> object(const ObjectPlan &plan);
     Result<NodeId> free_member(const ObjectPlan &plan);
     Result<NodeId> free_name(LanguageId names, const std::vector<std::string> &taken);
     NodeId terminal(const Automaton &automaton); // one node for equal automata
@@ -40,11 +39,6 @@ class SchemaEmitter {
     NodeId items_by_state(const ArrayPlan &plan);
     Result<NodeId> distinct_items(SchemaId owner, const ArrayPlan &plan);
     NodeId mark(char byte); // one of { } [ ] , with its whitespace
-
-    // The place of each name in the declared order.
-    std::unordered_map<NameId, int> ranks(RequirementId id);
-    void add_ranks(SchemaId id, std::unordered_set<SchemaId> *seen,
-                   std::unordered_map<NameId, int> *ranks);
 
     SchemaMeaning &meaning_;
     const SchemaPlanner &planner_;

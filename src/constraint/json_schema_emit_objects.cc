@@ -5,28 +5,10 @@
 
 namespace batchllm {
 
-namespace {
-
-using Keyword = SchemaKeyword;
-
-constexpr int kMostRanked = 100000; // names looked at for one order
-
-} // namespace
-
-Result<NodeId> SchemaEmitter::object(RequirementId id, const ObjectPlan &plan) {
+Result<NodeId> SchemaEmitter::object(const ObjectPlan &plan) {
     std::vector<ObjectSet::Named> named = plan.named;
-    if (named.size() > 1 && options_.order == Members::Order::declared) {
-        const auto order = ranks(id);
-        const auto rank = [&](NameId name) {
-            const auto found = order.find(name);
-            return found == order.end() ? kMostRanked : found->second;
-        };
-        const SchemaNumbers &numbers = meaning_.numbers();
-        std::sort(named.begin(), named.end(), [&](const auto &a, const auto &b) {
-            const int first = rank(a.name), second = rank(b.name);
-            return first != second ? first < second : numbers.name(a.name) < numbers.name(b.name);
-        });
-    }
+    std::sort(named.begin(), named.end(),
+              [](const auto &a, const auto &b) { return a.place < b.place; });
     Members members;
     for (const ObjectSet::Named &each : named) {
         members.elements.push_back({member(each.name, each.what), each.required});
@@ -45,8 +27,7 @@ Result<NodeId> SchemaEmitter::object(RequirementId id, const ObjectPlan &plan) {
 }
 
 NodeId SchemaEmitter::member(NameId name, RequirementId what) {
-    const NodeId key =
-        grammar_.bytes("\"" + json_escaped(meaning_.numbers().name(name)) + "\":");
+    const NodeId key = grammar_.bytes("\"" + json_escaped(meaning_.numbers().name(name)) + "\":");
     if (options_.spacing == JsonSchemaOptions::Spacing::compact) {
         return grammar_.sequence({key, node_of(what)});
     }
@@ -76,82 +57,6 @@ Result<NodeId> SchemaEmitter::free_name(LanguageId names, const std::vector<std:
     const NodeId node = terminal(text);
     free_names_[{names, taken}] = node;
     return node;
-}
-
-std::unordered_map<NameId, int> SchemaEmitter::ranks(RequirementId id) {
-    std::unordered_map<NameId, int> out;
-    std::unordered_set<SchemaId> seen;
-    for (const SchemaNumbers::Literal literal : meaning_.numbers().literals(id)) {
-        add_ranks(literal / 2, &seen, &out);
-    }
-    return out;
-}
-
-void SchemaEmitter::add_ranks(SchemaId id, std::unordered_set<SchemaId> *seen,
-                              std::unordered_map<NameId, int> *ranks) {
-    if (!seen->insert(id).second || seen->size() > 10000) return;
-    SchemaDocument &document = meaning_.document();
-    const Schema &schema = document.at(id);
-    const auto add = [&](const std::string &name) {
-        if (ranks->size() < kMostRanked) {
-            ranks->try_emplace(meaning_.numbers().name(name), static_cast<int>(ranks->size()));
-        }
-    };
-    const auto descend = [&](const JsonTree &json, Keyword keyword, const std::string &step) {
-        const auto child = document.child(id, &json, keyword, step);
-        if (child.ok()) add_ranks(*child, seen, ranks);
-    };
-    if (schema.value != nullptr) {
-        for (const auto &member : schema.value->members) add(member.first);
-    }
-    for (const SchemaId alternative : schema.alternatives) add_ranks(alternative, seen, ranks);
-    if (const JsonTree *json = schema.find(Keyword::properties)) {
-        for (const auto &property : json->members) add(property.first);
-    }
-    if (const JsonTree *json = schema.find(Keyword::required)) {
-        for (const JsonTree &name : json->items) add(name.text);
-    }
-    for (const Keyword keyword : {Keyword::dependentRequired, Keyword::dependentSchemas,
-                                  Keyword::dependencies}) {
-        const JsonTree *json = schema.find(keyword);
-        if (json == nullptr) continue;
-        for (const auto &[name, needed] : json->members) {
-            add(name);
-            for (const JsonTree &other : needed.items) add(other.text);
-        }
-    }
-    for (const Keyword keyword : {Keyword::ref, Keyword::dynamicRef}) {
-        const JsonTree *json = schema.find(keyword);
-        if (json == nullptr) continue;
-        const auto target = document.resolve(id, json->text);
-        if (target.ok()) add_ranks(*target, seen, ranks);
-    }
-    for (const Keyword keyword : {Keyword::allOf, Keyword::anyOf, Keyword::oneOf}) {
-        const JsonTree *json = schema.find(keyword);
-        for (size_t i = 0; json != nullptr && i < json->items.size(); ++i) {
-            descend(json->items[i], keyword, std::to_string(i));
-        }
-    }
-    for (const Keyword keyword : {Keyword::if_, Keyword::then, Keyword::else_}) {
-        const JsonTree *json = schema.find(keyword);
-        if (json != nullptr) descend(*json, keyword, "");
-    }
-    for (const Keyword keyword :
-         {Keyword::dependentSchemas, Keyword::dependencies}) {
-        const JsonTree *json = schema.find(keyword);
-        if (json == nullptr) continue;
-        for (const auto &[name, value] : json->members) {
-            if (!value.is_array()) descend(value, keyword, name);
-        }
-    }
-    for (const Keyword keyword : {Keyword::const_, Keyword::enum_}) {
-        const JsonTree *json = schema.find(keyword);
-        if (json == nullptr) continue;
-        for (const auto &member : json->members) add(member.first);
-        for (const JsonTree &item : json->items) {
-            for (const auto &member : item.members) add(member.first);
-        }
-    }
 }
 
 } // namespace batchllm

@@ -45,8 +45,7 @@ std::string ipv6() {
     const auto times = [](int count) { return "{" + std::to_string(count) + "}"; };
     std::string out = "(?:" + group + ":)" + times(6) + last;
     for (int left = 0; left <= 7; ++left) {
-        const std::string before =
-            left == 0 ? "" : group + "(?::" + group + ")" + times(left - 1);
+        const std::string before = left == 0 ? "" : group + "(?::" + group + ")" + times(left - 1);
         // After the "::", at most 7 - left groups.
         const int right = 7 - left;
         std::string after = "(?:" + group + "(?::" + group + "){0," +
@@ -76,10 +75,10 @@ UriParts uri_parts(const std::string &more, const std::string &private_use) {
     parts.query = "(?:[" + class_ + sub + ":@/?" + private_use + "-]|" + percent + ")*";
     parts.scheme = "[a-zA-Z][a-zA-Z0-9+.-]*";
     const std::string future = "[vV][0-9a-fA-F]+\\.[a-zA-Z0-9._~" + sub + ":-]+";
-    parts.host = "(?:\\[(?:" + ipv6() + "|" + future + ")\\]|(?:[" + class_ + sub + "-]|" + percent +
-                 ")*)";
-    parts.authority = "(?:(?:[" + class_ + sub + ":-]|" + percent + ")*@)?" + parts.host +
-                      "(?::[0-9]*)?";
+    parts.host =
+        "(?:\\[(?:" + ipv6() + "|" + future + ")\\]|(?:[" + class_ + sub + "-]|" + percent + ")*)";
+    parts.authority =
+        "(?:(?:[" + class_ + sub + ":-]|" + percent + ")*@)?" + parts.host + "(?::[0-9]*)?";
     return parts;
 }
 
@@ -100,21 +99,24 @@ std::string uri(const std::string &more, const std::string &private_use, bool re
            tail;
 }
 
-constexpr const char *kIri = "\\u{a0}-\\u{d7ff}\\u{f900}-\\u{fdcf}\\u{fdf0}-\\u{ffef}\\u{10000}-\\u{1fffd}"
-                         "\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{40000}-\\u{4fffd}"
-                         "\\u{50000}-\\u{5fffd}\\u{60000}-\\u{6fffd}\\u{70000}-\\u{7fffd}"
-                         "\\u{80000}-\\u{8fffd}\\u{90000}-\\u{9fffd}\\u{a0000}-\\u{afffd}"
-                         "\\u{b0000}-\\u{bfffd}\\u{c0000}-\\u{cfffd}\\u{d0000}-\\u{dfffd}"
-                         "\\u{e1000}-\\u{efffd}";
-constexpr const char *kIriPrivate = "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
+constexpr const char *kIri =
+    "\\u{a0}-\\u{d7ff}\\u{f900}-\\u{fdcf}\\u{fdf0}-\\u{ffef}\\u{10000}-\\u{1fffd}"
+    "\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{40000}-\\u{4fffd}"
+    "\\u{50000}-\\u{5fffd}\\u{60000}-\\u{6fffd}\\u{70000}-\\u{7fffd}"
+    "\\u{80000}-\\u{8fffd}\\u{90000}-\\u{9fffd}\\u{a0000}-\\u{afffd}"
+    "\\u{b0000}-\\u{bfffd}\\u{c0000}-\\u{cfffd}\\u{d0000}-\\u{dfffd}"
+    "\\u{e1000}-\\u{efffd}";
+constexpr const char *kIriPrivate =
+    "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
 
 // RFC 1123: labels of up to 63 characters, the whole of up to 253. Labels of internationalised names
 // (xn--..) are left out: which of them decode to a name is beyond an automaton.
 std::string hostname() {
     const std::string any = "[a-zA-Z0-9]", inner = "[a-zA-Z0-9-]";
     const std::string third = "(?:-[a-zA-Z0-9]|[a-zA-Z0-9]" + inner + ")"; // and fourth
-    const std::string label = "(?:" + any + "(?:" + any + "|-" + any + "|" + any + any + "|(?:" + inner +
-                              third + "(?:" + inner + "{0,58}" + any + ")?)" + ")?)";
+    const std::string label = "(?:" + any + "(?:" + any + "|-" + any + "|" + any + any +
+                              "|(?:" + inner + third + "(?:" + inner + "{0,58}" + any + ")?)" +
+                              ")?)";
     return label + "(?:\\." + label + ")*";
 }
 
@@ -130,8 +132,8 @@ std::string email() {
 // RFC 6570.
 std::string uri_template() {
     const std::string percent = "%[0-9a-fA-F]{2}";
-    const std::string literal = "(?:[!#$&-;=?-\\[\\]_a-z~" + std::string(kIri) + kIriPrivate + "]|" +
-                                percent + ")";
+    const std::string literal =
+        "(?:[!#$&-;=?-\\[\\]_a-z~" + std::string(kIri) + kIriPrivate + "]|" + percent + ")";
     const std::string character = "(?:[a-zA-Z0-9_]|" + percent + ")";
     const std::string name = character + "(?:\\.?" + character + ")*";
     const std::string variable = name + "(?::[1-9][0-9]{0,3}|\\*)?";
@@ -139,9 +141,10 @@ std::string uri_template() {
 }
 
 constexpr std::array<std::string_view, 16> kNames = {
-    "date",     "time", "date-time", "duration", "uuid",          "email",        "hostname",
-    "ipv4",     "ipv6", "uri",       "iri",      "uri-reference", "iri-reference", "uri-template",
-    "json-pointer", "relative-json-pointer"};
+    "date",          "time",         "date-time",    "duration",
+    "uuid",          "email",        "hostname",     "ipv4",
+    "ipv6",          "uri",          "iri",          "uri-reference",
+    "iri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
 
 std::string expression(std::string_view name) {
     if (name == "date") return kDate;
@@ -166,7 +169,8 @@ Result<FormatAutomata> make(std::string_view name) {
     Budget budget; // of a fixed size, whatever the schema
     const RegexOptions options{.dialect = RegexDialect::ecma};
     FormatAutomata out;
-    ASSIGN_OR_RETURN(out.language, compile_regex("^(?:" + expression(name) + ")$", options, &budget));
+    ASSIGN_OR_RETURN(out.language,
+                     compile_regex("^(?:" + expression(name) + ")$", options, &budget));
     if (name == "hostname") {
         const StringSet length{std::nullopt, 1, 253};
         ASSIGN_OR_RETURN(const StringSet both,
@@ -185,8 +189,7 @@ template <size_t index> const FormatAutomata &kept() {
     return automata;
 }
 
-template <size_t... indices>
-constexpr auto makers(std::index_sequence<indices...>) {
+template <size_t... indices> constexpr auto makers(std::index_sequence<indices...>) {
     return std::array<const FormatAutomata &(*)(), sizeof...(indices)>{&kept<indices>...};
 }
 

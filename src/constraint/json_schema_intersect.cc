@@ -26,8 +26,7 @@ Status too_many() {
     return error(BATCHLLM_ERROR_UNSUPPORTED, "schema: too many alternatives to tell apart");
 }
 
-template <typename Set, typename Same>
-void add_new(std::vector<Set> *sets, Set set, Same same) {
+template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set set, Same same) {
     const size_t compared = std::min<size_t>(sets->size(), 64);
     for (size_t i = 0; i < compared; ++i) {
         if (same((*sets)[i], set)) return;
@@ -165,6 +164,9 @@ Result<std::optional<ObjectSet>> SchemaMeaning::intersect(const ObjectSet &a, co
     if (unconstrained(a)) return std::optional<ObjectSet>(b);
     if (unconstrained(b)) return std::optional<ObjectSet>(a);
     ObjectSet out;
+    // What b alone names comes after all that a names.
+    int32_t after = 0;
+    for (const ObjectSet::Named &named : a.named) after = std::max(after, named.place + 1);
     // Both are sorted by name.
     size_t i = 0, j = 0;
     while (i < a.named.size() || j < b.named.size()) {
@@ -173,12 +175,11 @@ Result<std::optional<ObjectSet>> SchemaMeaning::intersect(const ObjectSet &a, co
         const bool from_b =
             i == a.named.size() || (j < b.named.size() && b.named[j].name <= a.named[i].name);
         const NameId name = from_a ? a.named[i].name : b.named[j].name;
-        const RequirementId what =
-            numbers_.both(from_a ? a.named[i].what : region_of(a, name),
-                          from_b ? b.named[j].what : region_of(b, name));
-        const bool required =
-            (from_a && a.named[i].required) || (from_b && b.named[j].required);
-        out.named.push_back({name, what, required});
+        const RequirementId what = numbers_.both(from_a ? a.named[i].what : region_of(a, name),
+                                                 from_b ? b.named[j].what : region_of(b, name));
+        const bool required = (from_a && a.named[i].required) || (from_b && b.named[j].required);
+        const int32_t place = from_a ? a.named[i].place : after + b.named[j].place;
+        out.named.push_back({name, what, required, place});
         if (from_a) ++i;
         if (from_b) ++j;
     }
@@ -194,11 +195,10 @@ Result<std::optional<ObjectSet>> SchemaMeaning::intersect(const ObjectSet &a, co
     out.count_origin = a.count_origin ? a.count_origin : b.count_origin;
     out.exists = a.exists;
     for (const ObjectSet::Exists &entry : b.exists) {
-        const bool known = std::any_of(out.exists.begin(), out.exists.end(),
-                                       [&](const ObjectSet::Exists &other) {
-                                           return other.names == entry.names &&
-                                                  other.what == entry.what;
-                                       });
+        const bool known =
+            std::any_of(out.exists.begin(), out.exists.end(), [&](const ObjectSet::Exists &other) {
+                return other.names == entry.names && other.what == entry.what;
+            });
         if (!known) out.exists.push_back(entry);
     }
     out.all_evaluated = a.all_evaluated || b.all_evaluated;

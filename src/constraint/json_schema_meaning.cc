@@ -13,14 +13,16 @@ using Keyword = SchemaKeyword;
 constexpr int64_t kMostSimpleSets = 200000; // made for one constraint
 constexpr size_t kMostWarnings = 100;
 constexpr size_t kMostDepth = 200; // schemas within schemas that are being made
-constexpr size_t kMostLookahead = 40; // requirements within requirements, to see whether one is empty
+constexpr size_t kMostLookahead =
+    40; // requirements within requirements, to see whether one is empty
 
 bool only_reference(const Schema &schema) {
     for (size_t i = 0; i < schema.keywords.size(); ++i) {
         const auto keyword = static_cast<Keyword>(i);
         if (schema.keywords[i] == nullptr || keyword == Keyword::ref) continue;
         if (keyword != Keyword::definitions && keyword != Keyword::defs && keyword != Keyword::id &&
-            keyword != Keyword::old_id && keyword != Keyword::schema && keyword != Keyword::anchor) {
+            keyword != Keyword::old_id && keyword != Keyword::schema &&
+            keyword != Keyword::anchor) {
             return false;
         }
     }
@@ -84,8 +86,10 @@ SchemaId SchemaMeaning::first_alike(SchemaId id) {
         case Keyword::maximum:
         case Keyword::exclusiveMinimum:
         case Keyword::exclusiveMaximum:
-        case Keyword::multipleOf: break;
-        default: return id;
+        case Keyword::multipleOf:
+            break;
+        default:
+            return id;
         }
         if (!json->is_string() && !json->is_number()) return id;
         key += static_cast<char>(i);
@@ -175,7 +179,8 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
         {&SchemaMeaning::constant, {Keyword::const_}},
         {&SchemaMeaning::enumeration, {Keyword::enum_}},
         {&SchemaMeaning::number_bounds,
-         {Keyword::minimum, Keyword::maximum, Keyword::exclusiveMinimum, Keyword::exclusiveMaximum}},
+         {Keyword::minimum, Keyword::maximum, Keyword::exclusiveMinimum,
+          Keyword::exclusiveMaximum}},
         {&SchemaMeaning::multiple_of, {Keyword::multipleOf}},
         {&SchemaMeaning::pattern, {Keyword::pattern}},
         {&SchemaMeaning::format, {Keyword::format}},

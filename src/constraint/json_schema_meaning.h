@@ -83,7 +83,8 @@ class SchemaMeaning {
     Result<ValueSet> lengths(SchemaId id, bool negated, bool track);
     Result<ValueSet> pattern(SchemaId id, bool negated, bool track);
     Result<ValueSet> format(SchemaId id, bool negated, bool track);
-    Result<ValueSet> strings_only(StringSet strings, bool negated, SchemaId id, SchemaKeyword keyword);
+    Result<ValueSet> strings_only(StringSet strings, bool negated, SchemaId id,
+                                  SchemaKeyword keyword);
     Result<ValueSet> numbers_only(std::vector<NumberSet> numbers, bool negated);
     Result<Automaton> pattern_language(SchemaId id, SchemaKeyword keyword, const std::string &text);
 

@@ -13,8 +13,7 @@ constexpr int64_t kMostUnits = 1'000'000'000'000'000;
 bool multiple(const Decimal &number, const Divisor &by) {
     if (number.zero()) return true;
     // number = digits * 10^shift / 10^places; the remainder of its digits and zeros.
-    const int64_t shift =
-        number.exponent - static_cast<int64_t>(number.digits.size()) + by.places;
+    const int64_t shift = number.exponent - static_cast<int64_t>(number.digits.size()) + by.places;
     if (shift < 0) return false; // digits end in no zero, so it has more places than any multiple
     __int128 remainder = 0;
     for (const char digit : number.digits) remainder = (remainder * 10 + (digit - '0')) % by.units;
@@ -33,7 +32,8 @@ std::optional<NumberSet::Bound> tighter(const std::optional<NumberSet::Bound> &a
 }
 
 // The least multiple that is not below the bound (not above, for down), if numbers stay small.
-std::optional<__int128> nearest_multiple(const NumberSet::Bound &bound, const Divisor &by, bool up) {
+std::optional<__int128> nearest_multiple(const NumberSet::Bound &bound, const Divisor &by,
+                                         bool up) {
     const Decimal &value = bound.value;
     if (value.zero()) return bound.inclusive ? 0 : (up ? 1 : -1);
     const int64_t shift = value.exponent - static_cast<int64_t>(value.digits.size()) + by.places;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int64_t kMostRemainders = 5000;
 constexpr size_t kMostStates = 60000;
-constexpr int kMostPlaces = 64;         // of a divisor
-constexpr int kLeastExponent = 16;      // of an integer's exponential text
-constexpr int kMostIntegerPlaces = 16;  // of its mantissa
-constexpr int kMostExponentSeen = 99;   // larger ones count as this
+constexpr int kMostPlaces = 64;        // of a divisor
+constexpr int kLeastExponent = 16;     // of an integer's exponential text
+constexpr int kMostIntegerPlaces = 16; // of its mantissa
+constexpr int kMostExponentSeen = 99;  // larger ones count as this
 
 // A bound's magnitude, as a plain and as an exponential text would have it.
 struct BoundDigits {
@@ -290,7 +290,8 @@ class ExponentialMachine final : public NumberMachine {
 
     bool accepts(const State &state) const override {
         if (state.phase != Phase::power) return false;
-        if (wanted_ && (state.down || state.exponent < least_exponent_ || state.remainders[0] != 0)) {
+        if (wanted_ &&
+            (state.down || state.exponent < least_exponent_ || state.remainders[0] != 0)) {
             return false;
         }
         if (least_down_ > 0 && (!state.down || state.exponent < least_down_)) return false;
@@ -325,16 +326,16 @@ class ExponentialMachine final : public NumberMachine {
             if (bound(state, i).given) state.bounds[i].digit(byte, bound(state, i).mantissa);
         }
         if (wanted_) {
-            state.remainders[0] = static_cast<int32_t>(
-                (int64_t{state.remainders[0]} * 10 + (byte - '0')) % coprime_);
+            state.remainders[0] =
+                static_cast<int32_t>((int64_t{state.remainders[0]} * 10 + (byte - '0')) % coprime_);
         }
         return state;
     }
     std::optional<State> power_digit(State state, char byte) const {
         state.phase = Phase::power;
         if (byte == '0' && state.exponent == 0) return state; // zeros in front
-        state.exponent = static_cast<uint8_t>(
-            std::min(state.exponent * 10 + (byte - '0'), kMostExponentSeen));
+        state.exponent =
+            static_cast<uint8_t>(std::min(state.exponent * 10 + (byte - '0'), kMostExponentSeen));
         for (size_t i = 0; i < 2; ++i) {
             if (bound(state, i).given) state.powers[i].digit(byte, bound(state, i).power);
         }

@@ -120,8 +120,7 @@ Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
     RETURN_IF_ERROR(placed(read_members(id, &keywords), id, Keyword::properties));
     if (negated) return negated_members(id, keywords);
     ObjectSet set;
-    RETURN_IF_ERROR(
-        placed(add_regions(id, keywords, &set), id, Keyword::patternProperties));
+    RETURN_IF_ERROR(placed(add_regions(id, keywords, &set), id, Keyword::patternProperties));
     for (const auto &[name, schema] : keywords.properties) {
         ASSIGN_OR_RETURN(RequirementId what, requirement(schema));
         for (const auto &[language, pattern_schema] : keywords.patterns) {
@@ -129,9 +128,10 @@ Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
             ASSIGN_OR_RETURN(const RequirementId more, requirement(pattern_schema));
             what = numbers_.both(what, more);
         }
-        set.named.push_back({name, what, false});
+        set.named.push_back({name, what, false, static_cast<int32_t>(set.named.size())});
     }
     sort_names(&set);
+    auto place_after = static_cast<int32_t>(set.named.size());
     for (const NameId name : keywords.required) {
         const auto place = std::lower_bound(
             set.named.begin(), set.named.end(), name,
@@ -139,7 +139,7 @@ Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
         if (place != set.named.end() && place->name == name) {
             place->required = true;
         } else {
-            set.named.insert(place, {name, region_of(set, name), true});
+            set.named.insert(place, {name, region_of(set, name), true, place_after++});
         }
     }
     if (track) {
@@ -177,7 +177,8 @@ Result<ValueSet> SchemaMeaning::negated_members(SchemaId id, const MemberKeyword
     }
     if (keywords.additional) {
         std::vector<std::string> names;
-        for (const auto &property : keywords.properties) names.push_back(numbers_.name(property.first));
+        for (const auto &property : keywords.properties)
+            names.push_back(numbers_.name(property.first));
         ASSIGN_OR_RETURN(const Automaton known, Automaton::strings(std::move(names), budget_));
         ASSIGN_OR_RETURN(left, numbers_.without(left, numbers_.language(known), budget_));
         ASSIGN_OR_RETURN(const RequirementId what, requirement(*keywords.additional, true));
@@ -197,8 +198,7 @@ Result<ValueSet> SchemaMeaning::member_counts(SchemaId id, bool negated, bool) {
     ASSIGN_OR_RETURN(const auto least, count(id, Keyword::minProperties));
     ASSIGN_OR_RETURN(const auto greatest, count(id, Keyword::maxProperties));
     ObjectSet set;
-    set.count_origin =
-        SchemaOrigin{id, least ? Keyword::minProperties : Keyword::maxProperties};
+    set.count_origin = SchemaOrigin{id, least ? Keyword::minProperties : Keyword::maxProperties};
     if (!negated) {
         set.least = least.value_or(0);
         set.greatest = greatest.value_or(kUnbounded);
@@ -330,8 +330,8 @@ Status SchemaMeaning::apply_unevaluated_properties(SchemaId id, ValueSet *set) {
         if (!object.all_evaluated) {
             for (ObjectSet::Named &named : object.named) {
                 const bool evaluated =
-                    std::binary_search(object.evaluated_names.begin(),
-                                       object.evaluated_names.end(), named.name) ||
+                    std::binary_search(object.evaluated_names.begin(), object.evaluated_names.end(),
+                                       named.name) ||
                     std::any_of(object.evaluated_languages.begin(),
                                 object.evaluated_languages.end(), [&](LanguageId language) {
                                     return numbers_.has_name(language, named.name);

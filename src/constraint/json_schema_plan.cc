@@ -118,6 +118,8 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
 // Names of a language that has few become names like others, so that they can be counted.
 Status SchemaPlanner::spread_finite_regions(ObjectSet *set) {
     SchemaNumbers &numbers = meaning_.numbers();
+    int32_t place = 0;
+    for (const ObjectSet::Named &named : set->named) place = std::max(place, named.place + 1);
     for (ObjectSet::Region &region : set->regions) {
         if (region.what == kNothing || region.names == kAllNames) continue;
         const Automaton &language = numbers.language(region.names);
@@ -128,7 +130,7 @@ Status SchemaPlanner::spread_finite_regions(ObjectSet *set) {
             const NameId id = numbers.name(name);
             const bool known = std::any_of(set->named.begin(), set->named.end(),
                                            [&](const auto &named) { return named.name == id; });
-            if (!known) set->named.push_back({id, region.what, false});
+            if (!known) set->named.push_back({id, region.what, false, place++});
         }
         region.what = kNothing;
     }

@@ -9,10 +9,10 @@ namespace batchllm {
 namespace {
 
 constexpr int64_t kUnbounded = Automaton::kUnbounded;
-constexpr int64_t kMostIndex = 1000;     // of an item that is counted one by one
-constexpr size_t kMostStates = 4000;     // of an automaton of items
+constexpr int64_t kMostIndex = 1000; // of an item that is counted one by one
+constexpr size_t kMostStates = 4000; // of an automaton of items
 constexpr size_t kMostEdges = 20000;
-constexpr int64_t kMostDistinct = 128;   // values
+constexpr int64_t kMostDistinct = 128; // values
 
 } // namespace
 
@@ -172,10 +172,11 @@ bool SchemaPlanner::possible_array(const ArrayPlan &plan) const {
         for (size_t i = plan.states.size(); i > 0; --i) {
             if (ends[i - 1] != 0) continue;
             const ArrayPlan::State &state = plan.states[i - 1];
-            const bool can = state.accepting ||
-                             std::any_of(state.edges.begin(), state.edges.end(), [&](const auto &edge) {
-                                 return ends[static_cast<size_t>(edge.to)] != 0 && possible(edge.item);
-                             });
+            const bool can =
+                state.accepting ||
+                std::any_of(state.edges.begin(), state.edges.end(), [&](const auto &edge) {
+                    return ends[static_cast<size_t>(edge.to)] != 0 && possible(edge.item);
+                });
             if (can) {
                 ends[i - 1] = 1;
                 changed = true;

@@ -184,8 +184,8 @@ Result<ValueSet> SchemaMeaning::format(SchemaId id, bool negated, bool) {
         return ValueSet::all();
     }
     formats_.insert(json.text);
-    return strings_only({format_automata(json.text).language, 0, Automaton::kUnbounded}, negated, id,
-                        Keyword::format);
+    return strings_only({format_automata(json.text).language, 0, Automaton::kUnbounded}, negated,
+                        id, Keyword::format);
 }
 
 Result<ValueSet> SchemaMeaning::enumeration(SchemaId id, bool negated, bool) {
@@ -238,19 +238,27 @@ Result<ValueSet> SchemaMeaning::of_scalars(const std::vector<const JsonTree *> &
     std::vector<Decimal> numbers;
     for (const JsonTree *value : values) {
         switch (value->kind) {
-        case JsonTree::Kind::null: set.null = true; break;
-        case JsonTree::Kind::boolean: (value->boolean ? set.yes : set.no) = true; break;
-        case JsonTree::Kind::string: strings.push_back(value->text); break;
+        case JsonTree::Kind::null:
+            set.null = true;
+            break;
+        case JsonTree::Kind::boolean:
+            (value->boolean ? set.yes : set.no) = true;
+            break;
+        case JsonTree::Kind::string:
+            strings.push_back(value->text);
+            break;
         case JsonTree::Kind::number: {
             auto number = decimal(value->text);
             if (!number) {
                 return document_.fail(BATCHLLM_ERROR_UNSUPPORTED, origin, keyword,
-                                      printable(value->text) + " is too large or too small a number");
+                                      printable(value->text) +
+                                          " is too large or too small a number");
             }
             numbers.push_back(std::move(*number));
             break;
         }
-        default: break;
+        default:
+            break;
         }
     }
     std::sort(numbers.begin(), numbers.end());
@@ -326,7 +334,8 @@ ValueSet SchemaMeaning::of_array_value(const JsonTree &value, SchemaId origin, b
     return out;
 }
 
-Result<ValueSet> SchemaMeaning::of_object_value(const JsonTree &value, SchemaId origin, bool negated) {
+Result<ValueSet> SchemaMeaning::of_object_value(const JsonTree &value, SchemaId origin,
+                                                bool negated) {
     ValueSet out = negated ? ValueSet::all() : ValueSet();
     out.objects.clear();
     ObjectSet whole;
@@ -335,7 +344,7 @@ Result<ValueSet> SchemaMeaning::of_object_value(const JsonTree &value, SchemaId 
         if (fresh) place->second = document_.make_value(&member, origin);
         const RequirementId what = numbers_.requirement({2 * place->second + (negated ? 1 : 0)});
         const NameId name = numbers_.name(key);
-        whole.named.push_back({name, what, true});
+        whole.named.push_back({name, what, true, static_cast<int32_t>(whole.named.size())});
         if (negated) {
             ObjectSet absent, other;
             absent.named.push_back({name, kNothing, false});
@@ -350,8 +359,7 @@ Result<ValueSet> SchemaMeaning::of_object_value(const JsonTree &value, SchemaId 
         ASSIGN_OR_RETURN(const Automaton known, Automaton::strings(std::move(names), budget_));
         ASSIGN_OR_RETURN(const Automaton others, complement(known, budget_));
         ObjectSet larger;
-        larger.exists.push_back(
-            {numbers_.language(others), kAnything, {origin, Keyword::const_}});
+        larger.exists.push_back({numbers_.language(others), kAnything, {origin, Keyword::const_}});
         out.objects.push_back(std::move(larger));
         return out;
     }

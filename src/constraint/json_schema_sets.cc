@@ -12,11 +12,12 @@ uint64_t pair_key(LanguageId a, LanguageId b) {
     return static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b);
 }
 
-template <typename Set, typename Same> void add_all(std::vector<Set> *to, std::vector<Set> from, Same same) {
+template <typename Set, typename Same>
+void add_all(std::vector<Set> *to, std::vector<Set> from, Same same) {
     for (Set &set : from) {
-        const bool known = to->size() <= kMostCompared &&
-                           std::any_of(to->begin(), to->end(),
-                                       [&](const Set &other) { return same(set, other); });
+        const bool known =
+            to->size() <= kMostCompared &&
+            std::any_of(to->begin(), to->end(), [&](const Set &other) { return same(set, other); });
         if (!known) to->push_back(std::move(set));
     }
 }
@@ -35,7 +36,8 @@ ValueSet ValueSet::all() {
 
 bool same(const ArraySet &a, const ArraySet &b) {
     const auto same_contains = [](const ArraySet::Contains &x, const ArraySet::Contains &y) {
-        return x.from == y.from && x.what == y.what && x.least == y.least && x.greatest == y.greatest;
+        return x.from == y.from && x.what == y.what && x.least == y.least &&
+               x.greatest == y.greatest;
     };
     return a.prefix == b.prefix && a.rest == b.rest && a.least == b.least &&
            a.greatest == b.greatest &&
@@ -87,7 +89,8 @@ void unite(ValueSet *a, ValueSet b) {
     const auto plain_array = [](const ArraySet &set) {
         return set.evaluated == 0 && !set.all_evaluated && set.evaluated_matches.empty();
     };
-    if (std::any_of(a->arrays.begin(), a->arrays.end(), [](const auto &x) { return unconstrained(x); }) &&
+    if (std::any_of(a->arrays.begin(), a->arrays.end(),
+                    [](const auto &x) { return unconstrained(x); }) &&
         std::all_of(a->arrays.begin(), a->arrays.end(), plain_array)) {
         a->arrays = {ArraySet()};
     }

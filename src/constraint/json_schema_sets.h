@@ -52,7 +52,8 @@ struct ArraySet {
     std::vector<RequirementId> evaluated_matches;
 
     RequirementId item(int64_t index) const {
-        return index < static_cast<int64_t>(prefix.size()) ? prefix[static_cast<size_t>(index)] : rest;
+        return index < static_cast<int64_t>(prefix.size()) ? prefix[static_cast<size_t>(index)]
+                                                           : rest;
     }
 };
 
@@ -61,7 +62,10 @@ struct ObjectSet {
         NameId name;
         RequirementId what; // kNothing: absent
         bool required;
-        bool operator==(const Named &) const = default;
+        int32_t place = 0;                          // in the declared order
+        bool operator==(const Named &other) const { // wherever it stands
+            return name == other.name && what == other.what && required == other.required;
+        }
     };
     struct Region {
         LanguageId names;

@@ -105,14 +105,22 @@ Result<Automaton> of_length(const Automaton &language, int64_t least, int64_t gr
 // The letter of a control character's short escape, or 0.
 char short_escape(int byte) {
     switch (byte) {
-    case '"': return '"';
-    case '\\': return '\\';
-    case '\b': return 'b';
-    case '\f': return 'f';
-    case '\n': return 'n';
-    case '\r': return 'r';
-    case '\t': return 't';
-    default: return 0;
+    case '"':
+        return '"';
+    case '\\':
+        return '\\';
+    case '\b':
+        return 'b';
+    case '\f':
+        return 'f';
+    case '\n':
+        return 'n';
+    case '\r':
+        return 'r';
+    case '\t':
+        return 't';
+    default:
+        return 0;
     }
 }
 
@@ -283,7 +291,8 @@ class EscapedNfa {
             }
             int32_t &last = fourth[byte >> 4];
             if (last < 0) {
-                const int32_t u = nfa_.add_state(), zero = nfa_.add_state(), third = nfa_.add_state();
+                const int32_t u = nfa_.add_state(), zero = nfa_.add_state(),
+                              third = nfa_.add_state();
                 last = nfa_.add_state();
                 add(escape, 'u', u);
                 add(u, '0', zero);

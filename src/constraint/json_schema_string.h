@@ -24,8 +24,7 @@ struct StringSet {
 
     bool all() const { return !language && least == 0 && greatest == Automaton::kUnbounded; }
     bool empty() const {
-        return language ? language->empty()
-                        : greatest != Automaton::kUnbounded && least > greatest;
+        return language ? language->empty() : greatest != Automaton::kUnbounded && least > greatest;
     }
     bool operator==(const StringSet &) const = default;
 };

@@ -83,7 +83,8 @@ std::string resolve_uri(std::string_view base_uri, std::string_view reference) {
     std::string query(given.query);
     if (!given.scheme.empty()) {
         // urn:..: what follows has no path to be merged or cleaned.
-        if (given.authority.empty() && given.path.substr(0, 1) != "/") return std::string(reference);
+        if (given.authority.empty() && given.path.substr(0, 1) != "/")
+            return std::string(reference);
         scheme = given.scheme;
         authority = given.authority;
         path = without_dots(given.path);

@@ -67,13 +67,21 @@ class TreeReader {
         if (depth > kMostDepth) return broken("nested too deeply");
         skip_space();
         switch (peek()) {
-        case '{': return object(tree, depth);
-        case '[': return array(tree, depth);
-        case '"': tree->kind = JsonTree::Kind::string; return string(&tree->text);
-        case 't': return word("true", tree, JsonTree::Kind::boolean, true);
-        case 'f': return word("false", tree, JsonTree::Kind::boolean, false);
-        case 'n': return word("null", tree, JsonTree::Kind::null, false);
-        default: return number(tree);
+        case '{':
+            return object(tree, depth);
+        case '[':
+            return array(tree, depth);
+        case '"':
+            tree->kind = JsonTree::Kind::string;
+            return string(&tree->text);
+        case 't':
+            return word("true", tree, JsonTree::Kind::boolean, true);
+        case 'f':
+            return word("false", tree, JsonTree::Kind::boolean, false);
+        case 'n':
+            return word("null", tree, JsonTree::Kind::null, false);
+        default:
+            return number(tree);
         }
     }
 
