@@ -182,8 +182,9 @@ void random_walk(const std::shared_ptr<const Constraint> &constraint, const Gram
             ConstraintState copy = state;
             const bool taken = copy.advance(token).ok();
             if (taken != is_allowed(*allowed, token))
-                fail_msg("token %d is %s after \"%s\"", token, taken ? "taken" : "refused",
-                         text.c_str());
+                fail_msg("token \"%s\" is %s after \"%s\"",
+                         vocabulary.tokens[static_cast<size_t>(token)].c_str(),
+                         taken ? "taken" : "refused", text.c_str());
             if (taken) tokens.push_back(token);
             if (taken && !copy.ended()) {
                 const std::string &bytes = vocabulary.tokens[static_cast<size_t>(token)];

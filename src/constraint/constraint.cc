@@ -13,11 +13,8 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// Counts of at least this many bytes ahead look alike, so that their masks are shared. No token is
-// longer.
-int64_t horizon_of(const TokenVocabulary &vocabulary) {
-    return static_cast<int64_t>(vocabulary.longest()) + 1;
-}
+// Counts whose bounds no token reaches, but for a few long ones, share their masks.
+constexpr int64_t kHorizon = TokenVocabulary::kLongestOrdinary + 1;
 
 Status too_ambiguous() {
     return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -40,6 +37,8 @@ size_t cut_character(std::string_view text) {
 Constraint::Constraint() = default;
 Constraint::~Constraint() = default;
 
+int64_t Constraint::masks_made() const { return masks_->made(); }
+
 Result<std::shared_ptr<const Constraint>>
 Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                  const ConstraintOptions &options) {
@@ -49,7 +48,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
     made->masks_ = std::make_unique<const TokenMaskMaker>(*vocabulary, *made->code_);
-    made->graph_ = std::make_shared<StateGraph>(made->code_, horizon_of(*vocabulary));
+    made->graph_ = std::make_shared<StateGraph>(made->code_, kHorizon);
     made->cache_bytes_ = options.cache_bytes;
     made->marker_ = options.start_after;
     made->vocabulary_ = std::move(vocabulary);
@@ -69,7 +68,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
     if (graph_->bytes() > cache_bytes_) {
-        graph_ = std::make_shared<StateGraph>(code_, horizon_of(*vocabulary_));
+        graph_ = std::make_shared<StateGraph>(code_, kHorizon);
         generation_.fetch_add(1, std::memory_order_release);
     }
     *generation = generation_.load(std::memory_order_relaxed);
@@ -95,7 +94,7 @@ const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
         }
     }
     auto mask = std::make_unique<TokenMask>();
-    mask->words.assign(at(tokens.words()), 0);
+    mask->make_dense(tokens.words());
     for (int32_t token = 0; token < tokens.size(); ++token)
         mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
     mask->allowed = tokens.size();
@@ -146,7 +145,18 @@ Result<AllowedTokens> ConstraintState::allowed() {
     else
         mask = constraint_->marker_mask(marker_read_, graph_.get());
     if (!mask) return too_ambiguous();
-    return AllowedTokens{mask->words.data(), mask->allowed, mask->only};
+    const uint32_t *words = mask->dense()
+                                ? mask->words.data()
+                                : own_words_.show(mask->few, constraint_->vocabulary().words());
+    return AllowedTokens{words, mask->allowed, mask->only};
+}
+
+const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &tokens, int32_t words) {
+    words_.resize(at(words), 0);
+    for (const int32_t token : shown_) words_[at(token / 32)] = 0;
+    for (const int32_t token : tokens) words_[at(token / 32)] |= uint32_t{1} << (token % 32);
+    shown_ = tokens;
+    return words_.data();
 }
 
 Result<GraphState *> ConstraintState::walk(GraphState *state, std::string_view bytes) {

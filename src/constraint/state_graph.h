@@ -38,6 +38,9 @@ struct GraphState {
     std::atomic<const TokenMask *> mask = nullptr; // set by TokenMaskMaker
     // The state with the same continuations up to a length; null until it is asked for.
     std::atomic<GraphState *> near = nullptr;
+    // [slices] what TokenMaskMaker knows of a step by one character of a class.
+    static constexpr size_t kMostSlices = 4;
+    std::atomic<GraphState *> character_step[kMostSlices] = {};
 };
 
 class StateGraph {
@@ -65,6 +68,7 @@ class StateGraph {
 
     // Memory in bytes, masks included, about.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+    // Makes the mask the state's, unless another thread was first.
     void keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes);
 
     // A state or a stack with more than this many members is refused: see row().

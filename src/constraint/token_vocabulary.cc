@@ -96,6 +96,7 @@ void TokenVocabulary::sort_tokens() {
     using Tokens = std::vector<std::pair<std::string_view, int32_t>>;
     std::vector<Tokens> of_slice(slice_classes().size());
     Tokens others;
+    Tokens long_tokens;
     slices_.resize(slice_classes().size());
     for (size_t i = 0; i < slices_.size(); ++i) {
         Budget budget; // three small classes
@@ -111,11 +112,14 @@ void TokenVocabulary::sort_tokens() {
             single_bytes_[static_cast<uint8_t>(text[0])] = true;
         const bool usable = !text.empty() && text.size() <= TokenTrie::kLongestToken;
         if (!usable || is_special(token) || is_eos(token)) continue;
-        longest_ = std::max(longest_, text.size());
+        if (text.size() > kLongestOrdinary) {
+            long_tokens.emplace_back(text, token);
+            continue;
+        }
         size_t slice = 0;
         while (slice < slices_.size() && !slices_[slice].characters.matches(text)) ++slice;
         const int32_t characters = character_count(text);
-        if (slice == slices_.size() || characters > TokenSlice::kMostCharacters) {
+        if (slice == slices_.size()) {
             others.emplace_back(text, token);
             continue;
         }
@@ -127,6 +131,7 @@ void TokenVocabulary::sort_tokens() {
     }
     for (size_t i = 0; i < slices_.size(); ++i) slices_[i].trie.build(std::move(of_slice[i]));
     others_.build(std::move(others));
+    long_tokens_.build(std::move(long_tokens));
 }
 
 } // namespace batchllm

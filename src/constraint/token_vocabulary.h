@@ -42,7 +42,7 @@ class TokenTrie {
 // The tokens that are nothing but up to kMostCharacters characters of a class, such as what may stand
 // in a JSON string unescaped: a state that takes every character of the class takes them all at once.
 struct TokenSlice {
-    static constexpr int32_t kMostCharacters = 16;
+    static constexpr int32_t kMostCharacters = 32;
 
     Automaton characters; // the class, any number in a row; state 0 is between two
     TokenTrie trie;
@@ -69,7 +69,8 @@ class TokenVocabulary {
     bool is_special(int32_t token) const { return special_[static_cast<size_t>(token)] != 0; }
     bool is_eos(int32_t token) const;
     std::span<const int32_t> eos_ids() const { return eos_ids_; }
-    size_t longest() const { return longest_; } // bytes of the longest token in a trie
+    // Bytes of the longest token that is not in long_tokens().
+    static constexpr size_t kLongestOrdinary = TokenSlice::kMostCharacters;
     // [256] whether one token stands for this byte alone. Text with other bytes is never allowed: a
     // constraint could reach a place that no token leads on from.
     const bool (&single_bytes() const)[256] { return single_bytes_; }
@@ -77,6 +78,7 @@ class TokenVocabulary {
     // Each token that is not special is in one of these, and in that one alone.
     std::span<const TokenSlice> slices() const { return slices_; } // smaller classes first
     const TokenTrie &others() const { return others_; }
+    const TokenTrie &long_tokens() const { return long_tokens_; }
 
   private:
     TokenVocabulary() = default;
@@ -85,10 +87,10 @@ class TokenVocabulary {
     std::vector<std::string> tokens_;
     std::vector<uint8_t> special_;
     std::vector<int32_t> eos_ids_;
-    size_t longest_ = 0;
     bool single_bytes_[256] = {};
     std::vector<TokenSlice> slices_;
     TokenTrie others_;
+    TokenTrie long_tokens_; // runs of spaces or dashes, most often
 };
 
 } // namespace batchllm
