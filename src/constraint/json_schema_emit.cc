@@ -214,6 +214,15 @@ NodeId SchemaEmitter::tuple(const ArrayPlan &plan) {
         if (prefix == 0) return grammar_.repeat(item, least, plan.greatest, mark(','));
         tail = grammar_.repeat(grammar_.sequence({mark(','), item}), least, beyond(plan.greatest));
     }
+    if (plan.least >= prefix) {
+        std::vector<NodeId> parts;
+        for (const RequirementId item : plan.prefix) {
+            if (!parts.empty()) parts.push_back(mark(','));
+            parts.push_back(node_of(item));
+        }
+        parts.push_back(tail);
+        return grammar_.sequence(std::move(parts));
+    }
     for (int64_t i = prefix; i > 0; --i) {
         std::vector<NodeId> parts;
         if (i > 1) parts.push_back(mark(','));

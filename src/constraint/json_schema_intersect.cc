@@ -77,14 +77,81 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
     for (const ObjectSet &x : a.objects) {
         for (const ObjectSet &y : b.objects) {
             ASSIGN_OR_RETURN(auto both, intersect(x, y));
-            if (both) {
-                add_new(&out.objects, std::move(*both),
-                        [](const ObjectSet &p, const ObjectSet &q) { return same(p, q); });
-            }
+            if (both) add_uncovered(&out.objects, std::move(*both));
         }
     }
     simple_sets_ += static_cast<int64_t>(out.arrays.size() + out.objects.size());
     return out;
+}
+
+// Whether what meets `narrow` meets `wide`, as far as their schemas tell.
+bool SchemaMeaning::implies(RequirementId narrow, RequirementId wide) const {
+    if (narrow == kNothing || wide == kAnything || narrow == wide) return true;
+    if (wide == kNothing) return false;
+    const auto &more = numbers_.literals(narrow);
+    const auto &fewer = numbers_.literals(wide);
+    return std::includes(more.begin(), more.end(), fewer.begin(), fewer.end());
+}
+
+// Whether all of `narrow` is certain to be in `wide`.
+bool SchemaMeaning::covers(const ObjectSet &wide, const ObjectSet &narrow) const {
+    const auto has_wish = [&](const ObjectSet::Exists &wish) {
+        return std::any_of(narrow.exists.begin(), narrow.exists.end(), [&](const auto &other) {
+            return other.names == wish.names && implies(other.what, wish.what);
+        });
+    };
+    if (wide.least > narrow.least ||
+        !std::all_of(wide.exists.begin(), wide.exists.end(), has_wish) ||
+        (wide.greatest != kUnbounded &&
+         (narrow.greatest == kUnbounded || narrow.greatest > wide.greatest)) ||
+        wide.all_evaluated != narrow.all_evaluated ||
+        wide.evaluated_names != narrow.evaluated_names ||
+        wide.evaluated_languages != narrow.evaluated_languages) {
+        return false;
+    }
+    const bool free = wide.regions.size() == 1 && wide.regions[0].what == kAnything;
+    if (!free) {
+        if (wide.regions.size() != narrow.regions.size()) return false;
+        for (size_t i = 0; i < wide.regions.size(); ++i) {
+            if (wide.regions[i].names != narrow.regions[i].names ||
+                !implies(narrow.regions[i].what, wide.regions[i].what)) {
+                return false;
+            }
+        }
+    }
+    size_t i = 0, j = 0;
+    while (i < wide.named.size() || j < narrow.named.size()) {
+        const bool in_wide = j == narrow.named.size() ||
+                             (i < wide.named.size() && wide.named[i].name <= narrow.named[j].name);
+        const bool in_narrow =
+            i == wide.named.size() ||
+            (j < narrow.named.size() && narrow.named[j].name <= wide.named[i].name);
+        const NameId name = in_wide ? wide.named[i].name : narrow.named[j].name;
+        const RequirementId of_narrow = in_narrow ? narrow.named[j].what : region_of(narrow, name);
+        if (!implies(of_narrow, in_wide ? wide.named[i].what : region_of(wide, name))) return false;
+        if (in_wide && wide.named[i].required && !(in_narrow && narrow.named[j].required)) {
+            return false;
+        }
+        if (in_wide) ++i;
+        if (in_narrow) ++j;
+    }
+    return true;
+}
+
+// Sets that others cover are left out: without it, every keyword that asks the same in another way would
+// double them.
+void SchemaMeaning::add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const {
+    constexpr size_t most_compared = 100;
+    const size_t compared = std::min(sets->size(), most_compared);
+    for (size_t i = 0; i < compared; ++i) {
+        if (covers((*sets)[i], set)) return;
+    }
+    if (sets->size() <= most_compared) {
+        sets->erase(std::remove_if(sets->begin(), sets->end(),
+                                   [&](const ObjectSet &other) { return covers(set, other); }),
+                    sets->end());
+    }
+    sets->push_back(std::move(set));
 }
 
 Result<std::optional<ArraySet>> SchemaMeaning::intersect(const ArraySet &a, const ArraySet &b) {

@@ -56,6 +56,10 @@ class SchemaMeaning {
     Status placed(Status status, SchemaId id, SchemaKeyword keyword) const;
 
   private:
+    bool implies(RequirementId narrow, RequirementId wide) const;
+    bool covers(const ObjectSet &wide, const ObjectSet &narrow) const;
+    void add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const;
+
     using Part = Result<ValueSet> (SchemaMeaning::*)(SchemaId, bool, bool);
     // A set for each group of keywords. `negated`: of values that break it. `track`: what is evaluated is
     // recorded.

@@ -238,13 +238,12 @@ class ExponentialMachine final : public NumberMachine {
   public:
     ExponentialMachine(const NumberSet &set, NumberStyle style) : NumberMachine(set, style) {
         if (wanted_) {
-            // With the exponent that large only what is coprime to ten is left to divide the mantissa.
+            // With an exponent that large only what is coprime to ten is left to divide the mantissa.
             int64_t units = divisors_[0].units;
             int twos = 0, fives = 0;
             for (; units % 2 == 0; units /= 2) ++twos;
             for (; units % 5 == 0; units /= 5) ++fives;
-            least_exponent_ =
-                kLeastExponent + std::max(0, std::max(twos, fives) - divisors_[0].places);
+            zeros_ = std::max(0, std::max(twos, fives) - divisors_[0].places);
             coprime_ = units;
         }
         for (size_t i = wanted_ ? 1 : 0; i < divisors_.size(); ++i) {
@@ -270,7 +269,7 @@ class ExponentialMachine final : public NumberMachine {
         if (byte == 'e' || byte == 'E') {
             if (from.phase != Phase::whole && from.phase != Phase::places) return std::nullopt;
             to.phase = Phase::exponent;
-            to.place_count = 0;
+            if (zeros_ == 0) to.place_count = 0; // no longer of interest
             for (size_t i = 0; i < 2; ++i) {
                 const int order = to.bounds[i].as_places(bound(to, i).mantissa);
                 to.bounds[i] = {static_cast<int8_t>(order), 0};
@@ -290,8 +289,8 @@ class ExponentialMachine final : public NumberMachine {
 
     bool accepts(const State &state) const override {
         if (state.phase != Phase::power) return false;
-        if (wanted_ &&
-            (state.down || state.exponent < least_exponent_ || state.remainders[0] != 0)) {
+        if (wanted_ && (state.down || state.exponent < least_exponent(state.place_count) ||
+                        state.remainders[0] != 0)) {
             return false;
         }
         if (least_down_ > 0 && (!state.down || state.exponent < least_down_)) return false;
@@ -340,13 +339,18 @@ class ExponentialMachine final : public NumberMachine {
             if (bound(state, i).given) state.powers[i].digit(byte, bound(state, i).power);
         }
         // Only what is compared below needs to be told apart.
-        if (state.exponent >= std::max({least_exponent_, least_down_, 1})) {
+        const int compared =
+            wanted_ ? least_exponent(kMostIntegerPlaces) : std::max(least_down_, 1);
+        if (state.exponent >= compared) {
             state.exponent = kMostExponentSeen;
         }
         return state;
     }
 
-    int least_exponent_ = 0;
+    // Of a multiple: digits after the point are made up for, and zeros that the divisor asks for.
+    int least_exponent(int places) const { return std::max(kLeastExponent, places + zeros_); }
+
+    int zeros_ = 0;
     int least_down_ = 0;
     int64_t coprime_ = 1;
 };

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kUnbounded = Automaton::kUnbounded;
 constexpr int64_t kMostCountedStates = 100000;
 constexpr int64_t kMostNameLength = 4096;
+constexpr size_t kMostNameBytes = 200000; // of names that a language is without
 
 bool continues(int byte) { return (byte & 0xc0) == 0x80; }
 
@@ -242,7 +243,7 @@ class EscapedNfa {
         for (int32_t state = 0; state < language.states(); ++state) nfa_.add_state();
         for (int32_t state = 0; state < language.states(); ++state) {
             add_characters(state, state);
-            add_escapes(state, state);
+            escapes_.push_back(add_escapes(state, state));
         }
     }
     Nfa &nfa() { return nfa_; }
@@ -268,8 +269,8 @@ class EscapedNfa {
     }
 
     // The same for what is escaped; `except`: characters.
-    void add_escapes(int32_t state, int32_t from, std::string_view except = {}) {
-        int32_t escape = -1;
+    int32_t add_escapes(int32_t state, int32_t from, std::string_view except = {}) {
+        int32_t escape = -1;          // after the backslash
         int32_t fourth[2] = {-1, -1}; // before the last digit of \u000x, \u001x
         const auto add = [&](int32_t at, char byte, int32_t to) {
             nfa_.add_bytes(at, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), to);
@@ -301,6 +302,12 @@ class EscapedNfa {
             }
             add(last, hex(byte & 15), to);
         }
+        return escape;
+    }
+    // The same once more, from another place.
+    void share_escapes(int32_t state, int32_t from) {
+        const int32_t escape = escapes_[static_cast<size_t>(state)];
+        if (escape >= 0) nfa_.add_bytes(from, '\\', '\\', escape);
     }
 
     // A path for the byte from `from` to a state that is made for it.
@@ -317,6 +324,7 @@ class EscapedNfa {
   private:
     const Automaton &language_;
     Nfa nfa_;
+    std::vector<int32_t> escapes_; // [states of the language] -1: none
 };
 
 // From `first` on, the language without the words: a trie of them, which whatever leaves it leaves for
@@ -356,7 +364,14 @@ void add_without(EscapedNfa *nfa, const Automaton &language, int32_t first,
             node.words = node.words.subspan(count);
         }
         nfa->add_characters(node.state, node.at, branches);
-        nfa->add_escapes(node.state, node.at, branches);
+        const bool escaped = std::any_of(branches.begin(), branches.end(), [](char byte) {
+            return json_escaped(std::string_view(&byte, 1)).size() > 1;
+        });
+        if (escaped) {
+            nfa->add_escapes(node.state, node.at, branches);
+        } else {
+            nfa->share_escapes(node.state, node.at);
+        }
     }
 }
 
@@ -365,6 +380,12 @@ void add_without(EscapedNfa *nfa, const Automaton &language, int32_t first,
 Result<Automaton> json_quoted(const Automaton &language, std::string_view after,
                               const std::vector<std::string> &without, Budget *budget) {
     if (language.empty()) return language;
+    size_t bytes = 0;
+    for (const std::string &word : without) bytes += word.size();
+    if (bytes > kMostNameBytes) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "more than %zu bytes of names together with free names", kMostNameBytes);
+    }
     EscapedNfa escaped(language);
     Nfa &nfa = escaped.nfa();
     std::vector<int32_t> closing;
