@@ -70,7 +70,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
 
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
-    if (graph_->bytes() > cache_bytes_) {
+    if (graph_->full(cache_bytes_)) {
         graph_ = make_graph(code_, *vocabulary_);
         generation_.fetch_add(1, std::memory_order_release);
     }
@@ -128,7 +128,7 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
 // Moves into the constraint's graph of today when ours is full or no longer it.
 void ConstraintState::follow_graph() {
     const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
-                         graph_->bytes() <= constraint_->cache_bytes_;
+                         !graph_->full(constraint_->cache_bytes_);
     if (current) return;
     std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
     if (graph == graph_) return;

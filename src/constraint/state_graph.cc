@@ -484,11 +484,14 @@ int32_t StateGraph::import_stack(const StateGraph &other, int32_t stack,
 
 GraphState *StateGraph::import(const StateGraph &other, const GraphState &state) {
     const std::scoped_lock lock(mutex_, other.mutex_);
+    const int64_t before = bytes();
     std::unordered_map<int32_t, int32_t> known;
     std::vector<GraphState::Config> configs = state.configs;
     for (GraphState::Config &config : configs)
         config.stack = import_stack(other, config.stack, &known);
-    return intern_state(std::move(configs), state.complete);
+    GraphState *const made = intern_state(std::move(configs), state.complete);
+    imported_bytes_ += bytes() - before;
+    return made;
 }
 
 void StateGraph::keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes) {

@@ -71,6 +71,11 @@ class StateGraph {
 
     // Memory in bytes, masks included, about.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+    // Whether it is time for a new one. What was imported counts as needed: without that, a state larger
+    // than the limit would move at each step.
+    bool full(int64_t limit) const {
+        return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
+    }
     // Makes the mask the state's, unless another thread was first.
     void keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes);
 
@@ -133,6 +138,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
     std::vector<std::unique_ptr<const TokenMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
+    std::atomic<int64_t> imported_bytes_ = 0;
     bool too_ambiguous_ = false;
     GraphState *start_ = nullptr;
 };
