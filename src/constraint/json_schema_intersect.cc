@@ -23,7 +23,7 @@ template <typename T> void add_missing(std::vector<T> *to, const std::vector<T> 
 }
 
 Status too_many() {
-    return error(BATCHLLM_ERROR_UNSUPPORTED, "schema: too many alternatives to tell apart");
+    return error(BATCHLLM_ERROR_UNSUPPORTED, "too many alternatives to tell apart");
 }
 
 template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set set, Same same) {
@@ -52,7 +52,7 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
             auto both = batchllm::intersect(x, y);
             if (!both) {
                 return error(BATCHLLM_ERROR_UNSUPPORTED,
-                             "multipleOf: a common multiple is too large");
+                             "a common multiple of multipleOf is too large");
             }
             if (!both->seen_empty()) {
                 add_new(&out.numbers, std::move(*both), std::equal_to<NumberSet>());
