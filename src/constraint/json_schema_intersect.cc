@@ -7,7 +7,8 @@ namespace batchllm {
 
 namespace {
 
-constexpr size_t kMostPairs = 20000;
+constexpr size_t kMostPairs = 20000;        // of simple sets in one intersection
+constexpr int64_t kMostPairsInAll = 300000; // in one constraint
 constexpr int64_t kUnbounded = Automaton::kUnbounded;
 
 int64_t smaller_bound(int64_t a, int64_t b) {
@@ -37,6 +38,9 @@ template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set 
 } // namespace
 
 Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) {
+    pairs_ += static_cast<int64_t>(a.arrays.size() * b.arrays.size() +
+                                   a.objects.size() * b.objects.size());
+    if (pairs_ > kMostPairsInAll) return too_many();
     ValueSet out;
     out.null = a.null && b.null;
     out.yes = a.yes && b.yes;
@@ -80,7 +84,6 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
             if (both) add_uncovered(&out.objects, std::move(*both));
         }
     }
-    simple_sets_ += static_cast<int64_t>(out.arrays.size() + out.objects.size());
     return out;
 }
 

@@ -135,7 +135,7 @@ def check(cases, arguments, formats):
         print(f'{key}: {counts[key]}')
     micros = sorted(times)
     print(f'right: {100 * counts["schemas right"] / max(counts["schemas"], 1):.1f} %')
-    print(f'compile, microseconds: median {statistics.median(m for m, _ in micros):.0f}, '
+    print(f'compile, microseconds of processor time: median {statistics.median(m for m, _ in micros):.0f}, '
           f'99 % {micros[int(len(micros) * 0.99)][0]:.0f}, worst {micros[-1][0]:.0f} ({micros[-1][1]})')
     enough = counts['schemas right'] >= arguments.least * counts['schemas']
     return enough and counts['wrongly accepted'] == 0 and counts['wrongly rejected'] == 0
