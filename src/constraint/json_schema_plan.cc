@@ -70,6 +70,7 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
     SchemaNumbers &numbers = meaning_.numbers();
     std::vector<Way> sets = {{std::move(set), false}};
     while (!sets.empty() && !sets[0].set.exists.empty()) {
+        const SchemaOrigin origin = sets[0].set.exists.back().origin;
         std::vector<Way> next;
         for (auto &[whole, one_free] : sets) {
             const ObjectSet::Exists wish = whole.exists.back();
@@ -111,7 +112,8 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
         }
         sets = std::move(next);
         if (sets.size() > 1000) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "schema: too many alternatives to tell apart");
+            return meaning_.document().fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema, origin.keyword,
+                                            "too many members that may break it");
         }
     }
     return sets;
