@@ -16,9 +16,10 @@ namespace batchllm {
 struct TokenMask {
     static constexpr size_t kFew = 128;
 
-    std::vector<int32_t> few; // the tokens, while words is empty
-    std::vector<uint32_t>
-        words;           // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
+    std::vector<int32_t> few;       // the tokens, while words is empty
+    std::vector<int32_t> long_ones; // those in TokenVocabulary::long_tokens()
+    // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
+    std::vector<uint32_t> words;
     int32_t allowed = 0; // how many are
     int32_t only = -1;   // the one, if one is
 
@@ -67,7 +68,11 @@ class TokenMaskMaker {
                           std::unique_ptr<TokenMask> made) const;
     void allow(TokenMask *mask, int32_t token) const;
     bool fill(StateGraph *graph, GraphState *state, TokenMask *mask) const;
-    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, TokenMask *mask) const;
+    void put(TokenMask *mask, int32_t token) const;
+    void put(std::vector<int32_t> *list, int32_t token) const;
+    // Puts every token of the trie that may come into the sink. False: too ambiguous.
+    template <typename Sink>
+    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, Sink *sink) const;
 
     const TokenVocabulary &vocabulary_;
     const GrammarCode &code_;
