@@ -7,7 +7,8 @@ namespace batchllm {
 
 namespace {
 
-constexpr size_t kMostPairs = 20000;
+constexpr size_t kMostPairs = 20000;        // of simple sets in one intersection
+constexpr int64_t kMostPairsInAll = 300000; // in one constraint
 constexpr int64_t kUnbounded = Automaton::kUnbounded;
 
 int64_t smaller_bound(int64_t a, int64_t b) {
@@ -23,7 +24,7 @@ template <typename T> void add_missing(std::vector<T> *to, const std::vector<T> 
 }
 
 Status too_many() {
-    return error(BATCHLLM_ERROR_UNSUPPORTED, "schema: too many alternatives to tell apart");
+    return error(BATCHLLM_ERROR_UNSUPPORTED, "too many alternatives to tell apart");
 }
 
 template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set set, Same same) {
@@ -37,6 +38,9 @@ template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set 
 } // namespace
 
 Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) {
+    pairs_ += static_cast<int64_t>(a.arrays.size() * b.arrays.size() +
+                                   a.objects.size() * b.objects.size());
+    if (pairs_ > kMostPairsInAll) return too_many();
     ValueSet out;
     out.null = a.null && b.null;
     out.yes = a.yes && b.yes;
@@ -52,7 +56,7 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
             auto both = batchllm::intersect(x, y);
             if (!both) {
                 return error(BATCHLLM_ERROR_UNSUPPORTED,
-                             "multipleOf: a common multiple is too large");
+                             "a common multiple of multipleOf is too large");
             }
             if (!both->seen_empty()) {
                 add_new(&out.numbers, std::move(*both), std::equal_to<NumberSet>());
@@ -80,7 +84,6 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
             if (both) add_uncovered(&out.objects, std::move(*both));
         }
     }
-    simple_sets_ += static_cast<int64_t>(out.arrays.size() + out.objects.size());
     return out;
 }
 

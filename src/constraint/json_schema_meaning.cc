@@ -224,8 +224,9 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
             std::any_of(group.keywords.begin(), group.keywords.end(),
                         [&](Keyword keyword) { return schema.find(keyword) != nullptr; });
         if (!present) continue;
-        ASSIGN_OR_RETURN(ValueSet part,
-                         (this->*group.part)(id, negated, track || properties_left || items_left));
+        auto made = (this->*group.part)(id, negated, track || properties_left || items_left);
+        if (!made.ok()) return placed(std::move(made).status(), id, *group.keywords.begin());
+        ValueSet part = std::move(*made);
         if (negated) {
             unite(&set, std::move(part));
         } else {

@@ -147,6 +147,7 @@ class SchemaMeaning {
     std::map<std::string, SchemaId> leaves_; // simple schemas by their text
     std::vector<std::string> warnings_;
     int64_t simple_sets_ = 0; // made so far
+    int64_t pairs_ = 0;       // intersected so far
 };
 
 } // namespace batchllm

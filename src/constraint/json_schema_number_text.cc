@@ -15,10 +15,10 @@ namespace {
 
 constexpr int64_t kMostRemainders = 5000;
 constexpr size_t kMostStates = 60000;
-constexpr int kMostPlaces = 64;        // of a divisor
-constexpr int kLeastExponent = 16;     // of an integer's exponential text
-constexpr int kMostIntegerPlaces = 16; // of its mantissa
-constexpr int kMostExponentSeen = 99;  // larger ones count as this
+constexpr int kMostPlaces = 64;         // of a divisor
+constexpr int kLeastExponent = 16;      // of an integer's exponential text
+constexpr int kMostMantissaPlaces = 16; // of its mantissa
+constexpr int kMostExponentSeen = 99;   // larger ones count as this
 
 // A bound's magnitude, as a plain and as an exponential text would have it.
 struct BoundDigits {
@@ -237,27 +237,25 @@ class PlainMachine final : public NumberMachine {
 class ExponentialMachine final : public NumberMachine {
   public:
     ExponentialMachine(const NumberSet &set, NumberStyle style) : NumberMachine(set, style) {
-        if (wanted_) {
-            // With an exponent that large only what is coprime to ten is left to divide the mantissa.
-            int64_t units = divisors_[0].units;
+        for (const Divisor &by : divisors_) {
+            Factors factors;
+            factors.coprime = by.units;
             int twos = 0, fives = 0;
-            for (; units % 2 == 0; units /= 2) ++twos;
-            for (; units % 5 == 0; units /= 5) ++fives;
-            zeros_ = std::max(0, std::max(twos, fives) - divisors_[0].places);
-            coprime_ = units;
-        }
-        for (size_t i = wanted_ ? 1 : 0; i < divisors_.size(); ++i) {
-            // units / 10^places is at least 10^(digits - 1 - places): what is below is no multiple.
-            const int digits = static_cast<int>(std::to_string(divisors_[i].units).size());
-            least_down_ = std::max({least_down_, 1, 1 - (digits - 1 - divisors_[i].places)});
+            for (; factors.coprime % 2 == 0; factors.coprime /= 2) ++twos;
+            for (; factors.coprime % 5 == 0; factors.coprime /= 5) ++fives;
+            factors.zeros = std::max(0, std::max(twos, fives) - by.places);
+            // The divisor is at least 10^(digits - 1 - places): what is below is no multiple.
+            const int digits = static_cast<int>(std::to_string(by.units).size());
+            factors.least_down = std::max(1, by.places + 2 - digits);
+            most_told_ =
+                std::max({most_told_, kMostMantissaPlaces + factors.zeros, factors.least_down});
+            counts_places_ = counts_places_ || factors.zeros > 0;
+            factors_.push_back(factors);
         }
     }
 
     // Whether there are any such texts.
-    bool useful() const {
-        return style_ != NumberStyle::plain && !(wanted_ && least_down_ > 0) &&
-               least_down_ <= kMostExponentSeen;
-    }
+    bool useful() const { return style_ != NumberStyle::plain && most_told_ <= kMostExponentSeen; }
 
     std::optional<State> step(const State &from, char byte) const override {
         State to = from;
@@ -269,7 +267,7 @@ class ExponentialMachine final : public NumberMachine {
         if (byte == 'e' || byte == 'E') {
             if (from.phase != Phase::whole && from.phase != Phase::places) return std::nullopt;
             to.phase = Phase::exponent;
-            if (zeros_ == 0) to.place_count = 0; // no longer of interest
+            if (!counts_places_) to.place_count = 0; // no longer of interest
             for (size_t i = 0; i < 2; ++i) {
                 const int order = to.bounds[i].as_places(bound(to, i).mantissa);
                 to.bounds[i] = {static_cast<int8_t>(order), 0};
@@ -289,11 +287,10 @@ class ExponentialMachine final : public NumberMachine {
 
     bool accepts(const State &state) const override {
         if (state.phase != Phase::power) return false;
-        if (wanted_ && (state.down || state.exponent < least_exponent(state.place_count) ||
-                        state.remainders[0] != 0)) {
-            return false;
+        for (size_t i = 0; i < divisors_.size(); ++i) {
+            const std::optional<bool> divides = multiple(state, i);
+            if (!divides || *divides != (wanted_ && i == 0)) return false;
         }
-        if (least_down_ > 0 && (!state.down || state.exponent < least_down_)) return false;
         for (size_t i = 0; i < 2; ++i) {
             if (bound(state, i).given && !within(state, i, order(state, i))) return false;
         }
@@ -301,6 +298,25 @@ class ExponentialMachine final : public NumberMachine {
     }
 
   private:
+    // What is left of a divisor when the number is an integer with enough zeros at its end.
+    struct Factors {
+        int64_t coprime = 1; // to ten
+        int zeros = 0;       // that many zeros make up for the rest of it
+        int least_down = 1;  // with an exponent below minus that much a number is less than it
+    };
+
+    // Whether the number is a multiple; nothing where the exponent leaves it open.
+    std::optional<bool> multiple(const State &state, size_t divisor) const {
+        const Factors &factors = factors_[divisor];
+        if (state.down && state.exponent > 0) {
+            if (state.exponent >= factors.least_down) return false;
+            return std::nullopt;
+        }
+        if (state.exponent < std::max(kLeastExponent, state.place_count + factors.zeros)) {
+            return std::nullopt;
+        }
+        return state.remainders[divisor] == 0;
+    }
     int order(const State &state, size_t which) const {
         const BoundDigits &other = bound(state, which);
         if (other.sign == 0) return 1;
@@ -317,16 +333,17 @@ class ExponentialMachine final : public NumberMachine {
         if (state.phase == Phase::start) {
             state.phase = Phase::whole;
         } else {
-            if (wanted_ && state.place_count >= kMostIntegerPlaces) return std::nullopt;
-            if (wanted_) ++state.place_count;
+            // With divisors, zeros of the exponent have to make up for every place.
+            if (!divisors_.empty() && state.place_count >= kMostMantissaPlaces) return std::nullopt;
+            if (!divisors_.empty()) ++state.place_count;
             state.phase = Phase::places;
         }
         for (size_t i = 0; i < 2; ++i) {
             if (bound(state, i).given) state.bounds[i].digit(byte, bound(state, i).mantissa);
         }
-        if (wanted_) {
-            state.remainders[0] =
-                static_cast<int32_t>((int64_t{state.remainders[0]} * 10 + (byte - '0')) % coprime_);
+        for (size_t i = 0; i < divisors_.size(); ++i) {
+            state.remainders[i] = static_cast<int32_t>(
+                (int64_t{state.remainders[i]} * 10 + (byte - '0')) % factors_[i].coprime);
         }
         return state;
     }
@@ -339,20 +356,15 @@ class ExponentialMachine final : public NumberMachine {
             if (bound(state, i).given) state.powers[i].digit(byte, bound(state, i).power);
         }
         // Only what is compared below needs to be told apart.
-        const int compared =
-            wanted_ ? least_exponent(kMostIntegerPlaces) : std::max(least_down_, 1);
-        if (state.exponent >= compared) {
+        if (state.exponent >= std::max(most_told_, 1)) {
             state.exponent = kMostExponentSeen;
         }
         return state;
     }
 
-    // Of a multiple: digits after the point are made up for, and zeros that the divisor asks for.
-    int least_exponent(int places) const { return std::max(kLeastExponent, places + zeros_); }
-
-    int zeros_ = 0;
-    int least_down_ = 0;
-    int64_t coprime_ = 1;
+    std::vector<Factors> factors_; // [divisors]
+    int most_told_ = 0;            // larger exponents are alike
+    bool counts_places_ = false;
 };
 
 // Adds the machine's states to the automaton; from `start` on, texts that it accepts.

@@ -70,9 +70,11 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
     SchemaNumbers &numbers = meaning_.numbers();
     std::vector<Way> sets = {{std::move(set), false}};
     while (!sets.empty() && !sets[0].set.exists.empty()) {
+        const SchemaOrigin origin = sets[0].set.exists.back().origin;
         std::vector<Way> next;
-        for (const auto &[whole, one_free] : sets) {
+        for (auto &[whole, one_free] : sets) {
             const ObjectSet::Exists wish = whole.exists.back();
+            RETURN_IF_ERROR(spread_all_but(wish.names, &whole));
             for (size_t i = 0; i < whole.named.size(); ++i) {
                 if (!numbers.has_name(wish.names, whole.named[i].name)) continue;
                 ObjectSet way = whole;
@@ -90,7 +92,8 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
                 const RequirementId both = numbers.both(region.what, wish.what);
                 const bool can = in != kNoNames && !meaning_.seen_empty(both);
                 may_be_free = may_be_free || can;
-                only_these = only_these && can && in == region.names &&
+                ASSIGN_OR_RETURN(const bool others, has_free(region.names, wish.names, whole));
+                only_these = only_these && can && !others &&
                              (both == region.what ||
                               meaning_.seen_empty(numbers.both(region.what, negated(wish.what))));
             }
@@ -109,33 +112,49 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
         }
         sets = std::move(next);
         if (sets.size() > 1000) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "schema: too many alternatives to tell apart");
+            return meaning_.document().fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema, origin.keyword,
+                                            "too many members that may break it");
         }
     }
     return sets;
 }
 
-// Names of a language that has few become names like others, so that they can be counted.
-Status SchemaPlanner::spread_finite_regions(ObjectSet *set) {
+// Names of a language that has few become names like others. False when it has many.
+bool SchemaPlanner::spread(LanguageId names, RequirementId what, ObjectSet *set) {
     SchemaNumbers &numbers = meaning_.numbers();
+    const Automaton &language = numbers.language(names);
+    if (!language.finite()) return false;
+    const auto all = language.enumerate(kMostSpread);
+    if (!all.ok()) return false;
     int32_t place = 0;
     for (const ObjectSet::Named &named : set->named) place = std::max(place, named.place + 1);
+    for (const std::string &name : *all) {
+        const NameId id = numbers.name(name);
+        const auto at = std::lower_bound(
+            set->named.begin(), set->named.end(), id,
+            [](const ObjectSet::Named &named, NameId other) { return named.name < other; });
+        if (at != set->named.end() && at->name == id) continue;
+        set->named.insert(at, {id, what, false, place++});
+    }
+    return true;
+}
+
+// So that they can be counted.
+void SchemaPlanner::spread_finite_regions(ObjectSet *set) {
     for (ObjectSet::Region &region : set->regions) {
         if (region.what == kNothing || region.names == kAllNames) continue;
-        const Automaton &language = numbers.language(region.names);
-        if (!language.finite()) continue;
-        const auto names = language.enumerate(kMostSpread);
-        if (!names.ok()) continue;
-        for (const std::string &name : *names) {
-            const NameId id = numbers.name(name);
-            const bool known = std::any_of(set->named.begin(), set->named.end(),
-                                           [&](const auto &named) { return named.name == id; });
-            if (!known) set->named.push_back({id, region.what, false, place++});
-        }
-        region.what = kNothing;
+        if (spread(region.names, region.what, set)) region.what = kNothing;
     }
-    std::sort(set->named.begin(), set->named.end(),
-              [](const auto &a, const auto &b) { return a.name < b.name; });
+}
+
+// The few names that are free and yet not in the language are named, so that all others are in it.
+Status SchemaPlanner::spread_all_but(LanguageId names, ObjectSet *set) {
+    for (const ObjectSet::Region &region : set->regions) {
+        if (region.what == kNothing) continue;
+        ASSIGN_OR_RETURN(const LanguageId others,
+                         meaning_.numbers().without(region.names, names, meaning_.budget()));
+        if (others != kNoNames && others != region.names) spread(others, region.what, set);
+    }
     return Status();
 }
 
@@ -160,17 +179,33 @@ void SchemaPlanner::add_free(const ObjectSet &set, ObjectPlan *plan) {
     }
 }
 
+// Whether the first language has a name that is neither in the second nor named.
+Result<bool> SchemaPlanner::has_free(LanguageId names, LanguageId others, const ObjectSet &set) {
+    SchemaNumbers &numbers = meaning_.numbers();
+    ASSIGN_OR_RETURN(const LanguageId left, numbers.without(names, others, meaning_.budget()));
+    if (left == kNoNames) return false;
+    const Automaton &language = numbers.language(left);
+    if (!language.finite()) return true;
+    const auto all = language.enumerate(kMostSpread);
+    if (!all.ok()) return true;
+    return !std::all_of(all->begin(), all->end(), [&](const std::string &name) {
+        const NameId id = numbers.name(name);
+        return std::any_of(set.named.begin(), set.named.end(),
+                           [&](const ObjectSet::Named &named) { return named.name == id; });
+    });
+}
+
 Status SchemaPlanner::add_object(const ObjectSet &whole, std::vector<ObjectPlan> *out) {
     const bool wishes = !whole.exists.empty();
-    ObjectSet spread = whole;
+    ObjectSet set_of_names = whole;
     const auto required_of = [](const ObjectSet &set) {
         return std::count_if(set.named.begin(), set.named.end(),
                              [](const auto &named) { return named.required; });
     };
     if (wishes || whole.least > required_of(whole) + 1) {
-        RETURN_IF_ERROR(spread_finite_regions(&spread));
+        spread_finite_regions(&set_of_names);
     }
-    ASSIGN_OR_RETURN(const std::vector<Way> ways, without_exists(std::move(spread)));
+    ASSIGN_OR_RETURN(const std::vector<Way> ways, without_exists(std::move(set_of_names)));
     for (const auto &[set, one_free] : ways) {
         ObjectPlan plan;
         plan.one_free = one_free;

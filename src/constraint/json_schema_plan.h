@@ -67,7 +67,10 @@ class SchemaPlanner {
         bool one_free;
     };
     Result<std::vector<Way>> without_exists(ObjectSet set);
-    Status spread_finite_regions(ObjectSet *set);
+    bool spread(LanguageId names, RequirementId what, ObjectSet *set);
+    void spread_finite_regions(ObjectSet *set);
+    Status spread_all_but(LanguageId names, ObjectSet *set);
+    Result<bool> has_free(LanguageId names, LanguageId others, const ObjectSet &set);
     void add_free(const ObjectSet &set, ObjectPlan *plan);
     Status add_array(const ArraySet &set, std::vector<ArrayPlan> *out);
     Result<bool> plan_distinct(const ArraySet &set, ArrayPlan *plan);

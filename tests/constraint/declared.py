@@ -1,7 +1,7 @@
 """Members of an instance in the order that a schema declares, as docs/structured-output.md defines it."""
 
 IN_PLACE_LISTS = ('allOf', 'anyOf', 'oneOf')
-IN_PLACE = ('if', 'then', 'else')
+IN_PLACE = ('not', 'if', 'then', 'else')
 OLD = ('draft-04', 'draft-06', 'draft-07')
 
 
