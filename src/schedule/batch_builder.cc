@@ -64,7 +64,7 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
         chain_.push_back(parent);
     int32_t node = parent < 0 ? -1 : forest->at(parent).batch_node;
     for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
-        PrefixNode &part = forest->at(*i);
+        ForestNode &part = forest->at(*i);
         node = add_node(node, part.start, part.computed, part.chunk, part.pages, true);
         part.batch_node = node;
         part.batch_step = step_;

@@ -20,7 +20,7 @@
 
 namespace batchllm {
 
-struct PrefixNode {
+struct ForestNode {
     int32_t parent = -1;
     int32_t start = 0;    // position of its first token
     int32_t length = 0;   // its own tokens: those beyond the parent's
@@ -46,8 +46,8 @@ class PrefixForest {
 
     // A prefix of positions [parent's end, end). The parent counts it as pending.
     int32_t add(int32_t parent, int32_t end);
-    PrefixNode &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
-    const PrefixNode &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+    ForestNode &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+    const ForestNode &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
 
     void add_pending(int32_t node) { at(node).pending += 1; }
     void remove_pending(int32_t node);
@@ -70,7 +70,7 @@ class PrefixForest {
     void evict(int32_t node);
 
     PagePool *pool_;
-    std::vector<PrefixNode> nodes_;
+    std::vector<ForestNode> nodes_;
     std::vector<int32_t> free_slots_;
     std::vector<int32_t> idle_;
     int64_t live_pages_ = 0;

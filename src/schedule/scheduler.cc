@@ -105,7 +105,7 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
     for (int32_t i = request->prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
         chain.push_back(i);
     for (auto i = chain.rbegin(); i != chain.rend(); ++i) {
-        PrefixNode &node = forest.at(*i);
+        ForestNode &node = forest.at(*i);
         const int64_t stored = int64_t{node.computed} + node.chunk;
         const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
         if (wanted == 0) return false;
