@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_worklist.h"
+#include "attention/worklist.h"
 
 namespace batchllm::cuda {
 
@@ -17,6 +17,7 @@ struct AttentionShape {
     int window = 0; // positions; 0: all
     bool f16 = false;
     float sharpness = 1; // of the scores: times the usual scale
+    float softcap = 0;
 };
 
 struct AttentionCase {
@@ -25,6 +26,7 @@ struct AttentionCase {
     std::vector<AttentionNode> nodes;
     std::vector<int32_t> pages;
     std::vector<int32_t> positions;
+    std::vector<float> sinks; // [heads], or none
     int32_t page_total = 0;
 
     // A node of so many keys, of which the last are the batch's tokens. Its index.
@@ -55,7 +57,7 @@ struct AttentionCase {
     }
 };
 
-// Element d of key k of (page, kv head, K or V) in the pool: attention.h's layout.
+// Element d of key k of (page, kv head, K or V) in the pool: attention/attention.h's layout.
 inline int64_t pool_index(const AttentionShape &s, int page, int kv_head, int which, int key,
                           int d) {
     const int64_t block = (int64_t(page) * s.kv_heads + kv_head) * 2 + which;

@@ -9,8 +9,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "attention/family.h"
 #include "attention_case.h"
-#include "attention_family.h"
 
 // Ends the program where the CUDA call is an error.
 #define CHECK(call)                                                                                \

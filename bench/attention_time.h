@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "attention/family.h"
 #include "attention_case.h"
-#include "attention_family.h"
 
 namespace batchllm::cuda {
 

@@ -22,33 +22,41 @@ struct Timed {
     double bytes; // of keys and values
 };
 
+Model one_layer(const Attention &shape) {
+    Model model;
+    model.layers.resize(1);
+    model.layers[0].attention = shape;
+    place_keys_and_values(&model);
+    return model;
+}
+
 // One layer's attention for a batch of rows on random keys and values.
 struct AttentionBench {
-    ModelConfig config;
+    Model model; // of one layer
+    const Attention &layer;
     const Kernels &kernels;
     ThreadPool pool;
     KvPages pages;
 
-    AttentionBench(const ModelConfig &c, const CpuBenchOptions &options)
-        : config(c), kernels(*kernels_for(best_isa(options.type), options.type)),
-          pool(options.threads) {
-        config.layers = 1;
-        auto made = KvPages::create(config, options.type, 16, int64_t{256} << 20);
+    AttentionBench(const Attention &shape, const CpuBenchOptions &options)
+        : model(one_layer(shape)), layer(model.layers[0].attention),
+          kernels(*kernels_for(best_isa(options.type), options.type)), pool(options.threads) {
+        auto made = KvPages::create(model, options.type, 16, int64_t{256} << 20);
         check(made.status());
         pages = std::move(made).value();
         std::mt19937_64 random(2);
         std::normal_distribution<float> normal;
-        std::vector<float> x(static_cast<size_t>(config.head_dim));
+        std::vector<float> x(static_cast<size_t>(layer.head_dim));
         for (int32_t page = 0; page < pages.pages(); ++page) {
-            for (int32_t h = 0; h < config.kv_heads; ++h) {
+            for (int32_t h = 0; h < layer.kv_heads; ++h) {
                 for (int32_t slot = 0; slot < 16; ++slot) {
                     if (slot % 4 == 0) {
                         for (float &v : x) v = normal(random);
                     }
-                    kernels.store_key(x.data(), config.head_dim, padded_head_dim(config.head_dim),
-                                      slot, pages.keys(0, page, h, 0));
-                    kernels.store_value(x.data(), config.head_dim, padded_head_dim(config.head_dim),
-                                        slot, pages.values(0, page, h, 0));
+                    kernels.store_key(x.data(), layer.head_dim, padded_head_dim(layer.head_dim),
+                                      slot, pages.keys(layer, page, h, 0));
+                    kernels.store_value(x.data(), layer.head_dim, padded_head_dim(layer.head_dim),
+                                        slot, pages.values(layer, page, h, 0));
                 }
             }
         }
@@ -83,20 +91,20 @@ struct AttentionBench {
         if (prefix > 0) add(-1, 0, prefix, 0);
         for (int32_t r = 0; r < rows; ++r) add(prefix > 0 ? 0 : -1, prefix, own, count);
         Worklist list;
-        build_worklist(batch, {}, {0, config.gqa_ratio(), config.kv_heads, pool.size()}, &list);
+        build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size()}, &list);
         const double pairs = static_cast<double>(rows) * count * (prefix + own - (count - 1) / 2.0);
-        const double kv = 2.0 * config.kv_heads * config.head_dim *
+        const double kv = 2.0 * layer.kv_heads * layer.head_dim *
                           static_cast<double>(dtype_bytes(kernels.element));
         const double bytes = kv * (prefix + static_cast<double>(rows) * own);
 
         const size_t tokens = batch.tokens.size();
-        std::vector<uint16_t> queries(tokens * static_cast<size_t>(config.heads) *
-                                          static_cast<size_t>(config.head_dim) * 2,
+        std::vector<uint16_t> queries(tokens * static_cast<size_t>(layer.heads) *
+                                          static_cast<size_t>(layer.head_dim) * 2,
                                       0x3C80);
         std::vector<std::byte> out(queries.size() * 2);
-        Attention attention(config, kernels, pages, &pool);
+        PagedAttention attention(kernels, pages, &pool);
         const double seconds = shortest_seconds(
-            [&] { check(attention.run(batch, list, 0, queries.data(), out.data())); });
+            [&] { check(attention.run(batch, list, layer, {}, queries.data(), out.data())); });
         return {seconds, pairs, bytes};
     }
 };
@@ -104,8 +112,8 @@ struct AttentionBench {
 } // namespace
 
 void bench_attention(const RandomModel &random_model, const CpuBenchOptions &options) {
-    AttentionBench bench(random_model.model.config, options);
-    const ModelConfig &c = bench.config;
+    AttentionBench bench(random_model.model.layers[0].attention, options);
+    const Attention &c = bench.layer;
     const double flops_of_pair = 4.0 * c.heads * c.head_dim;
     std::printf("attention of a layer, %s, %s, %d threads, heads %d/%d of %d\n", bench.kernels.name,
                 dtype_name(options.type), bench.pool.size(), c.heads, c.kv_heads, c.head_dim);

@@ -51,40 +51,47 @@ struct RandomModel {
         std::vector<uint16_t> &data = weights.emplace_back(static_cast<size_t>(rows * columns));
         std::uniform_real_distribution<float> uniform(-scale, scale);
         for (uint16_t &x : data) x = float_to_bfloat16(uniform(random));
-        return {DType::bf16, reinterpret_cast<const std::byte *>(data.data()), rows, columns};
+        return {
+            DType::bf16, reinterpret_cast<const std::byte *>(data.data()), rows, columns, "", 0, 0};
     }
     Tensor ones(int64_t n) {
         std::vector<uint16_t> &data = weights.emplace_back(static_cast<size_t>(n));
         for (uint16_t &x : data) x = float_to_bfloat16(1);
-        return {DType::bf16, reinterpret_cast<const std::byte *>(data.data()), n, 1};
+        return {DType::bf16, reinterpret_cast<const std::byte *>(data.data()), n, 1, "", 0, 0};
     }
     RandomModel() {
-        ModelConfig &c = model.config;
-        c.vocabulary = 32000;
-        c.hidden = 768;
-        c.intermediate = 2048;
-        c.layers = 12;
-        c.heads = 12;
-        c.kv_heads = 4;
-        c.head_dim = 64;
-        c.max_positions = 8192;
+        constexpr int32_t hidden = 768, intermediate = 2048;
         const float scale = 0.05f;
-        model.embedding = tensor(c.vocabulary, c.hidden, 1);
-        for (int32_t l = 0; l < c.layers; ++l) {
-            LayerWeights layer;
-            layer.input_norm = ones(c.hidden);
-            layer.q = tensor(c.heads * c.head_dim, c.hidden, scale);
-            layer.k = tensor(c.kv_heads * c.head_dim, c.hidden, scale);
-            layer.v = tensor(c.kv_heads * c.head_dim, c.hidden, scale);
-            layer.o = tensor(c.hidden, c.heads * c.head_dim, scale);
-            layer.post_attention_norm = ones(c.hidden);
-            layer.gate = tensor(c.intermediate, c.hidden, scale);
-            layer.up = tensor(c.intermediate, c.hidden, scale);
-            layer.down = tensor(c.hidden, c.intermediate, scale);
+        model.vocabulary = 32000;
+        model.hidden = hidden;
+        model.max_positions = 8192;
+        model.dtype = DType::bf16;
+        model.embedding = tensor(model.vocabulary, hidden, 1);
+        const auto norm = [&] { return Norm{NormKind::rms, ones(hidden), {}, 0, 1e-6f}; };
+        for (int32_t l = 0; l < 12; ++l) {
+            Layer layer;
+            Attention &attention = layer.attention;
+            attention.heads = 12;
+            attention.kv_heads = 4;
+            attention.head_dim = 64;
+            attention.scale = 0.125f;
+            attention.rope = 0;
+            layer.before_attention = norm();
+            attention.q.values = tensor(attention.q_size(), hidden, scale);
+            attention.k.values = tensor(attention.kv_size(), hidden, scale);
+            attention.v.values = tensor(attention.kv_size(), hidden, scale);
+            attention.o.values = tensor(hidden, attention.q_size(), scale);
+            layer.before_feed_forward = norm();
+            layer.feed_forward.width = intermediate;
+            layer.feed_forward.gate.values = tensor(intermediate, hidden, scale);
+            layer.feed_forward.up.values = tensor(intermediate, hidden, scale);
+            layer.feed_forward.down.values = tensor(hidden, intermediate, scale);
             model.layers.push_back(layer);
         }
-        model.final_norm = ones(c.hidden);
-        model.lm_head = tensor(c.vocabulary, c.hidden, scale);
+        model.ropes = {{rope_frequencies({}, 64), 1, false}};
+        model.final_norm = norm();
+        model.head.values = tensor(model.vocabulary, hidden, scale);
+        place_keys_and_values(&model);
     }
 };
 

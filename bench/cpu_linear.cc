@@ -48,18 +48,19 @@ void bench_linear(const RandomModel &random_model, const CpuBenchOptions &option
     auto created = Linear::create(options.type, &pool);
     check(created.status());
     Linear &linear = **created;
-    const LayerWeights &layer = random_model.model.layers[0];
-    const Tensor qkv[] = {layer.q, layer.k, layer.v};
-    const Tensor gate_up[] = {layer.gate, layer.up};
+    const Attention &attention = random_model.model.layers[0].attention;
+    const FeedForward &feed_forward = random_model.model.layers[0].feed_forward;
+    const Tensor qkv[] = {attention.q.values, attention.k.values, attention.v.values};
+    const Tensor gate_up[] = {feed_forward.gate.values, feed_forward.up.values};
     const struct {
         const char *name;
         std::span<const Tensor> tensors;
         bool interleaved;
     } shapes[] = {{"qkv", qkv, false},
-                  {"output", {&layer.o, 1}, false},
+                  {"output", {&attention.o.values, 1}, false},
                   {"gate+up", gate_up, true},
-                  {"down", {&layer.down, 1}, false},
-                  {"head", {&random_model.model.lm_head, 1}, false}};
+                  {"down", {&feed_forward.down.values, 1}, false},
+                  {"head", {&random_model.model.head.values, 1}, false}};
     std::printf("linear layers, %s, %d threads: GFLOP/s with their copies, oneDNN's own, share\n",
                 dtype_name(options.type), pool.size());
     for (int64_t m : {16, 64, 512}) {

@@ -19,7 +19,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
                int32_t rows_wanted) {
     const Model &model = random_model.model;
     std::mt19937_64 random(4);
-    std::uniform_int_distribution<int32_t> id(0, model.config.vocabulary - 1);
+    std::uniform_int_distribution<int32_t> id(0, model.vocabulary - 1);
     std::vector<Row> rows;
     while (static_cast<int32_t>(rows.size()) < rows_wanted) {
         std::vector<int32_t> prefix(2000);
@@ -38,7 +38,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     auto created = Forward::create(model, kernels, &pool, step_tokens);
     check(created.status());
     Forward &forward = **created;
-    auto pages = KvPages::create(model.config, options.type, 16, int64_t{3} << 30);
+    auto pages = KvPages::create(model, options.type, 16, int64_t{3} << 30);
     check(pages.status());
     const int64_t page_count = pages->pages();
     check(forward.take_pages(std::move(pages).value()));
@@ -46,12 +46,12 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens);
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
-    std::vector<float> logits(static_cast<size_t>(64 * model.config.vocabulary));
+    std::vector<float> logits(static_cast<size_t>(64 * model.vocabulary));
     const auto start = Clock::now();
     const std::clock_t start_clock = std::clock();
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         check(forward.run(batch, wanted));
         tokens.clear();
         for (size_t first = 0; first < wanted.size(); first += 64) {
@@ -59,9 +59,9 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
             check(forward.logits(static_cast<int64_t>(first), static_cast<int64_t>(count),
                                  logits.data()));
             for (size_t i = 0; i < count; ++i) {
-                const float *row = logits.data() + i * static_cast<size_t>(model.config.vocabulary);
-                tokens.push_back(static_cast<int32_t>(
-                    std::max_element(row, row + model.config.vocabulary) - row));
+                const float *row = logits.data() + i * static_cast<size_t>(model.vocabulary);
+                tokens.push_back(
+                    static_cast<int32_t>(std::max_element(row, row + model.vocabulary) - row));
             }
         }
         scheduler.finish(logits_rows, tokens);

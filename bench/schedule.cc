@@ -221,7 +221,7 @@ int32_t run_timeline(const Workload &work, const Policy &policy, const Keys &key
         scheduling += microseconds(begin, Clock::now());
         if (batch.tokens.empty()) break;
         if (!(*backend)->run(batch, &output).ok()) return 1;
-        for (size_t i = 0; i < batch.logits.size(); ++i) {
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
             Request *request = scheduler.sampled()[i];
             request->output.push_back(output.samples[i].token);
             request->done = static_cast<int32_t>(request->output.size()) ==

@@ -38,10 +38,7 @@ Status run(const Arguments &arguments) {
     }
     while (!left.empty()) { // one model after the other
         const std::string name = arguments.model.empty() ? left[0].model : arguments.model;
-        ModelConfig config = named_model(name);
-        if (config.layers == 0) { // a directory with a config.json
-            ASSIGN_OR_RETURN(config, load_config(name));
-        }
+        ASSIGN_OR_RETURN(const BenchModel model, bench_model(name));
         std::vector<NamedJob> jobs, others;
         for (NamedJob job : left) {
             const bool now = !arguments.model.empty() || name == job.model;
@@ -50,9 +47,9 @@ Status run(const Arguments &arguments) {
         }
         left = std::move(others);
         if (arguments.devices.empty()) {
-            RETURN_IF_ERROR(bench_backend(jobs, config, arguments));
+            RETURN_IF_ERROR(bench_backend(jobs, model.model, arguments));
         } else {
-            for (const NamedJob &job : jobs) RETURN_IF_ERROR(bench_engine(job, config, arguments));
+            for (const NamedJob &job : jobs) RETURN_IF_ERROR(bench_engine(job, model, arguments));
         }
     }
     return {};

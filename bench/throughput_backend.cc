@@ -10,10 +10,10 @@
 namespace batchllm {
 namespace {
 
-Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const NamedJob &job,
+Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                  const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const Job rows = make_rows(job, config.vocabulary);
+    const JobRows rows = make_rows(job, model.vocabulary);
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
@@ -21,7 +21,7 @@ Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const Na
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
     ASSIGN_OR_RETURN(const Plan plan, make_plan(rows.rows, {}, planning, nullptr));
     const double plan_seconds = seconds_since(plan_start);
-    ASSIGN_OR_RETURN(const Measured m, run_job(backend, config, plan, rows, job, arguments));
+    ASSIGN_OR_RETURN(const Measured m, run_job(backend, model, plan, rows, job, arguments));
 
     ASSIGN_OR_RETURN(const LinearRate linear,
                      best_linear_rate(backend, m.sampled, m.tokens, !arguments.all));
@@ -44,12 +44,12 @@ Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const Na
                 "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f)\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
                 static_cast<long long>(linear.tokens), m.attention.seconds());
-    const cuda::Graphs &graphs = backend->forward().graphs();
+    const cuda::Graphs &graphs = backend->step().graphs();
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()));
     if (arguments.profile) {
-        auto &parts = backend->forward().profile().seconds;
+        auto &parts = backend->step().profile().seconds;
         double all = 0;
         for (const double part : parts) all += part;
         for (size_t i = 1; i < parts.size(); ++i) {
@@ -65,25 +65,24 @@ Status bench_job(cuda::CudaBackend *backend, const ModelConfig &config, const Na
 
 } // namespace
 
-Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &config,
+Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
                      const Arguments &arguments) {
     BackendOptions options;
     options.extra = arguments.extra;
     options.extra.emplace_back("random_weights", "1");
     options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
-    const Model model = shape_of(config);
     ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
     if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
     // Shapes' algorithms are looked for at their first use: not in a job's time.
     const auto start = Clock::now();
-    RETURN_IF_ERROR(backend->forward().prepare(backend->stream()));
+    RETURN_IF_ERROR(backend->step().prepare(backend->stream()));
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
     size_t before = 0, after = 0, total = 0;
     cudaMemGetInfo(&before, &total);
     for (const NamedJob &job : jobs) {
         for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
-            RETURN_IF_ERROR(bench_job(backend.get(), config, job, arguments));
+            RETURN_IF_ERROR(bench_job(backend.get(), model, job, arguments));
         }
     }
     cudaMemGetInfo(&after, &total);

@@ -22,11 +22,11 @@ struct EngineHandle {
 
 } // namespace
 
-Status bench_engine(const NamedJob &job, const ModelConfig &config, const Arguments &arguments) {
+Status bench_engine(const NamedJob &job, const BenchModel &model, const Arguments &arguments) {
     const std::string directory =
         (std::filesystem::temp_directory_path() / "batchllm-throughput").string();
-    RETURN_IF_ERROR(write_model_directory(config, directory));
-    const Job rows = make_rows(job, config.vocabulary);
+    RETURN_IF_ERROR(write_model_directory(model, directory));
+    const JobRows rows = make_rows(job, model.model.vocabulary);
     std::vector<int64_t> offsets = {0};
     std::vector<uint64_t> tags;
     for (const TokenRow &row : rows.rows) {

@@ -1,6 +1,7 @@
 #include "throughput_floor.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 
 #include "clock.h"
@@ -13,7 +14,7 @@ Result<double> time_linear(cuda::CudaBackend *backend, int64_t tokens, int64_t w
     std::vector<double> times;
     for (int i = 0; i < 6; ++i) {
         const auto start = Clock::now();
-        RETURN_IF_ERROR(backend->forward().run_linear(tokens, wanted, backend->stream()));
+        RETURN_IF_ERROR(backend->step().run_linear(tokens, wanted, backend->stream()));
         RETURN_IF_ERROR(cuda::check_cuda(cudaStreamSynchronize(backend->stream()), "linear"));
         if (i > 0) times.push_back(seconds_since(start));
     }
@@ -23,22 +24,45 @@ Result<double> time_linear(cuda::CudaBackend *backend, int64_t tokens, int64_t w
 
 } // namespace
 
-void AttentionFloor::add(const TokenBatch &batch, const ModelConfig &c) {
-    const double pair = 4.0 * c.heads * c.head_dim * c.layers;
-    const double key = 2.0 * c.kv_heads * c.head_dim * 2 * c.layers; // 2-byte elements
+AttentionFloor::AttentionFloor(const Model &model) {
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        auto at = std::find_if(layers_.begin(), layers_.end(),
+                               [&](const Layers &l) { return l.window == a.window; });
+        if (at == layers_.end()) at = layers_.insert(at, Layers{a.window, 0, 0});
+        at->pair += 4.0 * a.heads * a.head_dim;
+        at->key += 2.0 * a.kv_heads * a.head_dim * 2; // 2-byte elements
+    }
+}
+
+void AttentionFloor::add(const TokenBatch &batch) {
+    for (const Layers &layers : layers_) add(batch, layers);
+}
+
+void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
+    const int32_t window = layers.window > 0 ? layers.window : INT32_MAX;
     read_.assign(batch.nodes.size(), 0);
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
+        const int32_t end = node.start + node.length; // the last token's position, and one
         if (node.token_count == 1) {
+            const int32_t first = end > window ? end - window : 0; // that it sees
             for (auto up = static_cast<int32_t>(n); up >= 0;
                  up = batch.nodes[static_cast<size_t>(up)].parent) {
-                if (read_[static_cast<size_t>(up)] != 0) break;
-                read_[static_cast<size_t>(up)] = 1;
-                bytes += key * batch.nodes[static_cast<size_t>(up)].length;
+                const ContextNode &part = batch.nodes[static_cast<size_t>(up)];
+                int32_t &read = read_[static_cast<size_t>(up)];
+                const int32_t seen =
+                    std::min(part.length, std::max(0, part.start + part.length - first));
+                if (seen <= read) break; // as was all above it
+                bytes += layers.key * (seen - read);
+                read = seen;
             }
         } else {
-            const double last = node.start + node.length;
-            flops += pair * node.token_count * (last - (node.token_count - 1) / 2.0);
+            // The sum of min(position + 1, window) over the tokens.
+            const double count = node.token_count;
+            const double all = std::clamp(window - (end - node.token_count), 0, node.token_count);
+            const double last = end - (count - all); // of the first `all` of them, and one
+            flops += layers.pair * (all * (last - (all - 1) / 2) + (count - all) * window);
         }
     }
 }

@@ -16,11 +16,22 @@ namespace batchllm {
 struct AttentionFloor {
     double flops = 0, bytes = 0;
 
-    void add(const TokenBatch &batch, const ModelConfig &c);
+    AttentionFloor() = default;
+    explicit AttentionFloor(const Model &model);
+    void add(const TokenBatch &batch);
     double seconds() const { return flops / 600e12 + bytes / 4.5e12; }
 
   private:
-    std::vector<char> read_;
+    // All layers with one window (0: none).
+    struct Layers {
+        int32_t window = 0;
+        double pair = 0; // flops of a query and a key
+        double key = 0;  // bytes of a key and its value
+    };
+    void add(const TokenBatch &batch, const Layers &layers);
+
+    std::vector<Layers> layers_;
+    std::vector<int32_t> read_; // [nodes] keys that some token reads
 };
 
 // The linear layers' rate, at the number of tokens a step where it is highest.

@@ -11,10 +11,10 @@
 namespace batchllm {
 
 // Jobs of one model on one backend, each beside its floor.
-Status bench_backend(const std::vector<NamedJob> &jobs, const ModelConfig &config,
+Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
                      const Arguments &arguments);
 
 // A job on the whole engine: on the first of the devices alone (unless told not to), then on all of them.
-Status bench_engine(const NamedJob &job, const ModelConfig &config, const Arguments &arguments);
+Status bench_engine(const NamedJob &job, const BenchModel &model, const Arguments &arguments);
 
 } // namespace batchllm

@@ -14,7 +14,8 @@ class Borrowed final : public Backend {
   public:
     explicit Borrowed(Backend *backend) : backend_(backend) {}
     const BackendInfo &info() const override { return backend_->info(); }
-    Status submit(const TokenBatch &batch) override { return backend_->submit(batch); }
+    Status forward(const TokenBatch &batch) override { return backend_->forward(batch); }
+    Status sample(std::span<const TokenMask> masks) override { return backend_->sample(masks); }
     Status collect(BatchOutput *output) override { return backend_->collect(output); }
     bool ready() const override { return backend_->ready(); }
     bool feeds(const SampleInput &input) const override { return backend_->feeds(input); }
@@ -26,8 +27,8 @@ class Borrowed final : public Backend {
 
 } // namespace
 
-Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments) {
+Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
@@ -46,17 +47,18 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, 
     }
 
     Measured m;
+    m.attention = AttentionFloor(model);
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
     RETURN_IF_ERROR(lane.scheduler().add(plan, held));
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.submit(batch));
-            m.attention.add(batch, config);
+            m.attention.add(batch);
             lap = Clock::now();
         }
         if (lane.in_flight() == 0) break;

@@ -18,7 +18,7 @@ struct Measured {
     AttentionFloor attention;
 };
 
-Result<Measured> run_job(cuda::CudaBackend *backend, const ModelConfig &config, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments);
+Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments);
 
 } // namespace batchllm

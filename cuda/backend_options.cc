@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -104,7 +104,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     std::string attention = "auto";
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {
-        forward.element = model.config.dtype == DType::f32 ? DType::bf16 : model.config.dtype;
+        forward.element = model.dtype == DType::f32 ? DType::bf16 : model.dtype;
     } else if (type == "bf16" || type == "f16" || type == "f32") {
         forward.element = type == "bf16" ? DType::bf16 : type == "f16" ? DType::f16 : DType::f32;
     } else {

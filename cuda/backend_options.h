@@ -5,8 +5,8 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "device.h"
-#include "forward.h"
+#include "device/device.h"
+#include "step/forward.h"
 
 namespace batchllm::cuda {
 

@@ -136,17 +136,17 @@ inline std::string CheckedModel::run(const TokenBatch &batch, BatchOutput *outpu
     }
     if (before != tokens) return fault("tokens outside the nodes", before, tokens);
     if (pages != static_cast<int64_t>(batch.pages.size())) return fault("pages outside the nodes");
-    output->samples.assign(batch.logits.size(), {});
+    output->samples.assign(batch.outputs.size(), {});
     output->target_logprobs.clear();
-    for (size_t i = 0; i < batch.logits.size(); ++i) {
-        const LogitsRow &row = batch.logits[i];
+    for (size_t i = 0; i < batch.outputs.size(); ++i) {
+        const OutputRow &row = batch.outputs[i];
         if (row.token < 0 || row.token >= tokens) return fault("logits of no token", row.token);
         const uint64_t hash = token_hash_[static_cast<size_t>(row.token)];
         if (row.sample.position != batch.positions[static_cast<size_t>(row.token)] + 1)
             return fault("wrong position of the sampled token", row.sample.position);
         for (const int32_t target : row.targets)
             output->target_logprobs.push_back(target_logprob(hash, target));
-        if (row.targets.empty()) output->samples[i].token = next_token(hash, mean_length_);
+        if (row.task == Task::generate) output->samples[i].token = next_token(hash, mean_length_);
     }
     return "";
 }

@@ -39,7 +39,7 @@ class RowScheduler {
         }
     }
 
-    // False when nothing is left. logits_rows[i] is the row of batch->logits[i].
+    // False when nothing is left. logits_rows[i] is the row of batch->outputs[i].
     bool next(TokenBatch *batch, std::vector<int32_t> *logits_rows) {
         batch->clear();
         logits_rows->clear();
@@ -188,12 +188,12 @@ class RowScheduler {
         batch->nodes.push_back(out);
         if (node.row >= 0 && take[n] > 0 &&
             node.computed == static_cast<int32_t>(node.tokens.size())) {
-            LogitsRow logits{};
+            OutputRow logits{};
             logits.token = static_cast<int32_t>(batch->tokens.size()) - 1;
             logits.sample.params = &greedy_;
             logits.sample.prompt = rows_[node.row].prompt;
             logits.sample.output = rows_[node.row].output;
-            batch->logits.push_back(logits);
+            batch->outputs.push_back(logits);
             logits_rows->push_back(node.row);
         }
     }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "device.h"
+#include "device/device.h"
 #include "testing.h"
 
 namespace batchllm::cuda {

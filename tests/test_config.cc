@@ -1,4 +1,5 @@
-// config.json and generation_config.json -> ModelConfig, and the rotary frequencies. References:
+// config.json and generation_config.json -> the description of a model, and the rotary
+// frequencies. References:
 // tests/golden/config_defaults.json and rope.json, made from transformers by scripts/make_golden.py.
 #include <bit>
 #include <cstdlib>
@@ -12,11 +13,11 @@ using namespace batchllm;
 namespace {
 
 // The configuration of a directory that holds these two files; generation NULL: only the first.
-Result<ModelConfig> load(const std::string &config, const char *generation = nullptr) {
+Result<Model> load(const std::string &config, const char *generation = nullptr) {
     const TemporaryDirectory directory;
     directory.write("config.json", config);
     if (generation != nullptr) directory.write("generation_config.json", generation);
-    return load_config(directory.path());
+    return describe_model(directory.path());
 }
 
 constexpr const char *small =
@@ -31,10 +32,17 @@ std::string family(const std::string &type, const std::string &more) {
     return R"({"model_type": ")" + type + "\", " + small + (more.empty() ? "" : ", " + more) + "}";
 }
 
-ModelConfig must_load(const std::string &config, const char *generation = nullptr) {
+Model must_load(const std::string &config, const char *generation = nullptr) {
     auto loaded = load(config, generation);
     if (!loaded.ok()) fail_msg("%s\n%s", loaded.status().message().c_str(), config.c_str());
-    return *loaded;
+    return std::move(loaded).value();
+}
+
+Attention attention(const Model &model, size_t layer = 0) { return model.layers[layer].attention; }
+
+bool turns_as(const Model &model, const RopeConfig &rope) {
+    return model.ropes.size() == 1 &&
+           model.ropes[0] == Rope{rope_frequencies(rope, attention(model).head_dim), 1, false};
 }
 
 // Loading fails with this code, and the text holds the file's name and each of `parts`.
@@ -67,43 +75,48 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
     assert_int_equal(members.size(), 4);
     for (const auto &[type, expected] : members) {
         const std::string config = R"({"model_type": ")" + std::string(type) + "\"}";
-        const ModelConfig got = must_load(config);
+        const Model got = must_load(config);
         const JsonValue &e = expected;
         assert_int_equal(got.vocabulary, integer_of(e, "vocab_size", -2));
         assert_int_equal(got.hidden, integer_of(e, "hidden_size", -2));
-        assert_int_equal(got.intermediate, integer_of(e, "intermediate_size", -2));
-        assert_int_equal(got.layers, integer_of(e, "num_hidden_layers", -2));
-        assert_int_equal(got.heads, integer_of(e, "num_attention_heads", -2));
-        assert_int_equal(got.kv_heads, integer_of(e, "num_key_value_heads", -2));
-        assert_int_equal(got.head_dim, integer_of(e, "head_dim", got.hidden / got.heads));
+        assert_int_equal(got.layers[0].feed_forward.width, integer_of(e, "intermediate_size", -2));
+        assert_int_equal(got.layers.size(), integer_of(e, "num_hidden_layers", -2));
+        assert_int_equal(attention(got).heads, integer_of(e, "num_attention_heads", -2));
+        assert_int_equal(attention(got).kv_heads, integer_of(e, "num_key_value_heads", -2));
+        assert_int_equal(attention(got).head_dim,
+                         integer_of(e, "head_dim", got.hidden / attention(got).heads));
         assert_int_equal(got.max_positions, integer_of(e, "max_position_embeddings", -2));
-        assert_int_equal(got.sliding_window, integer_of(e, "sliding_window", 0));
+        assert_int_equal(attention(got).window, integer_of(e, "sliding_window", 0));
         assert_int_equal(got.bos_token, integer_of(e, "bos_token_id", -1));
         const int64_t eos = integer_of(e, "eos_token_id", -1);
         assert_int_equal(got.eos_tokens.size(), eos < 0 ? 0 : 1);
         if (eos >= 0) assert_int_equal(got.eos_tokens[0], eos);
-        assert_true(got.norm_epsilon == *e.at("rms_norm_eps")->number(0, 1));
-        assert_true(got.rope.theta == *e.at("rope_theta")->number(0, 1e9));
-        assert_true(got.rope.kind == RopeKind::plain);
-        assert_int_equal(got.tied_embeddings, *e.at("tie_word_embeddings")->boolean());
-        assert_int_equal(got.attention_bias, type == "qwen2");
-        assert_false(got.attention_output_bias);
-        assert_int_equal(got.qk_norm, type == "qwen3");
+        assert_true(got.final_norm.epsilon ==
+                    static_cast<float>(*e.at("rms_norm_eps")->number(0, 1)));
+        RopeConfig rope;
+        rope.theta = *e.at("rope_theta")->number(0, 1e9);
+        assert_true(turns_as(got, rope));
+        assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
+        assert_true(bool(attention(got).q.bias) == (type == "qwen2"));
+        assert_false(bool(attention(got).o.bias));
+        assert_true(bool(attention(got).q_norm) == (type == "qwen3"));
         assert_false(got.dtype_stated);
     }
 }
 
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
-        must_load(R"({"model_type": "mistral", "num_key_value_heads": null})").kv_heads, 32);
-    assert_int_equal(must_load(R"({"model_type": "llama", "num_attention_heads": 8})").kv_heads, 8);
+        attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
+        32);
+    assert_int_equal(
+        attention(must_load(R"({"model_type": "llama", "num_attention_heads": 8})")).kv_heads, 8);
 }
 
 void head_dim_need_not_be_hidden_over_heads(void **) {
-    assert_int_equal(must_load(llama("")).head_dim, 16);
-    assert_int_equal(must_load(llama(R"("head_dim": null)")).head_dim, 16);
-    assert_int_equal(must_load(llama(R"("head_dim": 80)")).head_dim, 80);
-    assert_int_equal(must_load(family("qwen3", "")).head_dim, 128);
+    assert_int_equal(attention(must_load(llama(""))).head_dim, 16);
+    assert_int_equal(attention(must_load(llama(R"("head_dim": null)"))).head_dim, 16);
+    assert_int_equal(attention(must_load(llama(R"("head_dim": 80)"))).head_dim, 80);
+    assert_int_equal(attention(must_load(family("qwen3", ""))).head_dim, 128);
 }
 
 void both_spellings_of_the_type_are_read(void **) {
@@ -128,28 +141,23 @@ void both_spellings_of_the_rope_keys_are_read(void **) {
            "original_max_position_embeddings": 64})",
     };
     for (const char *spelling : spellings) {
-        const RopeConfig rope = must_load(llama(spelling)).rope;
-        assert_true(rope.kind == RopeKind::llama3);
-        assert_true(rope.theta == 500000 && rope.factor == 8);
-        assert_true(rope.low_freq_factor == 1 && rope.high_freq_factor == 4);
-        assert_int_equal(rope.original_max_positions, 64);
+        assert_true(turns_as(must_load(llama(spelling)), {RopeKind::llama3, 500000, 8, 1, 4, 64}));
     }
-    const RopeConfig linear =
-        must_load(llama(R"("rope_scaling": {"type": "linear", "factor": 2.5})")).rope;
-    assert_true(linear.kind == RopeKind::linear && linear.factor == 2.5 && linear.theta == 10000);
-    assert_true(must_load(llama(R"("rope_scaling": null, "rope_theta": 1e6)")).rope.theta == 1e6);
-    assert_true(
-        must_load(llama(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})"))
-            .rope.theta == 5e5);
+    assert_true(turns_as(must_load(llama(R"("rope_scaling": {"type": "linear", "factor": 2.5})")),
+                         {RopeKind::linear, 10000, 2.5}));
+    assert_true(turns_as(must_load(llama(R"("rope_scaling": null, "rope_theta": 1e6)")),
+                         {RopeKind::plain, 1e6}));
+    assert_true(turns_as(
+        must_load(llama(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})")),
+        {RopeKind::plain, 5e5}));
 }
 
 void the_original_length_falls_back_on_the_longest_request(void **) {
     const std::string scaling = R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0,
         "low_freq_factor": 1.0, "high_freq_factor": 4.0})";
-    assert_int_equal(must_load(llama(scaling)).rope.original_max_positions, 256);
-    assert_int_equal(must_load(llama(scaling + R"(, "original_max_position_embeddings": 32)"))
-                         .rope.original_max_positions,
-                     32);
+    assert_true(turns_as(must_load(llama(scaling)), {RopeKind::llama3, 10000, 8, 1, 4, 256}));
+    assert_true(turns_as(must_load(llama(scaling + R"(, "original_max_position_embeddings": 32)")),
+                         {RopeKind::llama3, 10000, 8, 1, 4, 32}));
 }
 
 void rope_that_is_not_computed_is_refused_by_name(void **) {
@@ -194,35 +202,40 @@ void rope_keys_that_contradict_each_other_are_refused(void **) {
 }
 
 void windows_follow_each_familys_rules(void **) {
-    assert_int_equal(must_load(family("mistral", "")).sliding_window, 4096);
-    assert_int_equal(must_load(family("mistral", R"("sliding_window": 32)")).window(0), 32);
-    assert_int_equal(must_load(family("mistral", R"("sliding_window": null)")).window(0), 0);
+    assert_int_equal(attention(must_load(family("mistral", ""))).window, 4096);
+    assert_int_equal(attention(must_load(family("mistral", R"("sliding_window": 32)")), 0).window,
+                     32);
+    assert_int_equal(attention(must_load(family("mistral", R"("sliding_window": null)")), 0).window,
+                     0);
     // A key that the class does not know does nothing.
-    assert_int_equal(must_load(llama(R"("sliding_window": 32)")).window(0), 0);
+    assert_int_equal(attention(must_load(llama(R"("sliding_window": 32)")), 0).window, 0);
     for (const char *type : {"qwen2", "qwen3"}) {
-        assert_int_equal(must_load(family(type, R"("sliding_window": 32)")).window(2), 0);
-        ModelConfig config = must_load(family(
+        assert_int_equal(attention(must_load(family(type, R"("sliding_window": 32)")), 2).window,
+                         0);
+        Model config = must_load(family(
             type, R"("sliding_window": 32, "use_sliding_window": true, "max_window_layers": 1)"));
-        assert_int_equal(config.window(0), 0);
-        assert_int_equal(config.window(1), 32);
-        assert_int_equal(config.window(2), 32);
+        assert_int_equal(attention(config, 0).window, 0);
+        assert_int_equal(attention(config, 1).window, 32);
+        assert_int_equal(attention(config, 2).window, 32);
         // The default of max_window_layers, 28, is above all three layers.
         config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true)"));
-        assert_int_equal(config.window(2), 0);
+        assert_int_equal(attention(config, 2).window, 0);
         config = must_load(family(type, R"("sliding_window": null, "use_sliding_window": true,
                                            "max_window_layers": 0)"));
-        assert_int_equal(config.window(2), 0);
+        assert_int_equal(attention(config, 2).window, 0);
         // layer_types counts, not max_window_layers.
         config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true,
             "layer_types": ["full_attention", "full_attention", "sliding_attention"])"));
-        assert_int_equal(config.window(1), 0);
-        assert_int_equal(config.window(2), 32);
+        assert_int_equal(attention(config, 1).window, 0);
+        assert_int_equal(attention(config, 2).window, 32);
         config = must_load(family(
             type, R"("layer_types": ["full_attention", "full_attention", "full_attention"])"));
-        assert_int_equal(config.window(2), 0);
-        must_fail(family(type, R"("sliding_window": 32, "use_sliding_window": true,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])"),
-                  BATCHLLM_ERROR_UNSUPPORTED, {"layer_types[1]", "full_attention"});
+        assert_int_equal(attention(config, 2).window, 0);
+        config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])"));
+        assert_int_equal(attention(config, 0).window, 32);
+        assert_int_equal(attention(config, 1).window, 0);
+        assert_int_equal(attention(config, 2).window, 32);
         must_fail(family(type, R"("layer_types": ["full_attention", "full_attention",
                                                   "sliding_attention"])"),
                   BATCHLLM_ERROR_MODEL_FORMAT, {"layer_types[2]"});
@@ -235,15 +248,19 @@ void windows_follow_each_familys_rules(void **) {
 }
 
 void biases_follow_each_familys_rules(void **) {
-    ModelConfig config = must_load(llama(R"("attention_bias": true, "mlp_bias": true)"));
-    assert_true(config.attention_bias && config.attention_output_bias && config.mlp_bias);
-    config = must_load(family("mistral", R"("attention_bias": true, "mlp_bias": true)"));
-    assert_false(config.attention_bias || config.attention_output_bias || config.mlp_bias);
-    config = must_load(family("qwen2", R"("attention_bias": false)"));
-    assert_true(config.attention_bias);
-    assert_false(config.attention_output_bias || config.mlp_bias || config.qk_norm);
-    config = must_load(family("qwen3", R"("attention_bias": true)"));
-    assert_true(config.attention_bias && config.attention_output_bias && config.qk_norm);
+    Layer layer = must_load(llama(R"("attention_bias": true, "mlp_bias": true)")).layers[1];
+    assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
+                bool(layer.feed_forward.down.bias));
+    layer = must_load(family("mistral", R"("attention_bias": true, "mlp_bias": true)")).layers[1];
+    assert_false(bool(layer.attention.k.bias) || bool(layer.attention.o.bias) ||
+                 bool(layer.feed_forward.down.bias));
+    layer = must_load(family("qwen2", R"("attention_bias": false)")).layers[1];
+    assert_true(bool(layer.attention.k.bias));
+    assert_false(bool(layer.attention.o.bias) || bool(layer.feed_forward.down.bias) ||
+                 bool(layer.attention.q_norm));
+    layer = must_load(family("qwen3", R"("attention_bias": true)")).layers[1];
+    assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
+                bool(layer.attention.q_norm));
 }
 
 void eos_is_every_id_of_the_generation_config(void **) {
@@ -274,7 +291,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
               code, {"architectures[0]", "LlamaForSequenceClassification"});
     must_fail(R"({"model_type": "llama", "architectures": ["MistralForCausalLM"]})", code,
               {"architectures[0]", "MistralForCausalLM"});
-    must_fail(llama(R"("hidden_act": "gelu")"), code, {"hidden_act", "gelu"});
+    must_fail(llama(R"("hidden_act": "relu")"), code, {"hidden_act", "relu"});
     must_fail(llama(R"("quantization_config": {"quant_method": "gptq"})"), code,
               {"quantization_config"});
     must_fail(llama(R"("per_layer_config": {"0": {"head_dim": 8}})"), code, {"per_layer_config"});
@@ -360,7 +377,7 @@ void text_of_the_file_cannot_break_out_of_an_error(void **) {
 }
 
 void a_missing_file_is_named(void **) {
-    const auto loaded = load_config("/nonexistent");
+    const auto loaded = describe_model("/nonexistent");
     assert_int_equal(loaded.status().code(), BATCHLLM_ERROR_IO);
     assert_non_null(strstr(loaded.status().message().c_str(), "/nonexistent/config.json"));
 }
@@ -388,7 +405,7 @@ void rope_frequencies_equal_those_of_transformers(void **) {
         }
         const auto head_dim = static_cast<int32_t>(*item.at("head_dim")->integer(2, 1024));
         const auto bits = *item.at("bits")->elements();
-        const std::vector<float> got = rope_inverse_frequencies(rope, head_dim);
+        const std::vector<float> got = rope_frequencies(rope, head_dim);
         assert_int_equal(got.size(), bits.size());
         for (size_t i = 0; i < got.size(); ++i) {
             const int64_t expected = *bits[i].integer(0, UINT32_MAX);

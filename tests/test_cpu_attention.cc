@@ -93,34 +93,38 @@ Case make_case(const Shape &shape, const std::vector<int32_t> &parents,
     return made;
 }
 
-ModelConfig config_of(const Shape &shape) {
-    ModelConfig config;
-    config.layers = 2;
-    config.kv_heads = shape.kv_heads;
-    config.heads = shape.kv_heads * shape.ratio;
-    config.head_dim = shape.head_dim;
-    return config;
+Model model_of(const Shape &shape) {
+    Model model;
+    model.layers.resize(2);
+    for (Layer &layer : model.layers) {
+        layer.attention.kv_heads = shape.kv_heads;
+        layer.attention.heads = shape.kv_heads * shape.ratio;
+        layer.attention.head_dim = shape.head_dim;
+    }
+    place_keys_and_values(&model);
+    return model;
 }
 
 // [batch token][head][head_dim]; rows: as build_worklist takes it. Rows of unwanted tokens stay 0.
 std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
-    const ModelConfig config = config_of(shape);
+    const Model model = model_of(shape);
+    const Attention &layer = model.layers[1].attention;
     const int32_t padded = padded_head_dim(shape.head_dim);
     const int64_t element = dtype_bytes(kernels.element);
-    const int32_t layer = 1;
     std::vector<float> out(given.queries.size(), 0.0f);
     ThreadPool pool(shape.threads);
 
     // One page too many, and all of them full of NaN at first: the unwritten must not be read.
     const int64_t page_bytes =
-        2 * int64_t{shape.page_tokens} * padded * element * config.kv_heads * config.layers;
-    auto pages = KvPages::create(config, kernels.element, shape.page_tokens,
+        2 * int64_t{shape.page_tokens} * padded * element * layer.kv_heads * 2;
+    auto pages = KvPages::create(model, kernels.element, shape.page_tokens,
                                  page_bytes * (static_cast<int64_t>(given.batch.pages.size()) + 1));
     *ok = pages.ok() && pages->page_bytes() == page_bytes;
     if (!*ok) return out;
-    std::memset(pages->keys(0, 0, 0, 0), 0xFF, static_cast<size_t>(page_bytes * pages->pages()));
+    std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
+                static_cast<size_t>(page_bytes * pages->pages()));
 
     const std::vector<float> zeros(shape.head_dim, 0.0f);
     for (size_t n = 0; n < given.batch.nodes.size(); ++n) {
@@ -146,11 +150,11 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     const int64_t tokens = static_cast<int64_t>(given.batch.tokens.size());
     const float scale =
         static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(shape.head_dim)));
-    std::vector<std::byte> queries(static_cast<size_t>(tokens * config.heads * padded * element));
+    std::vector<std::byte> queries(static_cast<size_t>(tokens * layer.heads * padded * element));
     for (int64_t t = 0; t < tokens; ++t) {
-        for (int64_t h = 0; h < config.heads; ++h) {
+        for (int64_t h = 0; h < layer.heads; ++h) {
             const int64_t row = (h / shape.ratio * tokens + t) * shape.ratio + h % shape.ratio;
-            kernels.store_elements(given.queries.data() + (t * config.heads + h) * shape.head_dim,
+            kernels.store_elements(given.queries.data() + (t * layer.heads + h) * shape.head_dim,
                                    scale, shape.head_dim, padded,
                                    queries.data() + row * padded * element);
         }
@@ -160,11 +164,11 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     build_worklist(given.batch, rows, {shape.window, shape.ratio, shape.kv_heads, shape.threads},
                    &list);
     std::vector<std::byte> attended(
-        static_cast<size_t>(list.rows * config.heads * shape.head_dim * element));
-    Attention attention(config, kernels, *pages, &pool);
-    *ok = attention.run(given.batch, list, layer, queries.data(), attended.data()).ok();
+        static_cast<size_t>(list.rows * layer.heads * shape.head_dim * element));
+    PagedAttention attention(kernels, *pages, &pool);
+    *ok = attention.run(given.batch, list, layer, {}, queries.data(), attended.data()).ok();
 
-    const int64_t row_size = int64_t{config.heads} * shape.head_dim;
+    const int64_t row_size = int64_t{layer.heads} * shape.head_dim;
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t row = rows.empty() ? t : rows[t];
         if (row < 0) continue;

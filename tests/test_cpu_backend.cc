@@ -39,36 +39,43 @@ struct SmallModel {
         std::vector<float> &data = weights.emplace_back(static_cast<size_t>(rows * columns));
         std::normal_distribution<float> normal(mean, spread);
         for (float &x : data) x = normal(random);
-        return {DType::f32, reinterpret_cast<const std::byte *>(data.data()), rows, columns};
+        return {DType::f32, reinterpret_cast<const std::byte *>(data.data()), rows, columns, "", 0,
+                0};
     }
     SmallModel() {
-        ModelConfig &c = model.config;
-        c.dtype = DType::f32;
-        c.vocabulary = kVocabulary;
-        c.hidden = 64;
-        c.intermediate = 100;
-        c.layers = 3;
-        c.heads = 4;
-        c.kv_heads = 2;
-        c.head_dim = 20; // not a multiple of the vector length
-        c.max_positions = 1024;
-        model.embedding = tensor(c.vocabulary, c.hidden, 0, 1);
+        constexpr int32_t hidden = 64, intermediate = 100;
+        model.vocabulary = kVocabulary;
+        model.hidden = hidden;
+        model.max_positions = 1024;
+        model.embedding = tensor(kVocabulary, hidden, 0, 1);
         for (float &x : std::span(weights[0]).last(64)) x = std::numeric_limits<float>::quiet_NaN();
-        for (int32_t l = 0; l < c.layers; ++l) {
-            LayerWeights layer;
-            layer.input_norm = tensor(c.hidden, 1, 1, 0.1f);
-            layer.q = tensor(c.heads * c.head_dim, c.hidden, 0, 0.2f);
-            layer.k = tensor(c.kv_heads * c.head_dim, c.hidden, 0, 0.2f);
-            layer.v = tensor(c.kv_heads * c.head_dim, c.hidden, 0, 0.2f);
-            layer.o = tensor(c.hidden, c.heads * c.head_dim, 0, 0.2f);
-            layer.post_attention_norm = tensor(c.hidden, 1, 1, 0.1f);
-            layer.gate = tensor(c.intermediate, c.hidden, 0, 0.2f);
-            layer.up = tensor(c.intermediate, c.hidden, 0, 0.2f);
-            layer.down = tensor(c.hidden, c.intermediate, 0, 0.2f);
+        const auto norm = [&] {
+            return Norm{NormKind::rms, tensor(hidden, 1, 1, 0.1f), {}, 0, 1e-6f};
+        };
+        for (int32_t l = 0; l < 3; ++l) {
+            Layer layer;
+            Attention &attention = layer.attention;
+            attention.heads = 4;
+            attention.kv_heads = 2;
+            attention.head_dim = 20; // not a multiple of the vector length
+            attention.scale = 1 / std::sqrt(20.0);
+            attention.rope = 0;
+            layer.before_attention = norm();
+            attention.q.values = tensor(attention.q_size(), hidden, 0, 0.2f);
+            attention.k.values = tensor(attention.kv_size(), hidden, 0, 0.2f);
+            attention.v.values = tensor(attention.kv_size(), hidden, 0, 0.2f);
+            attention.o.values = tensor(hidden, attention.q_size(), 0, 0.2f);
+            layer.before_feed_forward = norm();
+            layer.feed_forward.width = intermediate;
+            layer.feed_forward.gate.values = tensor(intermediate, hidden, 0, 0.2f);
+            layer.feed_forward.up.values = tensor(intermediate, hidden, 0, 0.2f);
+            layer.feed_forward.down.values = tensor(hidden, intermediate, 0, 0.2f);
             model.layers.push_back(layer);
         }
-        model.final_norm = tensor(c.hidden, 1, 1, 0.1f);
-        model.lm_head = tensor(c.vocabulary, c.hidden, 0, 0.3f);
+        model.ropes = {{rope_frequencies({}, 20), 1, false}};
+        model.final_norm = norm();
+        model.head.values = tensor(kVocabulary, hidden, 0, 0.3f);
+        place_keys_and_values(&model);
     }
 };
 
@@ -105,12 +112,13 @@ void add_row(TokenBatch *batch, const std::vector<int32_t> &tokens, int32_t page
 }
 
 void want(TokenBatch *batch, const SamplingParams *params, std::span<const int32_t> targets = {}) {
-    LogitsRow row{};
+    OutputRow row{};
     row.token = static_cast<int32_t>(batch->tokens.size()) - 1;
     row.sample.params = params;
     row.sample.position = batch->positions.back() + 1;
+    row.task = targets.empty() ? Task::generate : Task::score;
     row.targets = targets;
-    batch->logits.push_back(row);
+    batch->outputs.push_back(row);
 }
 
 std::vector<int32_t> random_tokens(size_t count, uint64_t seed) {
@@ -269,7 +277,7 @@ void malformed_batches_are_refused(void **) {
         if (fault == 0) batch.tokens[3] = kVocabulary;
         if (fault == 1) batch.pages[1] = static_cast<int32_t>(backend->info().pages);
         if (fault == 2) batch.nodes[0].page_count = 1;
-        if (fault == 3) batch.logits[0].token = 20;
+        if (fault == 3) batch.outputs[0].token = 20;
         if (fault == 4) batch.positions[5] = 6;
         if (fault == 5) batch.nodes[0].parent = 0;
         BatchOutput output;

@@ -98,11 +98,11 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     auto forward =
         Forward::create(model, *kernels_for(run.isa, run.element), &pool, run.step_tokens);
     if (!forward.ok()) return forward.status().message();
-    auto pages = KvPages::create(model.config, run.element, run.page_tokens, run.kv_bytes);
+    auto pages = KvPages::create(model, run.element, run.page_tokens, run.kv_bytes);
     if (!pages.ok()) return pages.status().message();
     const int64_t page_count = pages->pages();
     if (run.poison) {
-        std::memset(pages->keys(0, 0, 0, 0), 0xFF,
+        std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
                     static_cast<size_t>(page_count * pages->page_bytes()));
     }
     Status status = (*forward)->take_pages(std::move(pages).value());
@@ -114,10 +114,10 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     std::vector<float> logits;
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         status = (*forward)->run(batch, wanted);
         if (!status.ok()) return status.message();
-        const int32_t vocabulary = model.config.vocabulary;
+        const int32_t vocabulary = model.vocabulary;
         logits.resize(wanted.size() * static_cast<size_t>(vocabulary));
         status = (*forward)->logits(0, static_cast<int64_t>(wanted.size()), logits.data());
         if (!status.ok()) return status.message();

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "attention_family.h"
+#include "attention/family.h"
 #include "backend_options.h"
 #include "testing.h"
 

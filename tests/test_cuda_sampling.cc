@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sample/sampling.h"
-#include "step_samples.h"
+#include "step/samples.h"
 
 #include "cuda_arrays.h"
 

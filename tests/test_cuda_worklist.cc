@@ -1,5 +1,5 @@
 // cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
-#include "attention_worklist.h"
+#include "attention/worklist.h"
 
 #include <algorithm>
 #include <random>

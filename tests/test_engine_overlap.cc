@@ -32,7 +32,7 @@ struct CheckedShape {
     int32_t mean_length = 8;
 };
 
-class CheckedBackend : public SynchronousBackend {
+class CheckedBackend : public Backend {
   public:
     explicit CheckedBackend(const CheckedShape &shape)
         : model_(shape.pages, shape.page_tokens, shape.step_tokens, shape.mean_length) {
@@ -46,13 +46,19 @@ class CheckedBackend : public SynchronousBackend {
     const BackendInfo &info() const override { return info_; }
     double last_run_seconds() const override { return 1e-3; }
 
-  private:
-    Status compute(const TokenBatch &batch, BatchOutput *output) override {
-        const std::string wrong = model_.run(batch, output);
+    Status forward(const TokenBatch &batch) override {
+        const std::string wrong = model_.run(batch, &output_);
         return wrong.empty() ? Status() : error(BATCHLLM_ERROR_INTERNAL, "%s", wrong.c_str());
     }
+    Status sample(std::span<const TokenMask>) override { return {}; }
+    Status collect(BatchOutput *output) override {
+        std::swap(*output, output_);
+        return {};
+    }
 
+  private:
     CheckedModel model_;
+    BatchOutput output_;
     BackendInfo info_;
 };
 

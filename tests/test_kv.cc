@@ -118,7 +118,7 @@ void random_taking_and_giving_keeps_count(void **) {
 
 // Takes the pages of a whole prefix, as the scheduler does chunk by chunk.
 void compute(PrefixForest *forest, PagePool *pool, int32_t node) {
-    ForestNode &prefix = forest->at(node);
+    ScheduledPrefix &prefix = forest->at(node);
     while (static_cast<int64_t>(prefix.pages.size()) < pages_for(prefix.length, 16))
         if (!pool->take(&prefix.pages)) return;
     prefix.chunk = prefix.length - prefix.computed;

@@ -310,12 +310,12 @@ void a_models_tensors_are_views_into_its_file(void **) {
     assert_int_equal(model.files.size(), 1);
     assert_int_equal(model.embedding.rows, 5);
     assert_int_equal(model.embedding.columns, 4);
-    assert_int_equal(model.layers[0].down.columns, 6);
-    assert_true(model.lm_head.data == model.embedding.data + model.embedding.bytes());
+    assert_int_equal(model.layers[0].feed_forward.down.columns(), 6);
+    assert_true(model.head.values.data == model.embedding.data + model.embedding.bytes());
     assert_int_equal(model.weight_bytes(),
                      static_cast<int64_t>(4 * (20 + 20 + 4 + 4 + 4 + 16 + 8 + 8 + 16 + 72)));
-    assert_true(model.config.dtype == DType::f32); // not stated: the file's
-    assert_false(static_cast<bool>(model.layers[0].q_bias));
+    assert_true(model.dtype == DType::f32); // not stated: the file's
+    assert_false(static_cast<bool>(model.layers[0].attention.q.bias));
 }
 
 void each_missing_tensor_is_named(void **) {
@@ -353,8 +353,8 @@ void a_type_that_is_no_weight_is_refused(void **) {
     named(&entries, "lm_head.weight").type = "BF16";
     const auto mixed = load_of(entries, false);
     assert_true(mixed.ok());
-    assert_true((*mixed)->final_norm.dtype == DType::f16);
-    assert_true((*mixed)->lm_head.dtype == DType::bf16);
+    assert_true((*mixed)->final_norm.weight.dtype == DType::f16);
+    assert_true((*mixed)->head.values.dtype == DType::bf16);
 }
 
 void tensors_of_no_use_are_refused_but_for_rotary_frequencies(void **) {
@@ -374,14 +374,14 @@ void tied_embeddings_follow_transformers(void **) {
     auto entries = tiny_model();
     auto loaded = load_of(entries, true); // both, and equal
     assert_true(loaded.ok());
-    assert_true((*loaded)->config.tied_embeddings);
-    assert_true((*loaded)->lm_head.data == (*loaded)->embedding.data);
+    assert_true((*loaded)->tied);
+    assert_true((*loaded)->head.values.data == (*loaded)->embedding.data);
 
     named(&entries, "lm_head.weight").fill = 'y'; // both, and different
     loaded = load_of(entries, true);
     assert_true(loaded.ok());
-    assert_false((*loaded)->config.tied_embeddings);
-    assert_true(*(*loaded)->lm_head.data == std::byte{'y'});
+    assert_false((*loaded)->tied);
+    assert_true(*(*loaded)->head.values.data == std::byte{'y'});
 
     for (const char *gone : {"lm_head.weight", "model.embed_tokens.weight"}) { // one of them
         auto fewer = tiny_model();
@@ -389,8 +389,8 @@ void tied_embeddings_follow_transformers(void **) {
                                  [&](const Entry &entry) { return entry.name == gone; }));
         loaded = load_of(fewer, true);
         assert_true(loaded.ok());
-        assert_true((*loaded)->config.tied_embeddings);
-        assert_true((*loaded)->lm_head.data == (*loaded)->embedding.data);
+        assert_true((*loaded)->tied);
+        assert_true((*loaded)->head.values.data == (*loaded)->embedding.data);
     }
     auto neither = tiny_model();
     neither.erase(neither.begin(), neither.begin() + 2);

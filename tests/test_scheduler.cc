@@ -33,7 +33,7 @@ struct Sweep {
 // Replaces the window's plan by one that the planner makes of its rows.
 bool plan_again(Random *random, Window *window) {
     std::vector<TokenRow> rows;
-    for (const Row &row : window->rows)
+    for (const CheckedRow &row : window->rows)
         rows.push_back({row.prompt.data(), static_cast<int32_t>(row.prompt.size()), row.shareable});
     PlanOptions options;
     options.enlarge = static_cast<int32_t>(draw(*random, 0, 2));
@@ -73,7 +73,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         JobResult result;
         std::string wrong;
         try {
-            wrong = Job(&windows, options, &random).run(&result);
+            wrong = CheckedJob(&windows, options, &random).run(&result);
         } catch (const std::logic_error &violated) {
             wrong = violated.what();
         }
@@ -155,8 +155,8 @@ void plans_of_the_planner_are_scheduled_like_any_other(void **) {
 
 // ---- Small jobs, each for one promise ----
 
-Row plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
-    Row row;
+CheckedRow plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
+    CheckedRow row;
     row.prompt = prompt;
     row.shareable = static_cast<int32_t>(prompt.size()) - 1;
     row.max_tokens = max_tokens;
@@ -187,7 +187,7 @@ std::string run_one(Window window, const SchedulerOptions &scheduler, int32_t me
     options.scheduler = scheduler;
     options.mean_length = mean_length;
     try {
-        return Job(&windows, options, &random).run(result);
+        return CheckedJob(&windows, options, &random).run(result);
     } catch (const std::logic_error &violated) {
         return violated.what();
     }
@@ -242,7 +242,7 @@ void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
 
 void prefixes_of_rows_that_are_not_computed_are_not_computed(void **) {
     Window window = one_group(40, 8, 3, 1);
-    for (Row &row : window.rows) row.null = true;
+    for (CheckedRow &row : window.rows) row.null = true;
     JobResult result;
     expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
     assert_int_equal(result.steps, 0);
@@ -262,8 +262,8 @@ void a_row_that_may_share_less_takes_the_parent_prefix(void **) {
 
 void scored_positions_are_never_in_the_prefix(void **) {
     Window window = one_group(40, 8, 2, 0);
-    for (Row &row : window.rows) {
-        row.score_positions = 9; // one more than the rows' own tokens
+    for (CheckedRow &row : window.rows) {
+        row.wanted_positions = 9; // one more than the rows' own tokens
         for (int32_t i = 0; i <= 9; ++i) row.target_offsets.push_back(i);
         row.targets.assign(9, 3);
     }
@@ -299,7 +299,7 @@ void arrival_order_follows_the_first_rows(void **) {
         }
         Scheduler scheduler({100, 4, 4, 0, order, true});
         const bool added = scheduler.add(plan, held).ok();
-        const bool one_row = scheduler.next_step().logits.size() == 1;
+        const bool one_row = scheduler.next_step().outputs.size() == 1;
         const bool first =
             one_row && scheduler.sampled()[0] == held[order == BATCHLLM_ORDER_ARRIVAL ? 0 : 1];
         assert_true(added);

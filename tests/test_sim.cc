@@ -41,7 +41,7 @@ SampleOutput one_sample(Backend *backend, const SampleInput &input) {
     batch.positions = {input.position - 1};
     batch.nodes.push_back({-1, 0, input.position, 0, 1, 0, 1, false});
     batch.pages = {0};
-    batch.logits.push_back({0, input, {}});
+    batch.outputs.push_back({0, Task::generate, 1, input, {}});
     BatchOutput output;
     if (!backend->run(batch, &output).ok()) return {};
     return output.samples[0];
@@ -73,13 +73,15 @@ void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
     assert_int_equal((*llama)->info().page_bytes, 2 << 20); // 16 tokens of 128 KiB
     assert_int_equal((*llama)->info().pages, 512);
     assert_int_equal((*llama)->info().step_tokens, 512);
-    ModelConfig config;
-    config.layers = 2;
-    config.kv_heads = 1;
-    config.head_dim = 64;
-    config.vocabulary = 100;
-    config.eos_tokens = {7};
-    const auto small = make_sim_backend(&config, options);
+    Model model;
+    model.layers.resize(2);
+    for (Layer &layer : model.layers) {
+        layer.attention.kv_heads = 1;
+        layer.attention.head_dim = 64;
+    }
+    model.vocabulary = 100;
+    model.eos_tokens = {7};
+    const auto small = make_sim_backend(&model, options);
     assert_true(small.ok());
     assert_int_equal((*small)->info().page_bytes, 2 * 2 * 64 * 2 * 16);
     assert_int_equal((*small)->info().vocabulary, 100);
@@ -167,11 +169,12 @@ void scores_depend_on_position_and_target_alone(void **) {
     batch.nodes.push_back({-1, 0, 2, 0, 2, 0, 1, false});
     batch.pages = {0};
     for (int32_t i = 0; i < 2; ++i) {
-        LogitsRow row{};
+        OutputRow row{};
         row.token = i;
         row.sample.position = i + 1;
+        row.task = Task::score;
         row.targets = targets;
-        batch.logits.push_back(row);
+        batch.outputs.push_back(row);
     }
     BatchOutput output;
     const bool ran = (*made)->run(batch, &output).ok();
@@ -239,12 +242,12 @@ void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
         const TokenBatch &batch = scheduler.next_step();
         if (batch.tokens.empty()) break;
         good &= backend->run(batch, &output).ok();
-        for (size_t i = 0; i < batch.logits.size(); ++i) {
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
             Request *request = scheduler.sampled()[i];
             request->output.push_back(output.samples[i].token);
             request->done = output.samples[i].token == 2;
         }
-        generated += static_cast<int64_t>(batch.logits.size());
+        generated += static_cast<int64_t>(batch.outputs.size());
         recomputed += scheduler.counts().recomputed_tokens;
         prefix_tokens += scheduler.counts().prefix_tokens;
         scheduler.finish_step();

@@ -1,5 +1,5 @@
 // cuda/tuning_cache.h: choices survive a run, and no file does harm.
-#include "tuning_cache.h"
+#include "linear/tuning_cache.h"
 
 #include <map>
 #include <random>

@@ -36,15 +36,26 @@ struct ContextNode {
     bool shared;         // a prefix, as opposed to one request's own tokens
 };
 
-// A position whose logits are wanted, to sample a token or to score given ones.
-struct LogitsRow {
-    int32_t token;                    // index into TokenBatch::tokens
-    SampleInput sample;               // used when targets is empty
-    std::span<const int32_t> targets; // score these token ids instead
+// What a row of the data set wants, and so what a request wants of the tokens that it computes.
+enum class Task : uint8_t {
+    generate, // a token, sampled from the logits
+    score,    // log-probabilities of given tokens
+    embed,    // the hidden state, after the last norm
+    classify, // the same: the head that it goes through is small and is the runtime's
+};
+constexpr bool embedded(Task task) { return task == Task::embed || task == Task::classify; }
+
+// A token of the batch whose result is wanted.
+struct OutputRow {
+    int32_t token; // index into TokenBatch::tokens
+    Task task = Task::generate;
+    int32_t count = 1;                // embed: the sum over so many tokens, from `token` on
+    SampleInput sample{};             // generate
+    std::span<const int32_t> targets; // score: these token ids
 };
 
-// A token that the batch before this one samples and that is not known yet (Backend::submit): stands in
-// TokenBatch::tokens for the sample of that batch's logits row `row`.
+// A token that the batch before this one samples and that is not known yet (Backend::forward): stands in
+// TokenBatch::tokens for the sample of that batch's output row `row`.
 constexpr int32_t fed_token(int32_t row) { return -1 - row; }
 
 struct TokenBatch {
@@ -52,20 +63,21 @@ struct TokenBatch {
     std::vector<int32_t> positions; // [tokens]
     std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
     std::vector<int32_t> pages;     // page numbers, node by node
-    std::vector<LogitsRow> logits;
+    std::vector<OutputRow> outputs;
 
     void clear() {
         tokens.clear();
         positions.clear();
         nodes.clear();
         pages.clear();
-        logits.clear();
+        outputs.clear();
     }
 };
 
 struct BatchOutput {
-    std::vector<SampleOutput> samples;  // [TokenBatch::logits]; token -1 for scored rows
+    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token -1 but for generate
     std::vector<float> target_logprobs; // scored rows' targets, one row after the other
+    std::vector<float> hidden;          // [embedded rows, BackendInfo::hidden]
 };
 
 struct BackendOptions {
@@ -85,17 +97,20 @@ struct BackendInfo {
     std::string compute_type; // "bf16", "f32", ...
     std::string device;       // for people: processor or GPU, and what is used of it
     int32_t vocabulary = 0;
+    int32_t hidden = 0; // size of a hidden state
     int32_t page_tokens = 0;
     int64_t page_bytes = 0; // all layers, keys and values
     int64_t pages = 0;
     int64_t step_tokens = 0;       // most tokens that one batch may hold
     int32_t eos_token = -1;        // sim without a model: the id that ends a row, if any
-    int32_t batches_in_flight = 1; // most batches submitted and not collected
+    int32_t batches_in_flight = 1; // most batches gone forward and not collected
     std::string warning;           // to be logged once; or ""
 };
 
-// Batches are computed one after another, in the order in which they were submitted. An error is final:
-// the backend is not used again, but to be destroyed.
+// A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make
+// masks while the device computes. Batches are computed one after another, in the order of forward; each
+// is sampled before the next goes forward. An error is final: the backend is not used again, but to be
+// destroyed.
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -104,7 +119,11 @@ class Backend {
     // Starts to compute the batch, behind those in flight, of which there are fewer than
     // info().batches_in_flight. The batch is read before this returns. Its pages may be those that a
     // batch in flight reads or writes.
-    virtual Status submit(const TokenBatch &batch) = 0;
+    virtual Status forward(const TokenBatch &batch) = 0;
+
+    // Starts to take what its rows want from the batch that went forward last. masks: [rows], of which
+    // those of rows that generate count, read before this returns; or none at all.
+    virtual Status sample(std::span<const TokenMask> masks) = 0;
 
     // The output of the oldest batch in flight; waits for it.
     virtual Status collect(BatchOutput *output) = 0;
@@ -120,31 +139,17 @@ class Backend {
     virtual double last_run_seconds() const = 0;
 
     Status run(const TokenBatch &batch, BatchOutput *output) {
-        RETURN_IF_ERROR(submit(batch));
+        RETURN_IF_ERROR(forward(batch));
+        RETURN_IF_ERROR(sample({}));
         return collect(output);
     }
-};
-
-// Computes a batch while it is submitted.
-class SynchronousBackend : public Backend {
-  public:
-    Status submit(const TokenBatch &batch) final { return compute(batch, &output_); }
-    Status collect(BatchOutput *output) final {
-        std::swap(*output, output_);
-        return {};
-    }
-
-  private:
-    virtual Status compute(const TokenBatch &batch, BatchOutput *output) = 0;
-
-    BatchOutput output_;
 };
 
 // Each takes its KV memory at once. model is borrowed and must outlive the backend.
 Result<std::unique_ptr<Backend>> make_cpu_backend(const Model &model,
                                                   const BackendOptions &options);
-// config may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
-Result<std::unique_ptr<Backend>> make_sim_backend(const ModelConfig *config,
+// model, of which only the description counts, may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
+Result<std::unique_ptr<Backend>> make_sim_backend(const Model *model,
                                                   const BackendOptions &options);
 
 } // namespace batchllm

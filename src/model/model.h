@@ -1,9 +1,18 @@
-// A Hugging Face model directory -> configuration and weights. The weights are views into mapped
-// files: nothing is read until a backend copies or packs it.
+// A model as data: an embedding, a list of layers, an output. Backends walk the description and know
+// no architecture by name; families/ makes it of a config.json, one file a family.
+//
+// A description names its tensors and says their shapes; load_model() finds them in the files and adds
+// type and bytes, as views into mapped files: nothing is read until a backend copies or packs it.
+//
+// A layer, of the residual stream x, where a norm that is none passes its input on:
+//     a = after_attention(attention(before_attention(x)))
+//     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
+//     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,103 +20,147 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "model/rope.h"
 
 namespace batchllm {
 
-enum class Architecture : uint8_t { llama, mistral, qwen2, qwen3 };
-
-enum class RopeKind : uint8_t { plain, linear, llama3 };
-
-struct RopeConfig {
-    RopeKind kind = RopeKind::plain;
-    double theta = 10000;
-    double factor = 1; // linear, llama3
-    double low_freq_factor = 1;
-    double high_freq_factor = 4;
-    int64_t original_max_positions = 8192;
-};
-
-// rope frequencies: angle of dimension pair i at position p is p * inverse_frequencies[i].
-// [head_dim / 2], scaled as the config says.
-std::vector<float> rope_inverse_frequencies(const RopeConfig &rope, int32_t head_dim);
-
-struct ModelConfig {
-    Architecture architecture = Architecture::llama;
-    DType dtype = DType::f32; // as the config states it, else (load_model) the embedding's
-    bool dtype_stated = false;
-    int32_t vocabulary = 0;
-    int32_t hidden = 0;
-    int32_t intermediate = 0;
-    int32_t layers = 0;
-    int32_t heads = 0;
-    int32_t kv_heads = 0; // divides heads
-    int32_t head_dim = 0; // even
-    int32_t max_positions = 0;
-    int32_t sliding_window = 0; // positions a token sees, itself included; 0: all
-    // With a sliding window, the first `full_attention_layers` layers see everything (Qwen2's
-    // max_window_layers); 0 for Mistral.
-    int32_t full_attention_layers = 0;
-    double norm_epsilon = 1e-6;
-    bool tied_embeddings = false;
-    bool attention_bias = false;        // on q, k, v
-    bool attention_output_bias = false; // on o
-    bool mlp_bias = false;
-    bool qk_norm = false; // RMSNorm on each head of q and k
-    RopeConfig rope;
-    std::vector<int32_t> eos_tokens; // generation_config.json's, else config.json's
-    int32_t bos_token = -1;
-
-    // The window of a layer, 0: none.
-    int32_t window(int32_t layer) const {
-        return layer < full_attention_layers ? 0 : sliding_window;
-    }
-    int32_t gqa_ratio() const { return heads / kv_heads; }
-};
-
-// config.json and generation_config.json alone.
-Result<ModelConfig> load_config(const std::string &model_dir);
-
-// A matrix [rows, columns], row-major (or a vector: rows = length, columns = 1), in a mapped file.
-// data is null for a tensor that the architecture does not have, and else aligned to nothing: the
-// format allows any offset. All of a model's tensors need not be of one type.
+// A matrix [rows, columns], row-major, or a vector: rows = length, columns = 1. It may be some of the
+// rows of the tensor in the file. data is aligned to nothing: the format allows any offset. A model's
+// tensors need not be of one type.
 struct Tensor {
     DType dtype = DType::f32;
-    const std::byte *data = nullptr;
+    const std::byte *data = nullptr; // null until it is loaded
     int64_t rows = 0;
     int64_t columns = 0;
+    std::string name;        // in the checkpoint
+    int64_t stored_rows = 0; // of the tensor in the file, these being [first_row, first_row + rows)
+    int64_t first_row = 0;
 
-    explicit operator bool() const { return data != nullptr; }
+    explicit operator bool() const { return rows > 0; } // the model has it
     int64_t bytes() const { return rows * columns * dtype_bytes(dtype); }
 };
 
-struct LayerWeights {
-    Tensor input_norm; // [hidden]
-    Tensor q, k, v;    // [heads * head_dim | kv_heads * head_dim, hidden]
-    Tensor q_bias, k_bias, v_bias;
-    Tensor q_norm, k_norm; // [head_dim]
-    Tensor o;              // [hidden, heads * head_dim]
-    Tensor o_bias;
-    Tensor post_attention_norm; // [hidden]
-    Tensor gate, up;            // [intermediate, hidden]
-    Tensor down;                // [hidden, intermediate]
-    Tensor gate_bias, up_bias, down_bias;
+// A matrix of a linear layer: y = x W^T + bias.
+struct Weight {
+    Tensor values; // [rows, columns]: outputs, inputs
+    Tensor bias;   // [rows], or none
+
+    explicit operator bool() const { return bool(values); }
+    int64_t rows() const { return values.rows; }
+    int64_t columns() const { return values.columns; }
 };
 
-// Read-only once loaded; the files stay mapped while it lives.
+enum class NormKind : uint8_t {
+    none,
+    rms,   // x / sqrt(mean(x^2) + epsilon) * (weight + offset)
+    layer, // (x - mean(x)) / sqrt(variance(x) + epsilon) * (weight + offset) + bias
+};
+
+struct Norm {
+    NormKind kind = NormKind::none;
+    Tensor weight; // [length], or none: ones
+    Tensor bias;   // [length], or none
+    float offset = 0;
+    float epsilon = 1e-6F;
+
+    explicit operator bool() const { return kind != NormKind::none; }
+};
+
+struct Attention {
+    int32_t heads = 0;
+    int32_t kv_heads = 0;    // divides heads
+    int32_t head_dim = 0;    // even
+    int32_t window = 0;      // positions a token sees, itself included; 0: all
+    int32_t rope = -1;       // index into Model::ropes; -1: none
+    double scale = 0;        // of the scores
+    float softcap = 0;       // scores become softcap * tanh(score / softcap); 0: as they are
+    Weight q;                // [heads * head_dim, hidden]
+    Weight k, v;             // [kv_heads * head_dim, hidden]
+    Weight o;                // [hidden, heads * head_dim]
+    Norm q_norm, k_norm;     // before the rope: of each head, [head_dim], or of all together
+    bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
+    Tensor sinks;            // [heads] one more score a head, whose value is 0; or none
+
+    // Where its keys and values are: set by place_keys_and_values().
+    int32_t kv_group = 0; // index into Model::kv_groups
+    int32_t kv_plane = 0; // of the group
+
+    int32_t gqa_ratio() const { return heads / kv_heads; }
+    int64_t q_size() const { return int64_t{heads} * head_dim; }
+    int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
+};
+
+enum class Activation : uint8_t {
+    silu,
+    gelu,      // x * normal distribution function of x
+    gelu_tanh, // its approximation by tanh
+};
+
+// down(activation(gate(x)) * up(x)); without a gate down(activation(up(x))).
+struct FeedForward {
+    int32_t width = 0;
+    Activation activation = Activation::silu;
+    Weight gate; // [width, hidden], or none
+    Weight up;   // [width, hidden]
+    Weight down; // [hidden, width]
+};
+
+struct Layer {
+    Norm before_attention, after_attention;
+    Norm before_feed_forward, after_feed_forward;
+    Attention attention;
+    FeedForward feed_forward;
+    bool parallel = false; // before_feed_forward is not used
+    float residual_scale = 1;
+};
+
+// Layers whose keys and values live and are freed together: their pages are taken and given back as
+// one, by page tables of the group's own.
+struct KvGroup {
+    int32_t window = 0; // of its layers; 0: all positions are kept
+    std::vector<int32_t> layers;
+};
+
 struct Model {
-    ModelConfig config;
     std::string directory;
+    DType dtype = DType::f32; // as the configuration states it, else (load_model) the embedding's
+    bool dtype_stated = false;
+    int32_t vocabulary = 0;
+    int32_t hidden = 0;
+    int32_t max_positions = 0;
+    std::vector<int32_t> eos_tokens; // generation_config.json's, else config.json's
+    int32_t bos_token = -1;
+
     Tensor embedding; // [vocabulary, hidden]
-    std::vector<LayerWeights> layers;
-    Tensor final_norm; // [hidden]
-    Tensor lm_head;    // [vocabulary, hidden]; the embedding's own bytes when tied
-    std::vector<MappedFile> files;
+    float embedding_scale = 1;
+    std::vector<Rope> ropes;
+    std::vector<Layer> layers;
+    std::vector<KvGroup> kv_groups;
+    Norm final_norm;
+    Weight head;              // [vocabulary, hidden]; when tied the embedding's own bytes
+    bool tied = false;        // of the description: head is the embedding
+    float logits_scale = 1;   // of the head's results, then
+    float logits_softcap = 0; // as Attention::softcap
+
+    std::vector<MappedFile> files; // stay mapped while the model lives
 
     int64_t weight_bytes() const;
 };
 
+// Every tensor of the description, in a fixed order; the head's only when it is not the embedding.
+void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
+void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
+
+// Sets kv_groups and the layers' places in them.
+void place_keys_and_values(Model *model);
+
+// config.json and generation_config.json alone: the description, no tensor's bytes.
+Result<Model> describe_model(const std::string &model_dir);
+// The text of a config.json; file: named in errors.
+Result<Model> describe_config(const std::string &text, const std::string &file);
+
 // Reads config.json, generation_config.json, model.safetensors or model.safetensors.index.json with
-// its shards, and checks every tensor's type and shape against the configuration.
+// its shards, and checks every tensor's type and shape against the description. Read-only from then on.
 Result<std::unique_ptr<Model>> load_model(const std::string &model_dir);
 
 } // namespace batchllm

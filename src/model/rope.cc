@@ -3,12 +3,12 @@
 // difference in a frequency is a visible one in the angle at position 100,000.
 #include <cmath>
 
-#include "model/model.h"
+#include "model/rope.h"
 
 namespace batchllm {
 
-std::vector<float> rope_inverse_frequencies(const RopeConfig &rope, int32_t head_dim) {
-    std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
+std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
+    std::vector<float> frequencies(static_cast<size_t>(dims / 2));
     const float theta = static_cast<float>(rope.theta);
     const float factor = static_cast<float>(rope.factor);
     const float low = static_cast<float>(rope.low_freq_factor);
@@ -16,7 +16,7 @@ std::vector<float> rope_inverse_frequencies(const RopeConfig &rope, int32_t head
     const float low_wavelength = static_cast<float>(context / rope.low_freq_factor);
     const float high_wavelength = static_cast<float>(context / rope.high_freq_factor);
     for (size_t i = 0; i < frequencies.size(); ++i) {
-        const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+        const float exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
         // Through double: the correctly rounded float power.
         const float power =
             static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));

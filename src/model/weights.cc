@@ -149,11 +149,39 @@ class Taker {
 
     bool has(const std::string &name) const { return checkpoint_.tensors.contains(name); }
 
-    Status matrix(const std::string &name, int64_t rows, int64_t columns, Tensor *out) {
-        return take(name, {rows, columns}, out);
-    }
-    Status vector(const std::string &name, int64_t length, Tensor *out) {
-        return take(name, {length}, out);
+    // Sets type and data.
+    Status take(Tensor *tensor) {
+        const auto found = checkpoint_.tensors.find(tensor->name);
+        if (found == checkpoint_.tensors.end()) {
+            return error(code, "%s: tensor %s is missing",
+                         checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
+                                                       : "the model's shards",
+                         tensor->name.c_str());
+        }
+        Located &located = found->second;
+        const StoredTensor &stored = located.stored;
+        if (stored.type == "BF16") {
+            tensor->dtype = DType::bf16;
+        } else if (stored.type == "F16") {
+            tensor->dtype = DType::f16;
+        } else if (stored.type == "F32") {
+            tensor->dtype = DType::f32;
+        } else {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s is of type %s: only BF16, F16 and F32 are supported",
+                         path_of(located), tensor->name.c_str(), stored.type.c_str());
+        }
+        std::vector<int64_t> shape = {tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows};
+        if (tensor->columns > 1) shape.push_back(tensor->columns);
+        if (stored.shape != shape) {
+            return error(code, "%s: tensor %s has shape %s: config.json makes it %s",
+                         path_of(located), tensor->name.c_str(), shape_text(stored.shape).c_str(),
+                         shape_text(shape).c_str());
+        }
+        tensor->data = checkpoint_.files[located.file].bytes().data() + stored.offset +
+                       tensor->first_row * tensor->columns * dtype_bytes(tensor->dtype);
+        located.used = true;
+        return {};
     }
 
     Status finish() const {
@@ -173,136 +201,43 @@ class Taker {
         return checkpoint_.files[located.file].path().c_str();
     }
 
-    Status take(const std::string &name, const std::vector<int64_t> &shape, Tensor *out) {
-        const auto found = checkpoint_.tensors.find(name);
-        if (found == checkpoint_.tensors.end()) {
-            return error(code, "%s: tensor %s is missing",
-                         checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
-                                                       : "the model's shards",
-                         name.c_str());
-        }
-        Located &located = found->second;
-        const StoredTensor &stored = located.stored;
-        if (stored.type == "BF16") {
-            out->dtype = DType::bf16;
-        } else if (stored.type == "F16") {
-            out->dtype = DType::f16;
-        } else if (stored.type == "F32") {
-            out->dtype = DType::f32;
-        } else {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "%s: tensor %s is of type %s: only BF16, F16 and F32 are supported",
-                         path_of(located), name.c_str(), stored.type.c_str());
-        }
-        if (stored.shape != shape) {
-            return error(code, "%s: tensor %s has shape %s: config.json makes it %s",
-                         path_of(located), name.c_str(), shape_text(stored.shape).c_str(),
-                         shape_text(shape).c_str());
-        }
-        out->data = checkpoint_.files[located.file].bytes().data() + stored.offset;
-        out->rows = shape[0];
-        out->columns = shape.size() == 2 ? shape[1] : 1;
-        located.used = true;
-        return {};
-    }
-
     Checkpoint &checkpoint_;
 };
 
-Status take_layer(const ModelConfig &config, const std::string &prefix, Taker *taker,
-                  LayerWeights *layer) {
-    const int64_t hidden = config.hidden;
-    const int64_t inner = config.intermediate;
-    const int64_t q_rows = int64_t{config.heads} * config.head_dim;
-    const int64_t kv_rows = int64_t{config.kv_heads} * config.head_dim;
-    const std::string attention = prefix + "self_attn.";
-    const std::string mlp = prefix + "mlp.";
-    RETURN_IF_ERROR(taker->vector(prefix + "input_layernorm.weight", hidden, &layer->input_norm));
-    RETURN_IF_ERROR(taker->matrix(attention + "q_proj.weight", q_rows, hidden, &layer->q));
-    RETURN_IF_ERROR(taker->matrix(attention + "k_proj.weight", kv_rows, hidden, &layer->k));
-    RETURN_IF_ERROR(taker->matrix(attention + "v_proj.weight", kv_rows, hidden, &layer->v));
-    RETURN_IF_ERROR(taker->matrix(attention + "o_proj.weight", hidden, q_rows, &layer->o));
-    if (config.attention_bias) {
-        RETURN_IF_ERROR(taker->vector(attention + "q_proj.bias", q_rows, &layer->q_bias));
-        RETURN_IF_ERROR(taker->vector(attention + "k_proj.bias", kv_rows, &layer->k_bias));
-        RETURN_IF_ERROR(taker->vector(attention + "v_proj.bias", kv_rows, &layer->v_bias));
-    }
-    if (config.attention_output_bias) {
-        RETURN_IF_ERROR(taker->vector(attention + "o_proj.bias", hidden, &layer->o_bias));
-    }
-    if (config.qk_norm) {
-        RETURN_IF_ERROR(
-            taker->vector(attention + "q_norm.weight", config.head_dim, &layer->q_norm));
-        RETURN_IF_ERROR(
-            taker->vector(attention + "k_norm.weight", config.head_dim, &layer->k_norm));
-    }
-    RETURN_IF_ERROR(taker->vector(prefix + "post_attention_layernorm.weight", hidden,
-                                  &layer->post_attention_norm));
-    RETURN_IF_ERROR(taker->matrix(mlp + "gate_proj.weight", inner, hidden, &layer->gate));
-    RETURN_IF_ERROR(taker->matrix(mlp + "up_proj.weight", inner, hidden, &layer->up));
-    RETURN_IF_ERROR(taker->matrix(mlp + "down_proj.weight", hidden, inner, &layer->down));
-    if (config.mlp_bias) {
-        RETURN_IF_ERROR(taker->vector(mlp + "gate_proj.bias", inner, &layer->gate_bias));
-        RETURN_IF_ERROR(taker->vector(mlp + "up_proj.bias", inner, &layer->up_bias));
-        RETURN_IF_ERROR(taker->vector(mlp + "down_proj.bias", hidden, &layer->down_bias));
-    }
-    return {};
-}
-
-Status take_embeddings(Taker *taker, Model *model) {
-    ModelConfig &config = model->config;
-    const std::string embedding = "model.embed_tokens.weight";
-    const std::string head = "lm_head.weight";
-    const bool head_only = config.tied_embeddings && !taker->has(embedding) && taker->has(head);
-    RETURN_IF_ERROR(taker->matrix(head_only ? head : embedding, config.vocabulary, config.hidden,
-                                  &model->embedding));
-    if (!config.tied_embeddings || taker->has(head)) {
-        RETURN_IF_ERROR(taker->matrix(head, config.vocabulary, config.hidden, &model->lm_head));
-    }
-    if (!config.tied_embeddings) return {};
-    const Tensor &a = model->embedding;
-    const Tensor &b = model->lm_head;
-    if (b &&
-        (a.dtype != b.dtype || std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) != 0)) {
-        config.tied_embeddings = false;
-    } else {
-        model->lm_head = model->embedding;
+// The head of a model with tied embeddings is the embedding, whichever of the two the checkpoint has.
+// With both, they are tied only if they are equal.
+Status take_head(Taker *taker, Model *model) {
+    if (!model->tied) return {};
+    const bool has_head = taker->has(model->head.values.name);
+    if (has_head && taker->has(model->embedding.name)) {
+        RETURN_IF_ERROR(taker->take(&model->embedding));
+        RETURN_IF_ERROR(taker->take(&model->head.values));
+        const Tensor &a = model->embedding;
+        const Tensor &b = model->head.values;
+        model->tied =
+            a.dtype == b.dtype && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
+    } else if (has_head) {
+        model->embedding.name = model->head.values.name;
     }
     return {};
 }
 
 } // namespace
 
-int64_t Model::weight_bytes() const {
-    int64_t total = embedding.bytes() + final_norm.bytes();
-    if (lm_head.data != embedding.data) total += lm_head.bytes();
-    for (const LayerWeights &layer : this->layers) {
-        for (const Tensor *tensor :
-             {&layer.input_norm, &layer.q, &layer.k, &layer.v, &layer.q_bias, &layer.k_bias,
-              &layer.v_bias, &layer.q_norm, &layer.k_norm, &layer.o, &layer.o_bias,
-              &layer.post_attention_norm, &layer.gate, &layer.up, &layer.down, &layer.gate_bias,
-              &layer.up_bias, &layer.down_bias}) {
-            if (*tensor) total += tensor->bytes();
-        }
-    }
-    return total;
-}
-
 Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
-    auto model = std::make_unique<Model>();
-    model->directory = model_dir;
-    ASSIGN_OR_RETURN(model->config, load_config(model_dir));
+    ASSIGN_OR_RETURN(Model described, describe_model(model_dir));
+    auto model = std::make_unique<Model>(std::move(described));
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
     Taker taker(&checkpoint);
-    RETURN_IF_ERROR(take_embeddings(&taker, model.get()));
-    model->layers.resize(static_cast<size_t>(model->config.layers));
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        RETURN_IF_ERROR(take_layer(model->config, "model.layers." + std::to_string(i) + ".", &taker,
-                                   &model->layers[i]));
-    }
-    RETURN_IF_ERROR(taker.vector("model.norm.weight", model->config.hidden, &model->final_norm));
+    RETURN_IF_ERROR(take_head(&taker, model.get()));
+    Status taken;
+    for_each_tensor(model.get(), [&](Tensor *tensor) {
+        if (taken.ok()) taken = taker.take(tensor);
+    });
+    RETURN_IF_ERROR(taken);
     RETURN_IF_ERROR(taker.finish());
-    if (!model->config.dtype_stated) model->config.dtype = model->embedding.dtype;
+    if (model->tied) model->head.values = model->embedding;
+    if (!model->dtype_stated) model->dtype = model->embedding.dtype;
     model->files = std::move(checkpoint.files);
     return model;
 }

@@ -27,12 +27,12 @@ BackendOptions options_of_device(const EngineOptions &options, size_t i) {
 Result<LoadedModel> load_sim(const EngineOptions &options) {
     LoadedModel loaded;
     if (!options.model_dir.empty()) {
-        ASSIGN_OR_RETURN(ModelConfig config, load_config(options.model_dir));
-        loaded.config = std::make_unique<ModelConfig>(std::move(config));
+        ASSIGN_OR_RETURN(Model model, describe_model(options.model_dir));
+        loaded.model = std::make_unique<Model>(std::move(model));
     }
     for (size_t i = 0; i < options.devices.size(); ++i) {
         ASSIGN_OR_RETURN(auto backend,
-                         make_sim_backend(loaded.config.get(), options_of_device(options, i)));
+                         make_sim_backend(loaded.model.get(), options_of_device(options, i)));
         loaded.backends.push_back(std::move(backend));
     }
     return loaded;
@@ -73,7 +73,6 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
 Result<LoadedModel> load_weights(const EngineOptions &options) {
     LoadedModel loaded;
     ASSIGN_OR_RETURN(loaded.model, load_model(options.model_dir));
-    loaded.config = std::make_unique<ModelConfig>(loaded.model->config);
     if (options.backend != "cpu") {
         auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {

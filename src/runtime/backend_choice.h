@@ -11,8 +11,8 @@
 namespace batchllm {
 
 struct LoadedModel {
-    std::unique_ptr<Model> model;                   // null for sim: it has no use for weights
-    std::unique_ptr<ModelConfig> config;            // null for sim without a model directory
+    // The description alone for sim, which has no use for weights; null for sim without a directory.
+    std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
 };
 

@@ -47,16 +47,15 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     }
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
-    config_ = std::move(loaded.config);
     // Not before: a model that cannot be loaded must not cost an earlier run's timeline.
     if (!options.timeline_path.empty()) {
         ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
     }
 
     max_request_tokens_ = default_max_request_tokens;
-    if (config_ != nullptr) {
-        max_request_tokens_ = config_->max_positions;
-        eos_tokens_ = config_->eos_tokens;
+    if (model_ != nullptr) {
+        max_request_tokens_ = model_->max_positions;
+        eos_tokens_ = model_->eos_tokens;
         if (options.max_request_tokens > max_request_tokens_) {
             return error(
                 BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -45,7 +45,7 @@ Result<Plan> Engine::get_plan() const {
     return plan_;
 }
 
-// What has not been dealt of the old plan, in the order in which it was added, then the new
+// What has not been placed of the old plan, in the order in which it was added, then the new
 // rows. ended: those of the old plan that were answered while they waited.
 std::vector<int64_t> Engine::rows_to_plan(std::vector<int64_t> *ended) {
     std::vector<int64_t> ids;

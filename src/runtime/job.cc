@@ -19,7 +19,8 @@ void make_candidates_sequence(const Row &row, Job *job) {
     if (candidates.empty()) return;
     Sequence &sequence = job->sequences.emplace_back();
     set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
-    sequence.score_positions = 1;
+    sequence.task = Task::score;
+    sequence.wanted_positions = 1;
     sequence.target_offsets = {0, static_cast<int32_t>(candidates.size())};
     sequence.targets = std::move(candidates);
 }
@@ -33,9 +34,10 @@ void make_continuation_sequence(const Row &row, std::span<const int32_t> continu
     sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
                                continuation.end() - 1);
     set_prompt(&sequence, sequence.own_tokens, row.length - 1);
-    sequence.score_positions = static_cast<int32_t>(continuation.size());
+    sequence.task = Task::score;
+    sequence.wanted_positions = static_cast<int32_t>(continuation.size());
     sequence.targets.assign(continuation.begin(), continuation.end());
-    for (int32_t i = 0; i <= sequence.score_positions; ++i) sequence.target_offsets.push_back(i);
+    for (int32_t i = 0; i <= sequence.wanted_positions; ++i) sequence.target_offsets.push_back(i);
 }
 
 void make_scored_sequences(const Row &row, Job *job) {
@@ -62,7 +64,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         const int32_t drawn = params.greedy() ? 0 : i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
-            sequence.stop.reset(new StopWatch{
+            sequence.stop.reset(new StopFinder{
                 StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
         }
     }

@@ -30,6 +30,11 @@ bool Lane::takes_another() const {
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
 }
 
+Status Lane::submit(const TokenBatch &batch) {
+    RETURN_IF_ERROR(backend_->forward(batch));
+    return backend_->sample({});
+}
+
 Status Lane::collect() {
     RETURN_IF_ERROR(backend_->collect(&output_));
     seconds_ += backend_->last_run_seconds();

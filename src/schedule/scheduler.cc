@@ -1,7 +1,7 @@
 // The three queues, admission and preemption.
 //
 // Requests run in the order of their admission, and one is admitted only when the tokens of all that
-// run already are planned and some of the budget is left. So at most one request, the youngest, has
+// run already are scheduled and some of the budget is left. So at most one request, the youngest, has
 // prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
 // in this step still need.
 //
@@ -35,11 +35,11 @@ const TokenBatch &Scheduler::next_step() {
     if (impl.in_flight == 2) throw std::logic_error("scheduler: a third batch in flight");
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
-    impl.planned_prefixes.clear();
-    impl.plan_decode();
-    impl.plan_prompts();
+    impl.scheduled_prefixes.clear();
+    impl.schedule_decode();
+    impl.schedule_prompts();
     BatchRecord &record = impl.record(impl.in_flight);
-    impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest, &record);
+    impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &record);
     record.counts.preemptions = impl.preemptions;
     record.counts.pages_used = impl.pool.used();
     impl.counts = record.counts;
@@ -51,7 +51,7 @@ const TokenBatch &Scheduler::next_step() {
 }
 
 // First queue.
-void Scheduler::Impl::plan_decode() {
+void Scheduler::Impl::schedule_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
         if (request->state != RequestState::decoding || budget == 0) continue;
@@ -68,9 +68,9 @@ void Scheduler::Impl::plan_decode() {
 
 // Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
 // prefix that this batch completes, the own tokens of its requests.
-void Scheduler::Impl::plan_prompts() {
+void Scheduler::Impl::schedule_prompts() {
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
-        plan_prompt(running.back());
+        schedule_prompt(running.back());
     bool forecast_made = false;
     while (budget > 0) {
         Request *request = next_waiting();
@@ -90,28 +90,28 @@ void Scheduler::Impl::plan_prompts() {
         admit(request);
         if (forecast_made)
             forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
-        plan_prompt(request);
+        schedule_prompt(request);
     }
 }
 
-void Scheduler::Impl::plan_prompt(Request *request) {
-    if (plan_prefix(request)) plan_own(request);
+void Scheduler::Impl::schedule_prompt(Request *request) {
+    if (schedule_prefix(request)) schedule_own(request);
 }
 
-// Plans the next tokens of the request's prefix and of those above it. True when they are complete
+// Schedules the next tokens of the request's prefix and of those above it. True when they are complete
 // with this batch.
-bool Scheduler::Impl::plan_prefix(Request *request) {
+bool Scheduler::Impl::schedule_prefix(Request *request) {
     chain.clear();
     for (int32_t i = request->prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
         chain.push_back(i);
     for (auto i = chain.rbegin(); i != chain.rend(); ++i) {
-        ForestNode &node = forest.at(*i);
+        ScheduledPrefix &node = forest.at(*i);
         const int64_t stored = int64_t{node.computed} + node.chunk;
         const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
         if (wanted == 0) return false;
         const int64_t got = grow(&node.pages, stored, wanted);
         if (got > 0) {
-            if (node.chunk == 0) planned_prefixes.push_back(*i);
+            if (node.chunk == 0) scheduled_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
             node.source = request->prompt.tokens;
             budget -= got;
@@ -125,7 +125,7 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
     return true;
 }
 
-void Scheduler::Impl::plan_own(Request *request) {
+void Scheduler::Impl::schedule_own(Request *request) {
     // Not held back: its tokens are known, or it decoded and starts again unshared in this batch.
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
@@ -155,8 +155,8 @@ bool Scheduler::Impl::grow_by_preemption(Request *request) {
 // The batch is in flight: what it computes counts as stored from here on.
 void Scheduler::Impl::move_on() {
     held_back = 0;
-    for (const int32_t prefix : planned_prefixes) forest.finish_chunk(prefix);
-    planned_prefixes.clear();
+    for (const int32_t prefix : scheduled_prefixes) forest.finish_chunk(prefix);
+    scheduled_prefixes.clear();
     size_t kept = 0;
     for (Request *request : running) {
         if (request->chunk == 0 || !count_chunk(request)) {
@@ -178,11 +178,11 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     request->chunk = 0;
     request->highest = std::max(request->highest, request->computed);
     own_tokens_left -= left - own_prompt_left(*request);
-    if (request->max_tokens < 1) {
+    if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
-        request->scored =
-            std::max(request->scored, end - request->prompt.length + request->score_positions);
-        return request->scored == request->score_positions;
+        request->taken =
+            std::max(request->taken, end - request->prompt.length + request->wanted_positions);
+        return request->taken == request->wanted_positions;
     }
     if (request->computed < own_target(*request)) return false;
     request->state = RequestState::decoding; // it samples
@@ -240,7 +240,7 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages, before any of its tokens is planned; it waits before all
+// Takes the youngest request's pages, before any of its tokens is scheduled; it waits before all
 // others.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();

@@ -1,4 +1,4 @@
-// What the parts of the scheduler share: scheduler.cc plans steps, scheduler_rows.cc takes requests
+// What the parts of the scheduler share: scheduler.cc schedules steps, scheduler_rows.cc takes requests
 // in and lets them go.
 #pragma once
 
@@ -50,11 +50,11 @@ struct Scheduler::Impl {
     void enqueue(Request *request, int32_t prefix);
 
     // next_step
-    void plan_decode();
-    void plan_prompts();
-    void plan_prompt(Request *request);
-    bool plan_prefix(Request *request);
-    void plan_own(Request *request);
+    void schedule_decode();
+    void schedule_prompts();
+    void schedule_prompt(Request *request);
+    bool schedule_prefix(Request *request);
+    void schedule_own(Request *request);
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool grow_by_preemption(Request *request);
     void move_on();
@@ -95,11 +95,11 @@ struct Scheduler::Impl {
     int64_t ending = 0;             // requests
     int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
 
-    // Of the step that is being planned.
+    // Of the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
-    std::vector<int32_t> planned_prefixes; // parents before children
-    std::vector<int32_t> chain;            // scratch
+    std::vector<int32_t> scheduled_prefixes; // parents before children
+    std::vector<int32_t> chain;              // scratch
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.

@@ -25,8 +25,8 @@ Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> reques
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request *request = requests[i];
         if (!request) continue;
-        if (request->prompt.length < 1 || request->score_positions > request->prompt.length ||
-            (request->max_tokens < 1 && request->score_positions < 1))
+        if (request->prompt.length < 1 || request->wanted_positions > request->prompt.length ||
+            (request->task == Task::generate ? request->max_tokens : request->wanted_positions) < 1)
             return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
         if (stored_at_most(*request) > slots)
             return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
@@ -57,7 +57,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->state = RequestState::waiting;
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
-    request->computed = request->chunk = request->highest = request->scored = 0;
+    request->computed = request->chunk = request->highest = request->taken = 0;
     request->unknown = request->generated = 0;
     request->preemptions = 0;
     request->pages.clear();
@@ -90,7 +90,7 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
             if (!request) continue;
             const int32_t limit =
                 std::min(request->prompt.shareable,
-                         request->prompt.length - std::max(1, request->score_positions));
+                         request->prompt.length - std::max(1, request->wanted_positions));
             int32_t prefix = group.prefix;
             while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
                 prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
@@ -122,7 +122,7 @@ void Scheduler::finish_step() {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
         if (request == nullptr || request->state == RequestState::finished) continue;
-        if (record.targets[i] == 0) {
+        if (request->task == Task::generate) {
             request->unknown -= 1;
             if (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
@@ -130,7 +130,7 @@ void Scheduler::finish_step() {
             }
         }
         if (request->done) {
-            if (request->max_tokens > 0)
+            if (request->task == Task::generate)
                 impl.lengths.ended(request->max_tokens,
                                    static_cast<int64_t>(request->output.size()));
             impl.end(request);

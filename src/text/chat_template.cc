@@ -215,6 +215,11 @@ Status ChatTemplate::render(std::string_view text, const Options &options, std::
     ASSIGN_OR_RETURN(
         const Conversation conversation,
         read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
+    if (chosen->source.find(conversation.continued) == std::string::npos) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                     "continue_final_message: the chat template does not read \"%s\"",
+                     conversation.continued.c_str());
+    }
     evaluator.set("messages", conversation.messages);
     evaluator.set("tools", conversation.tools);
     evaluator.set("documents", conversation.documents);

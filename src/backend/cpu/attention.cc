@@ -6,21 +6,18 @@
 
 namespace batchllm::cpu {
 
-Attention::Attention(const ModelConfig &config, const Kernels &kernels, const KvPages &pages,
-                     ThreadPool *pool)
-    : config_(config), kernels_(kernels), pages_(pages), pool_(pool),
-      padded_(padded_head_dim(config.head_dim)), scratch_(static_cast<size_t>(pool->size())) {}
+PagedAttention::PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool)
+    : kernels_(kernels), pages_(pages), pool_(pool), scratch_(static_cast<size_t>(pool->size())) {}
 
-Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t layer,
-                      const void *queries, void *output) {
-    const int64_t ratio = config_.gqa_ratio();
+Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
+    const int64_t padded = padded_head_dim(layer.head_dim);
     const int64_t element = dtype_bytes(kernels_.element);
-    const size_t rows = static_cast<size_t>(list.most_queries * ratio);
+    const size_t rows = static_cast<size_t>(list.most_queries * layer.gqa_ratio());
     for (Scratch &scratch : scratch_) {
-        RETURN_IF_ERROR(scratch.queries.reserve(static_cast<int64_t>(rows) * padded_ * element,
+        RETURN_IF_ERROR(scratch.queries.reserve(static_cast<int64_t>(rows) * padded * element,
                                                 "attention queries"));
         RETURN_IF_ERROR(
-            scratch.output.reserve(static_cast<int64_t>(rows) * padded_ * 4, "attention outputs"));
+            scratch.output.reserve(static_cast<int64_t>(rows) * padded * 4, "attention outputs"));
         RETURN_IF_ERROR(scratch.scores.reserve(attention_scratch_floats() * 4, "attention scores"));
         if (scratch.maximum.size() < rows) {
             scratch.maximum.resize(rows);
@@ -33,11 +30,14 @@ Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t lay
             scratch.values.resize(static_cast<size_t>(list.most_groups));
         }
     }
+    return {};
+}
 
-    const size_t parts = list.queries.size();
+// Each part's row, and whether it is that row's only one. True when some rows have several.
+bool PagedAttention::place_parts(const Worklist &list) {
     bool some_merged = false;
-    alone_.resize(parts);
-    row_.resize(parts);
+    alone_.resize(list.queries.size());
+    row_.resize(list.queries.size());
     for (int32_t r = 0; r < list.rows; ++r) {
         const bool alone = list.part_begin[r + 1] - list.part_begin[r] == 1;
         some_merged = some_merged || !alone;
@@ -46,15 +46,27 @@ Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t lay
             row_[p] = r;
         }
     }
-    if (some_merged) {
-        RETURN_IF_ERROR(parts_.reserve(static_cast<int64_t>(parts) * config_.heads * padded_ * 4,
-                                       "parts of attention"));
-    }
-    if (maxima_.size() < parts * static_cast<size_t>(config_.heads)) {
-        maxima_.resize(parts * static_cast<size_t>(config_.heads));
-        sums_.resize(parts * static_cast<size_t>(config_.heads));
-    }
+    return some_merged;
+}
 
+Status PagedAttention::run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
+                           std::span<const float> sinks, const void *queries, void *output) {
+    RETURN_IF_ERROR(reserve(list, layer));
+    sinks_ = sinks;
+    if (zeros_.size() < static_cast<size_t>(padded_head_dim(layer.head_dim))) {
+        zeros_.resize(static_cast<size_t>(padded_head_dim(layer.head_dim)));
+    }
+    const bool some_merged = place_parts(list);
+    const size_t parts = list.queries.size() * static_cast<size_t>(layer.heads);
+    if (some_merged) {
+        RETURN_IF_ERROR(
+            parts_.reserve(static_cast<int64_t>(parts) * padded_head_dim(layer.head_dim) * 4,
+                           "parts of attention"));
+    }
+    if (maxima_.size() < parts) {
+        maxima_.resize(parts);
+        sums_.resize(parts);
+    }
     std::byte *out = static_cast<std::byte *>(output);
     const std::byte *in = static_cast<const std::byte *>(queries);
     pool_->parallel_for(static_cast<int64_t>(list.tasks.size()), [&](int64_t t, int32_t thread) {
@@ -63,9 +75,14 @@ Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t lay
             run_item(batch, list, list.items[i], layer, task.kv_head, in, out, &scratch_[thread]);
         }
     });
-    if (!some_merged) return {};
+    if (some_merged) merge_parts(list, layer, out);
+    return {};
+}
 
+void PagedAttention::merge_parts(const Worklist &list, const Attention &layer, std::byte *output) {
     constexpr int64_t kRowsOfTask = 8;
+    const int64_t padded = padded_head_dim(layer.head_dim);
+    const int64_t row_bytes = layer.head_dim * dtype_bytes(kernels_.element);
     const int64_t merge_tasks = (list.rows + kRowsOfTask - 1) / kRowsOfTask;
     pool_->parallel_for(merge_tasks, [&](int64_t task, int32_t) {
         const int64_t last = std::min<int64_t>(list.rows, (task + 1) * kRowsOfTask);
@@ -75,30 +92,45 @@ Status Attention::run(const TokenBatch &batch, const Worklist &list, int32_t lay
             const int32_t first = list.part_begin[r];
             const int32_t count = list.part_begin[r + 1] - first;
             if (count == 1) continue;
-            outputs.resize(count);
-            maxima.resize(count);
-            sums.resize(count);
-            for (int64_t head = 0; head < config_.heads; ++head) {
+            // And one for a sink.
+            outputs.resize(count + 1);
+            maxima.resize(count + 1);
+            sums.resize(count + 1);
+            for (int64_t head = 0; head < layer.heads; ++head) {
                 for (int32_t p = 0; p < count; ++p) {
-                    const int64_t at = int64_t{first + p} * config_.heads + head;
-                    outputs[p] = parts_.floats() + at * padded_;
+                    const int64_t at = int64_t{first + p} * layer.heads + head;
+                    outputs[p] = parts_.floats() + at * padded;
                     maxima[p] = maxima_[at];
                     sums[p] = sums_[at];
                 }
-                kernels_.merge(count, outputs.data(), maxima.data(), sums.data(), config_.head_dim,
-                               out + (r * config_.heads + head) * config_.head_dim * element);
+                merge_row(outputs, maxima, sums, layer, head,
+                          output + (r * layer.heads + head) * row_bytes);
             }
         }
     });
-    return {};
 }
 
-void Attention::run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
-                         int32_t layer, int32_t kv_head, const std::byte *queries,
-                         std::byte *output, Scratch *scratch) {
-    const int32_t ratio = config_.gqa_ratio();
+// A head's parts, with room for one more at the end: the sink, whose weight goes to no value.
+void PagedAttention::merge_row(std::span<const float *> outputs, std::span<float> maxima,
+                               std::span<float> sums, const Attention &layer, int64_t head,
+                               void *output) const {
+    auto parts = static_cast<int32_t>(outputs.size()) - 1;
+    if (!sinks_.empty()) {
+        outputs[parts] = zeros_.data();
+        maxima[parts] = sinks_[head];
+        sums[parts] = 1;
+        ++parts;
+    }
+    kernels_.merge(parts, outputs.data(), maxima.data(), sums.data(), layer.head_dim, output);
+}
+
+void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
+                              const AttentionItem &item, const Attention &layer, int32_t kv_head,
+                              const std::byte *queries, std::byte *output, Scratch *scratch) {
+    const int32_t ratio = layer.gqa_ratio();
+    const int32_t padded = padded_head_dim(layer.head_dim);
     const int64_t element = dtype_bytes(kernels_.element);
-    const int64_t token_bytes = int64_t{ratio} * padded_ * element;
+    const int64_t token_bytes = int64_t{ratio} * padded * element;
     const std::byte *head_queries =
         queries + int64_t{kv_head} * static_cast<int64_t>(batch.tokens.size()) * token_bytes;
     const AttentionQuery *query = list.queries.data() + item.query_begin;
@@ -131,7 +163,7 @@ void Attention::run_item(const TokenBatch &batch, const Worklist &list, const At
         call.queries = scratch->queries.data();
     }
     call.rows = item.query_count * ratio;
-    call.head_dim = padded_;
+    call.head_dim = padded;
     call.key_groups = scratch->keys.data();
     call.value_groups = scratch->values.data();
     call.key_begin = item.key_begin;
@@ -142,24 +174,27 @@ void Attention::run_item(const TokenBatch &batch, const Worklist &list, const At
     call.sum = scratch->sum.data();
     call.output = scratch->output.floats();
     call.scratch = scratch->scores.floats();
+    call.softcap = layer.softcap * 1.44269504088896341f;
     kernels_.attention(call);
 
     for (int32_t q = 0; q < item.query_count; ++q) {
         const int64_t part = query[q].part;
         const int64_t head = int64_t{kv_head} * ratio;
-        const float *result = call.output + int64_t{q} * ratio * padded_;
+        const float *result = call.output + int64_t{q} * ratio * padded;
         if (alone_[part] != 0) {
             for (int32_t r = 0; r < ratio; ++r) {
-                const float *one = result + int64_t{r} * padded_;
-                const int64_t row = int64_t{row_[part]} * config_.heads + head + r;
-                kernels_.merge(1, &one, call.maximum + q * ratio + r, call.sum + q * ratio + r,
-                               config_.head_dim, output + row * config_.head_dim * element);
+                const float *outputs[] = {result + int64_t{r} * padded, nullptr};
+                float maxima[] = {call.maximum[q * ratio + r], 0};
+                float sums[] = {call.sum[q * ratio + r], 0};
+                const int64_t row = int64_t{row_[part]} * layer.heads + head + r;
+                merge_row(outputs, maxima, sums, layer, head + r,
+                          output + row * layer.head_dim * element);
             }
             continue;
         }
-        const int64_t at = part * config_.heads + head;
-        std::memcpy(parts_.floats() + at * padded_, result,
-                    static_cast<size_t>(int64_t{ratio} * padded_ * 4));
+        const int64_t at = part * layer.heads + head;
+        std::memcpy(parts_.floats() + at * padded, result,
+                    static_cast<size_t>(int64_t{ratio} * padded * 4));
         std::copy_n(call.maximum + q * ratio, ratio, maxima_.data() + at);
         std::copy_n(call.sum + q * ratio, ratio, sums_.data() + at);
     }

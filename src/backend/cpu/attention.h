@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -14,16 +15,15 @@
 
 namespace batchllm::cpu {
 
-class Attention {
+class PagedAttention {
   public:
     // All borrowed.
-    Attention(const ModelConfig &config, const Kernels &kernels, const KvPages &pages,
-              ThreadPool *pool);
+    PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool);
 
     // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as kernels.h
-    // says. output: [list.rows][heads * head_dim] elements.
-    Status run(const TokenBatch &batch, const Worklist &list, int32_t layer, const void *queries,
-               void *output);
+    // says. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * head_dim] elements.
+    Status run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
+               std::span<const float> sinks, const void *queries, void *output);
 
   private:
     struct Scratch {
@@ -35,21 +35,26 @@ class Attention {
         std::vector<const void *> keys, values;
     };
     void run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
-                  int32_t layer, int32_t kv_head, const std::byte *queries, std::byte *output,
-                  Scratch *scratch);
+                  const Attention &layer, int32_t kv_head, const std::byte *queries,
+                  std::byte *output, Scratch *scratch);
+    Status reserve(const Worklist &list, const Attention &layer);
+    bool place_parts(const Worklist &list);
+    void merge_parts(const Worklist &list, const Attention &layer, std::byte *output);
+    void merge_row(std::span<const float *> outputs, std::span<float> maxima, std::span<float> sums,
+                   const Attention &layer, int64_t head, void *output) const;
 
-    const ModelConfig &config_;
     const Kernels &kernels_;
     const KvPages &pages_;
     ThreadPool *pool_;
-    int32_t padded_;
     std::vector<Scratch> scratch_; // [threads]
     // Parts of rows that have more than one; the rest goes straight to the output.
-    Buffer parts_;               // [part][heads][D]
-    std::vector<float> maxima_;  // [part][heads]
-    std::vector<float> sums_;    // [part][heads]
-    std::vector<uint8_t> alone_; // [part] the only one of its row
-    std::vector<int32_t> row_;   // [part]
+    Buffer parts_;                 // [part][heads][D]
+    std::vector<float> maxima_;    // [part][heads]
+    std::vector<float> sums_;      // [part][heads]
+    std::vector<uint8_t> alone_;   // [part] the only one of its row
+    std::vector<int32_t> row_;     // [part]
+    std::span<const float> sinks_; // of this run
+    std::vector<float> zeros_;     // [D] a sink's value
 };
 
 } // namespace batchllm::cpu

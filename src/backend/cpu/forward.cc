@@ -43,28 +43,78 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kerne
 Status Forward::allocate() {
     const int64_t rows = Linear::rounded_rows(step_tokens_);
     const int64_t element = dtype_bytes(kernels_.element);
-    const int64_t head_dim = config_.head_dim;
-    const int64_t qkv_size = (int64_t{config_.heads} + 2 * int64_t{config_.kv_heads}) * head_dim;
+    const int64_t hidden = model_.hidden;
+    int64_t qkv = 0, queries = 0, attended = 0, width = 0, head_dim = 0;
+    bool delta = false;
+    for (const Layer &layer : model_.layers) {
+        const Attention &attention = layer.attention;
+        qkv = std::max(qkv, attention.q_size() + 2 * attention.kv_size());
+        queries = std::max(queries, int64_t{attention.heads} * padded_head_dim(attention.head_dim));
+        attended = std::max(attended, attention.q_size());
+        width = std::max<int64_t>(width, layer.feed_forward.width);
+        head_dim = std::max<int64_t>(head_dim, attention.head_dim);
+        delta =
+            delta || layer.after_attention || layer.after_feed_forward || layer.residual_scale != 1;
+    }
+    for (const Rope &rope : model_.ropes) {
+        angles_begin_.push_back(angles_);
+        angles_ += rope.dims() / 2;
+    }
     const char *what = "a step's buffers";
-    ASSIGN_OR_RETURN(cosine_, Buffer::create(step_tokens_ * head_dim / 2 * 4, what));
-    ASSIGN_OR_RETURN(sine_, Buffer::create(step_tokens_ * head_dim / 2 * 4, what));
-    ASSIGN_OR_RETURN(residual_, Buffer::create(step_tokens_ * config_.hidden * 4, what));
-    ASSIGN_OR_RETURN(input_, Buffer::create(rows * config_.hidden * element, what));
-    ASSIGN_OR_RETURN(qkv_, Buffer::create(step_tokens_ * qkv_size * 4, what));
-    ASSIGN_OR_RETURN(queries_, Buffer::create(step_tokens_ * config_.heads *
-                                                  padded_head_dim(config_.head_dim) * element,
-                                              what));
-    ASSIGN_OR_RETURN(attended_, Buffer::create(rows * config_.heads * head_dim * element, what));
-    ASSIGN_OR_RETURN(activated_, Buffer::create(rows * config_.intermediate * element, what));
-    inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim);
+    ASSIGN_OR_RETURN(cosine_, Buffer::create(step_tokens_ * angles_ * 4, what));
+    ASSIGN_OR_RETURN(sine_, Buffer::create(step_tokens_ * angles_ * 4, what));
+    ASSIGN_OR_RETURN(residual_, Buffer::create(step_tokens_ * hidden * 4, what));
+    if (delta) {
+        ASSIGN_OR_RETURN(delta_, Buffer::create(step_tokens_ * hidden * 4, what));
+    }
+    ASSIGN_OR_RETURN(input_, Buffer::create(rows * hidden * element, what));
+    ASSIGN_OR_RETURN(qkv_, Buffer::create(step_tokens_ * qkv * 4, what));
+    ASSIGN_OR_RETURN(queries_, Buffer::create(step_tokens_ * queries * element, what));
+    ASSIGN_OR_RETURN(attended_, Buffer::create(rows * attended * element, what));
+    ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
     zeros_.assign(static_cast<size_t>(head_dim), 0.0f);
+    choose_work();
     return {};
+}
+
+// One worklist for all layers of a window and a shape of heads but the last layer, which has its own.
+void Forward::choose_work() {
+    const size_t last = model_.layers.size() - 1;
+    for (size_t i = 0; i <= last; ++i) {
+        const Attention &attention = model_.layers[i].attention;
+        const WorklistOptions options{attention.window, attention.gqa_ratio(), attention.kv_heads,
+                                      pool_->size()};
+        const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
+            return i < last && work.options == options;
+        });
+        work_of_.push_back(static_cast<size_t>(found - work_.begin()));
+        if (found == work_.end()) work_.push_back({options, {}});
+    }
 }
 
 Status Forward::take_pages(KvPages pages) {
     pages_ = std::move(pages);
-    attention_ = std::make_unique<Attention>(config_, kernels_, pages_, pool_);
+    attention_ = std::make_unique<PagedAttention>(kernels_, pages_, pool_);
     return {};
+}
+
+// A token's embedding, and its angles.
+void Forward::embed(const TokenBatch &batch, int64_t token) {
+    float *x = residual_.floats() + token * model_.hidden;
+    read_row(model_.embedding, batch.tokens[token], x);
+    if (model_.embedding_scale != 1) {
+        for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
+    }
+    float *cosine = cosine_.floats() + token * angles_;
+    float *sine = sine_.floats() + token * angles_;
+    for (const Rope &rope : model_.ropes) {
+        for (const float frequency : rope.frequencies) {
+            // In float, as the reference models compute it.
+            const float angle = static_cast<float>(batch.positions[token]) * frequency;
+            *cosine++ = std::cos(angle) * rope.scale;
+            *sine++ = std::sin(angle) * rope.scale;
+        }
+    }
 }
 
 void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
@@ -78,69 +128,80 @@ void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wante
     row_of_.assign(static_cast<size_t>(tokens), -1);
     for (size_t i = 0; i < wanted.size(); ++i) row_of_[wanted[i]] = static_cast<int32_t>(i);
 
-    WorklistOptions options{0, config_.gqa_ratio(), config_.kv_heads, pool_->size()};
-    bool some_full = false;
-    bool some_windowed = false;
-    for (int32_t layer = 0; layer + 1 < config_.layers; ++layer) {
-        (config_.window(layer) == 0 ? some_full : some_windowed) = true;
+    for (Work &work : work_) {
+        const bool last = &work == &work_.back();
+        build_worklist(batch, last ? row_of_ : std::vector<int32_t>(), work.options, &work.list);
     }
-    if (some_full) build_worklist(batch, {}, options, &all_);
-    options.window = config_.sliding_window;
-    if (some_windowed) build_worklist(batch, {}, options, &windowed_);
-    options.window = config_.window(config_.layers - 1);
-    build_worklist(batch, row_of_, options, &last_);
-
-    const int64_t half = config_.head_dim / 2;
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
-        for (int64_t t = task * kTokensOfTask; t < last; ++t) {
-            read_row(model_.embedding, batch.tokens[t], residual_.floats() + t * config_.hidden);
-            for (int64_t i = 0; i < half; ++i) {
-                // In float, as the reference models compute it.
-                const float angle =
-                    static_cast<float>(batch.positions[t]) * inverse_frequencies_[i];
-                cosine_.floats()[t * half + i] = std::cos(angle);
-                sine_.floats()[t * half + i] = std::sin(angle);
+        for (int64_t t = task * kTokensOfTask; t < last; ++t) embed(batch, t);
+    });
+}
+
+void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out) {
+    const int32_t hidden = model_.hidden;
+    const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            const float *row = x + r * hidden;
+            std::byte *to = out + r * row_bytes;
+            switch (norm.kind) {
+            case NormKind::none:
+                kernels_.store_elements(row, 1, hidden, hidden, to);
+                break;
+            case NormKind::rms:
+                kernels_.rms_norm(row, norm.weight.data(), norm.epsilon, hidden, to);
+                break;
+            case NormKind::layer:
+                kernels_.layer_norm(row, norm.weight.data(), norm.bias.data(), norm.epsilon, hidden,
+                                    to);
+                break;
             }
         }
     });
 }
 
-void Forward::norm(const float *x, const Vector &weight, int64_t rows, std::byte *out) {
-    const int64_t hidden = config_.hidden;
-    const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);
-    const float epsilon = static_cast<float>(config_.norm_epsilon);
-    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
-        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
-        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
-            kernels_.rms_norm(x + r * hidden, weight.data(), epsilon, config_.hidden,
-                              out + r * row_bytes);
-        }
-    });
+void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
+    if (norm.kind == NormKind::rms) {
+        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon, n);
+    } else if (norm.kind == NormKind::layer) {
+        kernels_.layer_norm_head(x, norm.weight.data(), norm.bias.data(), norm.epsilon, n);
+    }
+}
+
+// `count` heads of queries or keys, one after the other.
+void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
+                         int32_t head_dim) const {
+    if (!norm) return;
+    if (whole) return norm_in_place(norm, heads, count * head_dim);
+    for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * head_dim, head_dim);
+}
+
+// Rotates a head by its token's angles.
+void Forward::turn(const Attention &attention, int32_t token, float *head) const {
+    if (attention.rope < 0) return;
+    const Rope &rope = model_.ropes[attention.rope];
+    const int64_t begin = token * angles_ + angles_begin_[attention.rope];
+    (rope.pairs ? kernels_.rope_pairs : kernels_.rope)(head, cosine_.floats() + begin,
+                                                       sine_.floats() + begin, rope.dims() / 2);
 }
 
 // One token's queries, scaled for a softmax in base 2, and its keys and values into their page.
-void Forward::write_token(const TokenBatch &batch, int32_t layer, int32_t token) {
+void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) {
+    const Attention &attention = model_.layers[layer].attention;
     const PackedLayer &weights = weights_.layers[layer];
-    const int32_t head_dim = config_.head_dim;
-    const int32_t half = head_dim / 2;
+    const int32_t head_dim = attention.head_dim;
     const int32_t padded = padded_head_dim(head_dim);
-    const int32_t ratio = config_.gqa_ratio();
+    const int32_t ratio = attention.gqa_ratio();
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     const int64_t element = dtype_bytes(kernels_.element);
-    const float epsilon = static_cast<float>(config_.norm_epsilon);
-    const float query_scale =
-        static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(head_dim)));
-    const float *cosine = cosine_.floats() + int64_t{token} * half;
-    const float *sine = sine_.floats() + int64_t{token} * half;
-    float *head =
-        qkv_.floats() + int64_t{token} * (config_.heads + 2 * config_.kv_heads) * head_dim;
+    const float query_scale = static_cast<float>(1.4426950408889634 * attention.scale);
+    float *head = qkv_.floats() + token * (attention.q_size() + 2 * attention.kv_size());
 
-    for (int64_t h = 0; h < config_.heads; ++h, head += head_dim) {
-        if (!weights.q_norm.empty()) {
-            kernels_.rms_norm_head(head, weights.q_norm.data(), epsilon, head_dim);
-        }
-        kernels_.rope(head, cosine, sine, half);
+    norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim);
+    for (int64_t h = 0; h < attention.heads; ++h, head += head_dim) {
+        turn(attention, token, head);
         const int64_t row = (h / ratio * tokens + token) * ratio + h % ratio;
         kernels_.store_elements(head, query_scale, head_dim, padded,
                                 queries_.data() + row * padded * element);
@@ -151,15 +212,13 @@ void Forward::write_token(const TokenBatch &batch, int32_t layer, int32_t token)
     const int32_t page = batch.pages[node.page_begin + place / pages_.page_tokens()];
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
-    for (int32_t h = 0; h < config_.kv_heads; ++h, head += head_dim) {
-        if (!weights.k_norm.empty()) {
-            kernels_.rms_norm_head(head, weights.k_norm.data(), epsilon, head_dim);
-        }
-        kernels_.rope(head, cosine, sine, half);
-        kernels_.store_key(head, head_dim, padded, slot, pages_.keys(layer, page, h, group));
+    norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim);
+    for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
+        turn(attention, token, head);
+        kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
-    for (int32_t h = 0; h < config_.kv_heads; ++h, head += head_dim) {
-        std::byte *values = pages_.values(layer, page, h, group);
+    for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
+        std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
         if (slot != 0) continue;
         // The places of the group that have no token yet: a page's last owner may have left a NaN
@@ -170,7 +229,7 @@ void Forward::write_token(const TokenBatch &batch, int32_t layer, int32_t token)
     }
 }
 
-void Forward::write_heads(const TokenBatch &batch, int32_t layer) {
+void Forward::write_heads(const TokenBatch &batch, size_t layer) {
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
@@ -180,28 +239,36 @@ void Forward::write_heads(const TokenBatch &batch, int32_t layer) {
     });
 }
 
-// residual += x W^T + bias
+// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
 Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                            const Vector &bias) {
-    return linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
+                            const Vector &bias, const PackedNorm &after, float scale) {
+    const int32_t hidden = model_.hidden;
+    const bool direct = !after && scale == 1;
+    float *to = direct ? residual_.floats() : delta_.floats();
+    const auto store = direct ? kernels_.add_bias : kernels_.copy_bias;
+    RETURN_IF_ERROR(linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
-            kernels_.add_bias(tile.data + r * tile.width, bias_at(bias, tile.column),
-                              static_cast<int32_t>(tile.width),
-                              residual_.floats() + (tile.row + r) * config_.hidden + tile.column);
+            store(tile.data + r * tile.width, bias_at(bias, tile.column),
+                  static_cast<int32_t>(tile.width), to + (tile.row + r) * hidden + tile.column);
+        }
+    }));
+    if (direct) return {};
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            norm_in_place(after, to + r * hidden, hidden);
+            kernels_.add_scaled(to + r * hidden, scale, hidden, residual_.floats() + r * hidden);
         }
     });
+    return {};
 }
 
-Status Forward::run_layer(const TokenBatch &batch, int32_t layer,
-                          const std::vector<int32_t> &wanted) {
+// The normed residual stream -> the heads' results, of the wanted tokens alone in the last layer.
+Status Forward::attend(const TokenBatch &batch, size_t layer) {
+    const Attention &attention = model_.layers[layer].attention;
     const PackedLayer &weights = weights_.layers[layer];
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
-    const int64_t hidden = config_.hidden;
-    const int64_t element = dtype_bytes(kernels_.element);
     Laps laps;
-
-    norm(residual_.floats(), weights.input_norm, tokens, input_.data());
-    laps.lap(&seconds_.norm);
     RETURN_IF_ERROR(linear_->run(weights.qkv, input_.data(), tokens, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             kernels_.copy_bias(tile.data + r * tile.width, bias_at(weights.qkv_bias, tile.column),
@@ -212,39 +279,73 @@ Status Forward::run_layer(const TokenBatch &batch, int32_t layer,
     laps.lap(&seconds_.qkv);
     write_heads(batch, layer);
     laps.lap(&seconds_.rope);
+    if (layer + 1 == model_.layers.size() && wanted_rows_ == 0) return {};
+    RETURN_IF_ERROR(attention_->run(batch, work_[work_of_[layer]].list, attention, weights.sinks,
+                                    queries_.data(), attended_.data()));
+    laps.lap(&seconds_.attention);
+    return {};
+}
 
-    const bool last = layer + 1 == config_.layers;
+// Leaves of the residual stream, and of what the feed-forward of a parallel block reads, the wanted
+// rows. Ascending, so that a row is never overwritten before it has moved.
+void Forward::gather(const std::vector<int32_t> &wanted, bool parallel) {
+    const int64_t hidden = model_.hidden;
+    const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);
+    for (int64_t r = 0; r < wanted_rows_; ++r) {
+        if (wanted[r] == r) continue;
+        std::memcpy(residual_.floats() + r * hidden, residual_.floats() + wanted[r] * hidden,
+                    static_cast<size_t>(hidden) * sizeof(float));
+        if (!parallel) continue;
+        std::memcpy(input_.data() + r * row_bytes, input_.data() + wanted[r] * row_bytes,
+                    static_cast<size_t>(row_bytes));
+    }
+}
+
+Status Forward::feed_forward(size_t layer, int64_t rows) {
+    const FeedForward &shape = model_.layers[layer].feed_forward;
+    const PackedLayer &weights = weights_.layers[layer];
+    const int64_t element = dtype_bytes(kernels_.element);
+    const auto activate = kernels_.activate[static_cast<size_t>(shape.activation)];
+    const int64_t parts = shape.gate ? 2 : 1; // of a slice: gate and up
+    const Vector &first_bias = shape.gate ? weights.gate_bias : weights.up_bias;
+    return linear_->run(weights.gate_up, input_.data(), rows, [&](const Linear::Tile &tile) {
+        const int64_t width = tile.width / parts;
+        const int64_t column = tile.column / parts;
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            const float *first = tile.data + r * tile.width;
+            activate(first, shape.gate ? first + width : nullptr, bias_at(first_bias, column),
+                     shape.gate ? bias_at(weights.up_bias, column) : nullptr,
+                     static_cast<int32_t>(width),
+                     activated_.data() + ((tile.row + r) * shape.width + column) * element);
+        }
+    });
+}
+
+Status Forward::run_layer(const TokenBatch &batch, size_t index,
+                          const std::vector<int32_t> &wanted) {
+    const Layer &layer = model_.layers[index];
+    const PackedLayer &weights = weights_.layers[index];
+    const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
+    Laps laps;
+    norm(weights.before_attention, residual_.floats(), tokens, input_.data());
+    laps.lap(&seconds_.norm);
+    RETURN_IF_ERROR(attend(batch, index));
+    const bool last = index + 1 == model_.layers.size();
     const int64_t rows = last ? wanted_rows_ : tokens;
     if (rows == 0) return {};
-    const Worklist &list = last ? last_ : config_.window(layer) == 0 ? all_ : windowed_;
-    RETURN_IF_ERROR(attention_->run(batch, list, layer, queries_.data(), attended_.data()));
-    if (last) {
-        // Ascending, so that a row is never overwritten before it has moved.
-        for (int64_t r = 0; r < rows; ++r) {
-            if (wanted[r] == r) continue;
-            std::memcpy(residual_.floats() + r * hidden, residual_.floats() + wanted[r] * hidden,
-                        static_cast<size_t>(hidden) * sizeof(float));
-        }
-    }
-    laps.lap(&seconds_.attention);
-    RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias));
+    if (last) gather(wanted, layer.parallel);
+    laps = Laps();
+    RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
+                                weights.after_attention, layer.residual_scale));
     laps.lap(&seconds_.output);
-    norm(residual_.floats(), weights.post_attention_norm, rows, input_.data());
-    laps.lap(&seconds_.norm);
-    RETURN_IF_ERROR(
-        linear_->run(weights.gate_up, input_.data(), rows, [&](const Linear::Tile &tile) {
-            const int64_t half = tile.width / 2;
-            const int64_t column = tile.column / 2;
-            for (int64_t r = 0; r < tile.rows; ++r) {
-                const float *gate = tile.data + r * tile.width;
-                kernels_.silu_product(
-                    gate, gate + half, bias_at(weights.gate_bias, column),
-                    bias_at(weights.up_bias, column), static_cast<int32_t>(half),
-                    activated_.data() + ((tile.row + r) * config_.intermediate + column) * element);
-            }
-        }));
+    if (!layer.parallel) {
+        norm(weights.before_feed_forward, residual_.floats(), rows, input_.data());
+        laps.lap(&seconds_.norm);
+    }
+    RETURN_IF_ERROR(feed_forward(index, rows));
     laps.lap(&seconds_.gate_up);
-    RETURN_IF_ERROR(add_product(weights.down, activated_.data(), rows, weights.down_bias));
+    RETURN_IF_ERROR(add_product(weights.down, activated_.data(), rows, weights.down_bias,
+                                weights.after_feed_forward, layer.residual_scale));
     laps.lap(&seconds_.down);
     return {};
 }
@@ -257,22 +358,39 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
     Laps laps;
     prepare(batch, wanted);
     laps.lap(&seconds_.prepare);
-    for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
         RETURN_IF_ERROR(run_layer(batch, layer, wanted));
     }
     Laps final_laps;
-    norm(residual_.floats(), weights_.final_norm, wanted_rows_, input_.data());
+    norm(weights_.final_norm, residual_.floats(), wanted_rows_, input_.data());
     final_laps.lap(&seconds_.norm);
     return {};
 }
 
+void Forward::add_hidden(int64_t i, std::span<float> sum) const {
+    const Tensor row{kernels_.element,
+                     input_.data() + i * model_.hidden * dtype_bytes(kernels_.element),
+                     1,
+                     model_.hidden,
+                     "",
+                     0,
+                     0};
+    std::vector<float> state(sum.size());
+    read_row(row, 0, state.data());
+    for (size_t d = 0; d < sum.size(); ++d) sum[d] += state[d];
+}
+
 Status Forward::logits(int64_t first, int64_t count, float *out) {
     Laps laps;
-    const std::byte *x = input_.data() + first * config_.hidden * dtype_bytes(kernels_.element);
-    RETURN_IF_ERROR(linear_->run(weights_.lm_head, x, count, [&](const Linear::Tile &tile) {
+    const std::byte *x = input_.data() + first * model_.hidden * dtype_bytes(kernels_.element);
+    const bool plain = model_.logits_scale == 1 && model_.logits_softcap == 0;
+    RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
+        const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            std::memcpy(out + (tile.row + r) * config_.vocabulary + tile.column,
-                        tile.data + r * tile.width, static_cast<size_t>(tile.width) * 4);
+            float *to = out + (tile.row + r) * model_.vocabulary + tile.column;
+            kernels_.copy_bias(tile.data + r * tile.width, bias_at(weights_.head_bias, tile.column),
+                               width, to);
+            if (!plain) kernels_.cap(to, model_.logits_scale, model_.logits_softcap, width);
         }
     }));
     laps.lap(&seconds_.head);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -51,47 +52,64 @@ class Forward {
     // Logits of wanted[first, first + count): [count, vocabulary].
     Status logits(int64_t first, int64_t count, float *out);
 
+    // sum += the hidden state of wanted[i], after the last norm. [hidden]
+    void add_hidden(int64_t i, std::span<float> sum) const;
+
     PartSeconds &seconds() { return seconds_; }
 
   private:
+    // Attention's work for layers of one window and one shape of heads.
+    struct Work {
+        WorklistOptions options;
+        Worklist list;
+    };
+
     Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens)
-        : model_(model), config_(model.config), kernels_(kernels), pool_(pool),
-          step_tokens_(step_tokens) {}
+        : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens) {}
     Status allocate();
+    void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
-    Status run_layer(const TokenBatch &batch, int32_t layer, const std::vector<int32_t> &wanted);
-    void norm(const float *x, const Vector &weight, int64_t rows, std::byte *out);
-    void write_heads(const TokenBatch &batch, int32_t layer);
-    void write_token(const TokenBatch &batch, int32_t layer, int32_t token);
+    void embed(const TokenBatch &batch, int64_t token);
+    Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
+    Status attend(const TokenBatch &batch, size_t layer);
+    Status feed_forward(size_t layer, int64_t rows);
+    void gather(const std::vector<int32_t> &wanted, bool parallel);
+    void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
+    void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
+    void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
+                    int32_t head_dim) const;
+    void turn(const Attention &attention, int32_t token, float *head) const;
+    void write_heads(const TokenBatch &batch, size_t layer);
+    void write_token(const TokenBatch &batch, size_t layer, int32_t token);
     Status add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                       const Vector &bias);
+                       const Vector &bias, const PackedNorm &after, float scale);
 
     const Model &model_;
-    const ModelConfig &config_;
     const Kernels &kernels_;
     ThreadPool *pool_;
     int64_t step_tokens_;
     std::unique_ptr<Linear> linear_;
     PackedWeights weights_;
     KvPages pages_;
-    std::unique_ptr<Attention> attention_;
-    std::vector<float> inverse_frequencies_; // [head_dim / 2]
-    std::vector<float> zeros_;               // [head_dim]
+    std::unique_ptr<PagedAttention> attention_;
+    std::vector<float> zeros_;          // [largest head_dim]
+    std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
+    int64_t angles_ = 0;                // of a token, all ropes
 
     // Of the current step.
     std::vector<int32_t> node_of_; // [tokens]
     std::vector<int32_t> row_of_;  // [tokens] row of the last layer's result, or -1
-    Worklist all_;                 // layers that see everything, or those with the window
-    Worklist windowed_;
-    Worklist last_; // the last layer: wanted tokens alone
+    std::vector<Work> work_;       // the last is the last layer's: wanted tokens alone
+    std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
-    Buffer cosine_, sine_; // [tokens, head_dim / 2] float
+    Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
-    Buffer input_;         // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;           // [tokens, (heads + 2 kv_heads) * head_dim] float
-    Buffer queries_;       // [kv_head][token][head of its group][D] elements
-    Buffer attended_;      // [rows, heads * head_dim] elements
-    Buffer activated_;     // [rows, intermediate] elements
+    Buffer delta_;     // [tokens, hidden] float: a sublayer's result, where it is not just added
+    Buffer input_;     // [rows, hidden] elements: what a matrix product reads
+    Buffer qkv_;       // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
+    Buffer queries_;   // [kv_head][token][head of its group][D] elements
+    Buffer attended_;  // [rows, heads * head_dim] elements
+    Buffer activated_; // [rows, largest width] elements
     PartSeconds seconds_;
 };
 

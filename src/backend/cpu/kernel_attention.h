@@ -138,6 +138,14 @@ KERNEL_TARGET inline void hide(float *scores, int32_t width, int32_t begin, int3
     for (int32_t i = end < 0 ? 0 : end; i < width; ++i) scores[i] = -Simd::kInfinity;
 }
 
+// softcap * tanh(x / softcap)
+KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
+    // tanh(u) = 1 - 2 / (1 + e^2u); e^2u overflows to inf, and the quotient is 0.
+    const Vector power = Simd::exp2(Simd::multiply(x, Simd::set(2.88539008177792681f / softcap)));
+    const Vector quotient = Simd::divide(Simd::set(2.0f), Simd::add(power, Simd::set(1.0f)));
+    return Simd::multiply(Simd::subtract(Simd::set(1.0f), quotient), Simd::set(softcap));
+}
+
 // One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
 KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t rows,
                                int32_t begin, int32_t end) {
@@ -171,6 +179,11 @@ KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t
     const bool some_hidden = last_begin > origin || first_end < origin + width;
     for (int32_t r = 0; r < rows; ++r) {
         float *row = scores + r * kPassKeys;
+        if (call.softcap != 0) {
+            for (int32_t i = 0; i < width; i += kLanes) {
+                Simd::store(row + i, capped(Simd::load(row + i), call.softcap));
+            }
+        }
         if (some_hidden) hide(row, width, visible_begin[r] - origin, visible_end[r] - origin);
         Vector most = Simd::load(row);
         for (int32_t i = kLanes; i < width; i += kLanes) {

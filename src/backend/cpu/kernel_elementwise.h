@@ -66,6 +66,72 @@ KERNEL_TARGET void rms_norm_head(float *x, const float *weight, float epsilon, i
     }
 }
 
+KERNEL_TARGET inline float mean_of(const float *x, int32_t n) {
+    Vector total = Simd::zero();
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) total = Simd::add(total, Simd::load(x + i));
+    if (i < n) total = Simd::add(total, load_some(x + i, n - i));
+    return Simd::reduce_add(total) / static_cast<float>(n);
+}
+
+KERNEL_TARGET inline float inverse_deviation(const float *x, float mean, float epsilon, int32_t n) {
+    const Vector middle = Simd::set(mean);
+    Vector total = Simd::zero();
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        const Vector v = Simd::subtract(Simd::load(x + i), middle);
+        total = Simd::multiply_add(v, v, total);
+    }
+    float sum = Simd::reduce_add(total);
+    for (; i < n; ++i) sum += (x[i] - mean) * (x[i] - mean);
+    return 1.0f / __builtin_sqrtf(sum / static_cast<float>(n) + epsilon);
+}
+
+KERNEL_TARGET void layer_norm_head(float *x, const float *weight, const float *bias, float epsilon,
+                                   int32_t n) {
+    const float mean = mean_of(x, n);
+    const float scale = inverse_deviation(x, mean, epsilon, n);
+    const Vector middle = Simd::set(mean);
+    const Vector factor = Simd::set(scale);
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        const Vector v = Simd::multiply(Simd::subtract(Simd::load(x + i), middle), factor);
+        Simd::store(x + i, Simd::multiply_add(v, Simd::load(weight + i), Simd::load(bias + i)));
+    }
+    for (; i < n; ++i) x[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+
+KERNEL_TARGET void layer_norm(const float *x, const float *weight, const float *bias, float epsilon,
+                              int32_t n, void *out) {
+    const float mean = mean_of(x, n);
+    const Vector middle = Simd::set(mean);
+    const Vector factor = Simd::set(inverse_deviation(x, mean, epsilon, n));
+    Type *elements = static_cast<Type *>(out);
+    for (int32_t i = 0; i < n; i += kLanes) {
+        const int32_t left = n - i;
+        if (left >= kLanes) {
+            const Vector v = Simd::multiply(Simd::subtract(Simd::load(x + i), middle), factor);
+            Element::store(elements + i,
+                           Simd::multiply_add(v, Simd::load(weight + i), Simd::load(bias + i)));
+        } else {
+            const Vector v = Simd::multiply(Simd::subtract(load_some(x + i, left), middle), factor);
+            store_some_elements(
+                elements + i,
+                Simd::multiply_add(v, load_some(weight + i, left), load_some(bias + i, left)),
+                left);
+        }
+    }
+}
+
+KERNEL_TARGET void rope_pairs(float *x, const float *cosine, const float *sine, int32_t half) {
+    for (int32_t i = 0; i < half; ++i) {
+        const float a = x[2 * i];
+        const float b = x[2 * i + 1];
+        x[2 * i] = a * cosine[i] - b * sine[i];
+        x[2 * i + 1] = b * cosine[i] + a * sine[i];
+    }
+}
+
 KERNEL_TARGET void rope(float *x, const float *cosine, const float *sine, int32_t half) {
     int32_t i = 0;
     for (; i + kLanes <= half; i += kLanes) {
@@ -145,33 +211,98 @@ KERNEL_TARGET void add_bias(const float *x, const float *bias, int32_t n, float 
     for (; i < n; ++i) out[i] += bias == nullptr ? x[i] : x[i] + bias[i];
 }
 
-KERNEL_TARGET inline Vector silu_times(Vector gate, Vector up) {
-    // 1 / (1 + e^-gate); e^-gate overflows to inf for very negative gates, and the quotient is 0.
-    const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504088896341f)));
-    return Simd::multiply(Simd::divide(gate, Simd::add(power, Simd::set(1.0f))), up);
+KERNEL_TARGET void add_scaled(const float *x, float scale, int32_t n, float *out) {
+    const Vector factor = Simd::set(scale);
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        Simd::store(out + i, Simd::multiply_add(Simd::load(x + i), factor, Simd::load(out + i)));
+    }
+    for (; i < n; ++i) out[i] += x[i] * scale;
 }
 
-KERNEL_TARGET void silu_product(const float *gate, const float *up, const float *gate_bias,
-                                const float *up_bias, int32_t n, void *out) {
+KERNEL_TARGET void cap(float *x, float scale, float softcap, int32_t n) {
+    const Vector factor = Simd::set(scale);
+    int32_t i = 0;
+    for (; i < n; i += kLanes) {
+        const bool whole = i + kLanes <= n;
+        Vector v = Simd::multiply(whole ? Simd::load(x + i) : load_some(x + i, n - i), factor);
+        if (softcap != 0) v = capped(v, softcap);
+        if (whole) {
+            Simd::store(x + i, v);
+        } else {
+            store_some(x + i, v, n - i);
+        }
+    }
+}
+
+// Functors from a vector to activation * up.
+struct Silu {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+        // 1 / (1 + e^-gate); e^-gate overflows to inf for very negative gates, and the quotient is 0.
+        const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504088896341f)));
+        return Simd::multiply(Simd::divide(gate, Simd::add(power, Simd::set(1.0f))), up);
+    }
+};
+
+struct GeluTanh {
+    // x / 2 * (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+        const Vector square = Simd::multiply(gate, gate);
+        const Vector inner =
+            Simd::multiply(gate, Simd::multiply_add(square, Simd::set(0.044715f), Simd::set(1.0f)));
+        // -2 sqrt(2 / pi) log2(e)
+        const Vector power = Simd::exp2(Simd::multiply(inner, Simd::set(-2.30220820f)));
+        return Simd::multiply(Simd::divide(gate, Simd::add(power, Simd::set(1.0f))), up);
+    }
+};
+
+struct Gelu {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+        float lanes[kLanes];
+        Simd::store(lanes, gate);
+        for (float &x : lanes) x = 0.5f * x * (1.0f + __builtin_erff(x * 0.70710678118654752f));
+        return Simd::multiply(Simd::load(lanes), up);
+    }
+};
+
+template <typename Function>
+KERNEL_TARGET void activate(const float *gate, const float *up, const float *gate_bias,
+                            const float *up_bias, int32_t n, void *out) {
     Type *elements = static_cast<Type *>(out);
     int32_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
         Vector g = Simd::load(gate + i);
-        Vector u = Simd::load(up + i);
+        Vector u = up != nullptr ? Simd::load(up + i) : Simd::set(1.0f);
         if (gate_bias != nullptr) g = Simd::add(g, Simd::load(gate_bias + i));
         if (up_bias != nullptr) u = Simd::add(u, Simd::load(up_bias + i));
-        Element::store(elements + i, silu_times(g, u));
+        Element::store(elements + i, Function::times(g, u));
     }
     if (i < n) {
         Vector g = load_some(gate + i, n - i);
-        Vector u = load_some(up + i, n - i);
+        Vector u = up != nullptr ? load_some(up + i, n - i) : Simd::set(1.0f);
         if (gate_bias != nullptr) g = Simd::add(g, load_some(gate_bias + i, n - i));
         if (up_bias != nullptr) u = Simd::add(u, load_some(up_bias + i, n - i));
-        store_some_elements(elements + i, silu_times(g, u), n - i);
+        store_some_elements(elements + i, Function::times(g, u), n - i);
     }
 }
 
 constexpr Kernels kKernels = {
-    KERNEL_NAME,    Element::kType, attention,   merge,     rms_norm, rms_norm_head, rope,
-    store_elements, store_key,      store_value, copy_bias, add_bias, silu_product,
+    KERNEL_NAME,
+    Element::kType,
+    attention,
+    merge,
+    rms_norm,
+    rms_norm_head,
+    layer_norm,
+    layer_norm_head,
+    rope,
+    rope_pairs,
+    store_elements,
+    store_key,
+    store_value,
+    copy_bias,
+    add_bias,
+    add_scaled,
+    cap,
+    {activate<Silu>, activate<Gelu>, activate<GeluTanh>},
 };

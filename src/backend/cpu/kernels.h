@@ -49,6 +49,8 @@ struct AttentionCall {
     float *sum = nullptr;     // [rows] of 2^(score - maximum)
     float *output = nullptr;  // [rows, D] sum of 2^(score - maximum) * value
     float *scratch = nullptr; // [attention_scratch_floats()], this thread's, 64-byte aligned
+    // Scores become softcap * tanh(score / softcap), in base 2 as they are; 0: they stay.
+    float softcap = 0;
 };
 
 // Positions of one pass: keys and values of a pass stay in the processor's cache for all rows.
@@ -70,8 +72,15 @@ struct Kernels {
     void (*rms_norm)(const float *x, const float *weight, float epsilon, int32_t n, void *out);
     // The same in place, in float: for the heads of queries and keys.
     void (*rms_norm_head)(float *x, const float *weight, float epsilon, int32_t n);
+    // (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, in the same two forms.
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float epsilon,
+                       int32_t n, void *out);
+    void (*layer_norm_head)(float *x, const float *weight, const float *bias, float epsilon,
+                            int32_t n);
     // Rotates (x[i], x[i + half]) by the angle whose cosine and sine are given. [half] each.
     void (*rope)(float *x, const float *cosine, const float *sine, int32_t half);
+    // Rotates (x[2 i], x[2 i + 1]).
+    void (*rope_pairs)(float *x, const float *cosine, const float *sine, int32_t half);
     // out[0, n) = elements of x * scale; out[n, padded) = 0.
     void (*store_elements)(const float *x, float scale, int32_t n, int32_t padded, void *out);
     // Puts one token's key or value of n dimensions into place `slot` of its group; D as above.
@@ -82,9 +91,14 @@ struct Kernels {
     void (*copy_bias)(const float *x, const float *bias, int32_t n, float *out);
     // out += x + bias; bias may be null.
     void (*add_bias)(const float *x, const float *bias, int32_t n, float *out);
-    // out = elements of silu(gate + gate_bias) * (up + up_bias); both biases may be null.
-    void (*silu_product)(const float *gate, const float *up, const float *gate_bias,
-                         const float *up_bias, int32_t n, void *out);
+    // out += x * scale
+    void (*add_scaled)(const float *x, float scale, int32_t n, float *out);
+    // x = softcap * tanh(x * scale / softcap); softcap 0: x * scale.
+    void (*cap)(float *x, float scale, float softcap, int32_t n);
+    // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias), or without up of
+    // activation(gate + gate_bias). Biases may be null.
+    void (*activate[3])(const float *gate, const float *up, const float *gate_bias,
+                        const float *up_bias, int32_t n, void *out);
 };
 
 // The table for an instruction set, or null when this build has none for that compute type.

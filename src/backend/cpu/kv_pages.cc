@@ -1,18 +1,23 @@
 #include "backend/cpu/kv_pages.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace batchllm::cpu {
 
-Result<KvPages> KvPages::create(const ModelConfig &config, DType element, int32_t page_tokens,
+Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_tokens,
                                 int64_t bytes) {
     KvPages pool;
     pool.page_tokens_ = page_tokens;
-    pool.kv_heads_ = config.kv_heads;
-    pool.group_bytes_ =
-        int64_t{kGroupTokens} * padded_head_dim(config.head_dim) * dtype_bytes(element);
-    pool.head_bytes_ = 2 * (page_tokens / kGroupTokens) * pool.group_bytes_;
-    pool.page_bytes_ = pool.head_bytes_ * config.kv_heads * config.layers;
+    pool.element_bytes_ = dtype_bytes(element);
+    for (const Layer &layer : model.layers) {
+        const int64_t head_bytes =
+            2 * (page_tokens / kGroupTokens) * pool.group_bytes(layer.attention);
+        pool.plane_bytes_ = std::max(pool.plane_bytes_, layer.attention.kv_heads * head_bytes);
+    }
+    size_t planes = 0;
+    for (const KvGroup &group : model.kv_groups) planes = std::max(planes, group.layers.size());
+    pool.page_bytes_ = pool.plane_bytes_ * static_cast<int64_t>(planes);
     pool.pages_ = bytes / pool.page_bytes_;
     // Page numbers are 32-bit.
     if (pool.pages_ > std::numeric_limits<int32_t>::max()) {

@@ -32,6 +32,53 @@ Vector concatenate(std::span<const std::pair<const Tensor *, int64_t>> parts) {
     return out;
 }
 
+PackedNorm pack_norm(const Norm &norm, int64_t length) {
+    PackedNorm packed;
+    packed.kind = norm.kind;
+    packed.epsilon = norm.epsilon;
+    if (!norm) return packed;
+    packed.weight = read_vector(norm.weight);
+    if (packed.weight.empty()) packed.weight.assign(static_cast<size_t>(length), 1.0f);
+    for (float &weight : packed.weight) weight += norm.offset;
+    if (norm.kind == NormKind::layer) {
+        packed.bias = read_vector(norm.bias);
+        packed.bias.resize(static_cast<size_t>(length));
+    }
+    return packed;
+}
+
+Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
+    const int64_t q_length = from.norm_whole ? from.q_size() : from.head_dim;
+    const int64_t k_length = from.norm_whole ? from.kv_size() : from.head_dim;
+    to->q_norm = pack_norm(from.q_norm, q_length);
+    to->k_norm = pack_norm(from.k_norm, k_length);
+    const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q_size()},
+                                                         {&from.k.bias, from.kv_size()},
+                                                         {&from.v.bias, from.kv_size()}};
+    to->qkv_bias = concatenate(biases);
+    to->o_bias = read_vector(from.o.bias);
+    to->sinks = read_vector(from.sinks);
+    for (float &sink : to->sinks) sink *= 1.44269504088896341f;
+    const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
+    ASSIGN_OR_RETURN(to->qkv, linear->pack(qkv, false));
+    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
+    return {};
+}
+
+Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedLayer *to) {
+    to->gate_bias = read_vector(from.gate.bias);
+    to->up_bias = read_vector(from.up.bias);
+    to->down_bias = read_vector(from.down.bias);
+    if (from.gate) {
+        const Tensor gate_up[] = {from.gate.values, from.up.values};
+        ASSIGN_OR_RETURN(to->gate_up, linear->pack(gate_up, true));
+    } else {
+        ASSIGN_OR_RETURN(to->gate_up, linear->pack({&from.up.values, 1}, false));
+    }
+    ASSIGN_OR_RETURN(to->down, linear->pack({&from.down.values, 1}, false));
+    return {};
+}
+
 } // namespace
 
 void read_row(const Tensor &tensor, int64_t row, float *out) {
@@ -49,33 +96,20 @@ void read_row(const Tensor &tensor, int64_t row, float *out) {
 }
 
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
-    const ModelConfig &config = model.config;
-    const int64_t q_size = int64_t{config.heads} * config.head_dim;
-    const int64_t kv_size = int64_t{config.kv_heads} * config.head_dim;
     PackedWeights packed;
     packed.layers.reserve(model.layers.size());
-    for (const LayerWeights &from : model.layers) {
+    for (const Layer &from : model.layers) {
         PackedLayer &to = packed.layers.emplace_back();
-        to.input_norm = read_vector(from.input_norm);
-        to.post_attention_norm = read_vector(from.post_attention_norm);
-        to.q_norm = read_vector(from.q_norm);
-        to.k_norm = read_vector(from.k_norm);
-        const std::pair<const Tensor *, int64_t> biases[] = {
-            {&from.q_bias, q_size}, {&from.k_bias, kv_size}, {&from.v_bias, kv_size}};
-        to.qkv_bias = concatenate(biases);
-        to.o_bias = read_vector(from.o_bias);
-        to.gate_bias = read_vector(from.gate_bias);
-        to.up_bias = read_vector(from.up_bias);
-        to.down_bias = read_vector(from.down_bias);
-        const Tensor qkv[] = {from.q, from.k, from.v};
-        const Tensor gate_up[] = {from.gate, from.up};
-        ASSIGN_OR_RETURN(to.qkv, linear->pack(qkv, false));
-        ASSIGN_OR_RETURN(to.o, linear->pack({&from.o, 1}, false));
-        ASSIGN_OR_RETURN(to.gate_up, linear->pack(gate_up, true));
-        ASSIGN_OR_RETURN(to.down, linear->pack({&from.down, 1}, false));
+        to.before_attention = pack_norm(from.before_attention, model.hidden);
+        to.after_attention = pack_norm(from.after_attention, model.hidden);
+        to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
+        to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
+        RETURN_IF_ERROR(pack_attention(from.attention, linear, &to));
+        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to));
     }
-    packed.final_norm = read_vector(model.final_norm);
-    ASSIGN_OR_RETURN(packed.lm_head, linear->pack({&model.lm_head, 1}, false));
+    packed.final_norm = pack_norm(model.final_norm, model.hidden);
+    packed.head_bias = read_vector(model.head.bias);
+    ASSIGN_OR_RETURN(packed.head, linear->pack({&model.head.values, 1}, false));
     return packed;
 }
 

@@ -11,24 +11,35 @@ namespace batchllm::cpu {
 // A vector of weights as floats, empty when the model has none.
 using Vector = std::vector<float>;
 
+struct PackedNorm {
+    NormKind kind = NormKind::none;
+    Vector weight; // [length], the offset added
+    Vector bias;   // [length] of a layer norm
+    float epsilon = 0;
+
+    explicit operator bool() const { return kind != NormKind::none; }
+};
+
 struct PackedLayer {
-    Vector input_norm;          // [hidden]
-    PackedMatrix qkv;           // [(heads + 2 kv_heads) * head_dim, hidden]
-    Vector qkv_bias;            // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
-    Vector q_norm, k_norm;      // [head_dim]
-    PackedMatrix o;             // [hidden, heads * head_dim]
-    Vector o_bias;              // [hidden]
-    Vector post_attention_norm; // [hidden]
-    PackedMatrix gate_up;       // [2 intermediate, hidden], interleaved
-    Vector gate_bias, up_bias;  // [intermediate]
-    PackedMatrix down;          // [hidden, intermediate]
-    Vector down_bias;           // [hidden]
+    PackedNorm before_attention, after_attention;
+    PackedNorm before_feed_forward, after_feed_forward;
+    PackedMatrix qkv;          // [(heads + 2 kv_heads) * head_dim, hidden]
+    Vector qkv_bias;           // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
+    PackedNorm q_norm, k_norm; // as Attention's
+    Vector sinks;              // [heads] in base 2
+    PackedMatrix o;            // [hidden, heads * head_dim]
+    Vector o_bias;             // [hidden]
+    PackedMatrix gate_up;      // [2 width, hidden], interleaved; without a gate [width, hidden]
+    Vector gate_bias, up_bias; // [width]
+    PackedMatrix down;         // [hidden, width]
+    Vector down_bias;          // [hidden]
 };
 
 struct PackedWeights {
     std::vector<PackedLayer> layers;
-    Vector final_norm;    // [hidden]
-    PackedMatrix lm_head; // [vocabulary, hidden]
+    PackedNorm final_norm;
+    PackedMatrix head; // [vocabulary, hidden]
+    Vector head_bias;  // [vocabulary]
 };
 
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);

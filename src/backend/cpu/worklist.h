@@ -55,6 +55,8 @@ struct WorklistOptions {
     int32_t gqa_ratio = 1;
     int32_t kv_heads = 1;
     int32_t threads = 1;
+
+    bool operator==(const WorklistOptions &) const = default;
 };
 
 // rows[token]: the row that the token's result goes to, or -1 for a token whose result is not

@@ -58,15 +58,15 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
 
 } // namespace
 
-Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOptions &options) {
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options) {
     SimOptions out;
-    int64_t layers = 32, kv_heads = 8, head_dim = 128; // Llama-3-8B
-    if (config) {
-        layers = config->layers;
-        kv_heads = config->kv_heads;
-        head_dim = config->head_dim;
-        out.vocabulary = config->vocabulary;
-        if (!config->eos_tokens.empty()) out.eos_token = config->eos_tokens.front();
+    int64_t kv_elements = 32 * 8 * 128; // Llama-3-8B
+    if (model) {
+        kv_elements = 0;
+        for (const Layer &layer : model->layers) kv_elements += layer.attention.kv_size();
+        out.vocabulary = model->vocabulary;
+        out.hidden = model->hidden;
+        if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
     if (out.eos_token >= out.vocabulary)
@@ -82,7 +82,7 @@ Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOpti
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length and mean_length exclude each other");
     constexpr int64_t element = 2; // bf16
-    out.token_bytes = 2 * layers * kv_heads * head_dim * element;
+    out.token_bytes = 2 * kv_elements * element;
     if (out.pages == 0) {
         const int64_t memory =
             options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;

@@ -30,6 +30,7 @@ struct SimOptions {
     int32_t page_tokens = 16;
     int64_t pages = 0;
     int32_t vocabulary = 128256;
+    int32_t hidden = 64;
     int32_t eos_token = -1;
     int64_t min_length = 1;
     int64_t max_length = 0;
@@ -44,6 +45,6 @@ struct SimOptions {
 };
 
 // config may be null: the shape of Llama-3-8B.
-Result<SimOptions> read_sim_options(const ModelConfig *config, const BackendOptions &options);
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options);
 
 } // namespace batchllm

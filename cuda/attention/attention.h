@@ -1,0 +1,118 @@
+// One attention launch a layer: shared prefixes, prefill chunks and decode together.
+//
+// The host builds a worklist once a step (attention/worklist.h); every layer reuses it. An item is a
+// set of query tokens against up to two stretches of keys. One item and one KV head are a job; CTAs
+// take jobs from two queues until both are empty:
+//   matrix queue  up to 128 query rows (tokens x query heads of the KV head)
+//   stream queue  up to 16 query rows; bound by reading the keys and values
+// A token that several items cover gets a partial (O, log-sum-exp) from each; they are merged within the
+// launch once all are there, in slot order, so that the result does not depend on timing.
+//
+// KV pool of a layer: [page][kv_head][K, V][head_dim / 64][64 keys][64 elements], 2-byte elements,
+// the 16-byte chunk c of key k's 128-byte row stored at chunk c ^ (k % 8): the swizzle that wgmma
+// reads, so that a block is fetched by plain bulk copies. head_dim is padded to a multiple of 64.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+namespace batchllm::cuda {
+
+inline constexpr int kPageKeys = 64;
+inline constexpr int kMatrixRows = 128; // query rows of a matrix item
+inline constexpr int kNarrowRows = 64;  // up to so many, one reads its keys once at half the work
+inline constexpr int kStreamRows = 16;  // of a stream item
+
+// backend/backend.h's ContextNode, in what attention needs of it: the one form of a prefix or a request
+// here. The worklist's stretches are pieces of nodes' keys; the plain attention reads the nodes.
+struct AttentionNode {
+    int32_t parent;      // less than its own index, or -1
+    int32_t start;       // position of its first key
+    int32_t keys;        // stored once the batch has run
+    int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
+    int32_t token_count;
+    int32_t page_begin;
+};
+
+// A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
+// at position `start` of the request.
+struct KeyStretch {
+    int32_t page_begin;
+    int32_t keys;
+    int32_t start;
+};
+
+struct AttentionItem {
+    int32_t row_begin;    // query tokens: rows[row_begin, row_begin + row_count)
+    int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
+    int32_t min_position; // of the query tokens
+    int32_t max_position;
+    int32_t partial;       // nonzero: some of its rows have slots
+    int32_t once;          // bit s: no other item reads the keys of stretch s
+    KeyStretch stretch[2]; // keys 0: none
+};
+
+// A query token of an item.
+struct AttentionRow {
+    int32_t token; // in the batch
+    int32_t slot;  // its partial's place in the workspace; -1: the item is alone, writes the output
+    int32_t position; // in its request
+    int32_t reserved;
+};
+
+// Partials of a token: slots [begin, begin + count). count 0: written directly.
+struct PartialRange {
+    int32_t begin;
+    int32_t count;
+};
+
+enum class AttentionType : int32_t { bf16, f16 };
+
+struct AttentionArguments {
+    AttentionType type;
+    int32_t heads, kv_heads, head_dim; // head_dim 64, 128 or 256, padding included
+    float scale;                       // of the scores, commonly head_dim^-0.5
+    int32_t window;                    // positions seen, its own included; 0: all
+    const void *q;                     // [tokens, q_stride] 2-byte; head h at h * head_dim
+    int64_t q_stride;                  // elements; rows of q and out lie at multiples of 16 bytes
+    void *out;                         // [tokens, out_stride]
+    int64_t out_stride;
+    const void *kv;             // the layer's pages
+    const int32_t *pages;       // page numbers, as the stretches index them
+    const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
+    int32_t matrix_items, stream_items;
+    int32_t matrix_ctas;    // CTAs that take the matrix queue's jobs first (sm90); 0: none
+    int32_t matrix_by_head; // nonzero: all items of one KV head, then of the next (sm90)
+    const AttentionRow *rows;
+    const PartialRange *partials; // [tokens]
+    const int32_t *merged; // [merged_count] tokens whose partials are to be merged; none in a
+                           // launch of some of the items that another is to complete
+    int32_t merged_count;
+    float *partial_out; // [slots, heads, head_dim] f32, each normalised
+    float *partial_lse; // [slots, heads] base 2
+    int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
+    int32_t *queues;    // [4] zero; left zero
+    float
+        softcap; // scores s, scaled, become softcap tanh(s / softcap) before they are masked; 0: not
+    const float
+        *sinks; // [heads] f32, or null: one more logit in the sum of the head's rows, not scaled
+                // and without a value
+};
+
+// Whether a launch needs the kernels that know softcaps and sinks.
+inline bool special(const AttentionArguments &arguments) {
+    return arguments.softcap > 0 || arguments.sinks != nullptr;
+}
+
+// Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
+// a device runs: attention/family.h.
+cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream); // mma.sync, any device from sm_80 on
+// The same as on a device with little shared memory: so that it can be checked on any.
+cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
+                                        cudaStream_t stream);
+// wgmma, sm_90a alone. Takes sms CTAs, one an SM; none waits for one that has not begun.
+cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
+                                  cudaStream_t stream);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,22 @@
+// A device's compute capability -> the attention kernels that it runs, and what they cost there.
+#pragma once
+
+#include <string_view>
+
+#include "attention/attention.h"
+#include "attention/worklist.h"
+
+namespace batchllm::cuda {
+
+struct AttentionFamily {
+    const char *name;
+    int32_t least, most; // compute capabilities that run it, major * 10 + minor
+    cudaError_t (*launch)(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+    void (*set_costs)(WorklistOptions *options);
+};
+
+// "auto": the device's best; "sm80", "sm90", "sm80_small" (sm80 as where shared memory is small; for
+// checks): that one. Null where it does not run, or has no such name.
+const AttentionFamily *find_attention(std::string_view name, int32_t major, int32_t minor);
+
+} // namespace batchllm::cuda

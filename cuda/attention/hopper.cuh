@@ -1,0 +1,208 @@
+// The few instructions of sm_90a that the kernels use, one wrapper each: mbarrier, bulk copies, and
+// wgmma with its shared-memory descriptors. PTX ISA 8.x names.
+#pragma once
+
+#include "attention/mma.cuh"
+
+namespace batchllm::cuda {
+
+// ---- mbarrier -----------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// One arrival that also announces `bytes` of bulk copies.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra end;\n"
+                 "bra again;\n"
+                 "end:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+// Whether that phase is over, without waiting for it.
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t over;
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over;\n"
+                 "}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+// Barrier `id` among `threads` threads of the CTA (bar.sync); id 0 is __syncthreads'.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// Arrives without waiting.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// True in one lane of a warp that is all here. ptxas knows that it is one: what must come from uniform
+// registers, as a bulk copy's operands, it would else issue in a loop over the lanes, of 150 cycles.
+__device__ __forceinline__ bool elect_one() {
+    uint32_t chosen;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(chosen));
+    return chosen != 0;
+}
+
+// ---- Bulk copy, global to shared; stores of matrices --------------------------------------------
+
+// Both addresses and the size are multiples of 16 bytes; completes on the barrier.
+__device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
+                                          uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(destination),
+        "l"(source), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+// The same, with what L2 is to do with the bytes: policy.
+__device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
+                                          uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+                 "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first() { // nobody else will read them soon
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ uint64_t evict_normal() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+// The 128 bytes around it are fetched to L2.
+__device__ __forceinline__ void prefetch(const void *address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+// Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
+__device__ __forceinline__ void async_proxy_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Four 8 x 8 matrices of 2-byte elements, in mma's accumulator layout; lane l has the address of row
+// l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+// ---- wgmma --------------------------------------------------------------------------------------
+
+// Operand in shared memory in rows of 128 bytes (64 elements), 128-byte swizzle, 8 rows (1024 bytes)
+// after 8 rows: 16-byte chunk c of row r lies at chunk c ^ (r % 8). The base is aligned to 1024 bytes
+// up to the advance along the row. The same descriptor serves a K-major operand (row = M or N index,
+// 64 elements of K) and an MN-major one (row = K index), whose next 64 columns lie `columns` bytes on.
+// It is kept as its low word, the same in all lanes and known to be: wgmma takes it from uniform
+// registers, and what the compiler must move there for each instruction costs as much as the product.
+struct Operand {
+    uint32_t low;
+    __device__ __forceinline__ explicit Operand(uint32_t address, uint32_t columns = 16)
+        : low(__shfl_sync(~0u, (address & 0x3ffff) >> 4 | columns >> 4 << 16, 0)) {}
+    // `bytes` further on. High word: 1024 bytes from 8 rows to the next, 128-byte swizzle.
+    __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+        return uint64_t(1024 >> 4 | 1u << 30) << 32 | (low + (bytes >> 4));
+    }
+};
+
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int Pending> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+#define R8(d, i)                                                                                   \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define R32(d, i) R8(d, i), R8(d, i + 8), R8(d, i + 16), R8(d, i + 24)
+#define LIST16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define LIST32                                                                                     \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define LIST64                                                                                     \
+    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
+           "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// wgmma_ss: d[64 x N] (+)= A[64 x 16] B[16 x N], both from shared memory, K-major; accumulate 0
+// overwrites. wgmma_rs: d[64 x N] += A[64 x 16] B[16 x N], A in registers, B N-major.
+#define WGMMA(TYPE, CPP)                                                                           \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[16], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" LIST16       \
+                     "}, %16, %17, p, 1, 1, 0, 0;\n}"                                              \
+                     : R8(d, 0), R8(d, 8)                                                          \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[32], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
+                     "}, %32, %33, p, 1, 1, 0, 0;\n}"                                              \
+                     : R32(d, 0)                                                                   \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_ss(float(&d)[64], uint64_t a, uint64_t b,                \
+                                             int accumulate, CPP) {                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                  \
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
+                     "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
+                     : R32(d, 0), R32(d, 32)                                                       \
+                     : "l"(a), "l"(b), "r"(accumulate));                                           \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[32], const uint32_t *a, uint64_t b, CPP) {  \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
+                     "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
+                     : R32(d, 0)                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[64], const uint32_t *a, uint64_t b, CPP) {  \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
+                     "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
+                     : R32(d, 0), R32(d, 32)                                                       \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
+WGMMA("bf16", __nv_bfloat16)
+WGMMA("f16", __half)
+#undef WGMMA
+
+template <int Registers> __device__ __forceinline__ void registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers> __device__ __forceinline__ void registers_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+} // namespace batchllm::cuda

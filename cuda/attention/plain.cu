@@ -1,0 +1,103 @@
+// O = softmax(scale Q K^T) V, f32. Each of a block's four warps takes every fourth key and keeps its
+// own running maximum (natural base); the warps merge at the end in a fixed order.
+#include "attention/plain.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+
+// A warp's part of a token's head: the keys that it has taken. Elements: of a head in a lane.
+template <int Elements> struct Part {
+    float query[Elements], sum[Elements] = {};
+    float largest = -INFINITY, total = 0;
+
+    __device__ void add(float logit, const float *v, int head_dim, int lane) {
+        const float next = fmaxf(largest, logit);
+        const float keep = expf(largest - next), weight = expf(logit - next);
+        largest = next;
+        total = total * keep + weight;
+        for (int i = 0; i < Elements; ++i) {
+            const int e = lane + 32 * i;
+            if (e < head_dim) sum[i] = sum[i] * keep + weight * v[e];
+        }
+    }
+};
+
+template <int Elements> __device__ void read_keys(const PlainAttentionArguments &a, int token,
+                                                  int kv_head, Part<Elements> *part) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int position = a.positions[token];
+    const int low = a.window > 0 ? position - a.window + 1 : 0;
+    for (int n = a.node_of[token]; n >= 0; n = a.nodes[n].parent) {
+        const AttentionNode node = a.nodes[n];
+        for (int key = warp; key < node.keys; key += kWarps) {
+            const int at = node.start + key;
+            if (at > position || at < low) continue;
+            const int64_t page = a.pages[node.page_begin + key / kPageKeys];
+            const float *block =
+                a.kv + ((page * a.kv_heads + kv_head) * 2) * kPageKeys * a.head_dim;
+            const float *k = block + key % kPageKeys * a.head_dim;
+            const float *v = k + kPageKeys * a.head_dim;
+            float dot = 0;
+            for (int i = 0; i < Elements; ++i) {
+                const int e = lane + 32 * i;
+                if (e < a.head_dim) dot += part->query[i] * k[e];
+            }
+            for (int offset = 16; offset > 0; offset /= 2) dot += __shfl_xor_sync(~0u, dot, offset);
+            if (a.softcap > 0) dot = a.softcap * tanhf(dot / a.softcap);
+            part->add(dot, v, a.head_dim, lane);
+        }
+    }
+}
+
+template <int Elements> __global__ void plain_attention(PlainAttentionArguments a) {
+    const int token = blockIdx.x, head = blockIdx.y;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const float *q = a.q + token * a.q_stride + head * a.head_dim;
+    Part<Elements> part;
+    for (int i = 0; i < Elements; ++i) {
+        const int e = lane + 32 * i;
+        part.query[i] = e < a.head_dim ? q[e] * a.scale : 0.0f;
+    }
+    read_keys(a, token, head / (a.heads / a.kv_heads), &part);
+
+    __shared__ float sums[kWarps][32 * Elements];
+    __shared__ float maxima[kWarps], totals[kWarps];
+    for (int i = 0; i < Elements; ++i) sums[warp][lane + 32 * i] = part.sum[i];
+    if (lane == 0) {
+        maxima[warp] = part.largest;
+        totals[warp] = part.total;
+    }
+    __syncthreads();
+    const float sink = a.sinks == nullptr ? -INFINITY : a.sinks[head];
+    float all = sink;
+    for (int w = 0; w < kWarps; ++w) all = fmaxf(all, maxima[w]);
+    float scale[kWarps], whole = sink == -INFINITY ? 0.0f : expf(sink - all);
+    for (int w = 0; w < kWarps; ++w) {
+        scale[w] = maxima[w] == -INFINITY ? 0.0f : expf(maxima[w] - all);
+        whole += scale[w] * totals[w];
+    }
+    float *out = a.out + (int64_t{token} * a.heads + head) * a.head_dim;
+    for (int e = threadIdx.x; e < a.head_dim; e += blockDim.x) {
+        float merged = 0;
+        for (int w = 0; w < kWarps; ++w) merged += scale[w] * sums[w][e];
+        out[e] = merged / whole;
+    }
+}
+
+} // namespace
+
+cudaError_t launch_plain_attention(const PlainAttentionArguments &a, cudaStream_t stream) {
+    if (a.tokens == 0) return cudaSuccess;
+    if (a.head_dim > kMostPlainHeadDim) return cudaErrorInvalidValue;
+    const dim3 grid(static_cast<unsigned>(a.tokens), static_cast<unsigned>(a.heads));
+    if (a.head_dim <= 256) {
+        plain_attention<8><<<grid, kWarps * 32, 0, stream>>>(a);
+    } else {
+        plain_attention<16><<<grid, kWarps * 32, 0, stream>>>(a);
+    }
+    return cudaGetLastError();
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,278 @@
+// Fused attention from sm_80 on: jobs of the matrix queue.
+#pragma once
+
+#include "attention/sm80.cuh"
+
+namespace batchllm::cuda::sm80 {
+
+// Queries into shared memory: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
+template <int HeadDim, typename T>
+__device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
+                                             uint32_t queries, const Rest &rest) {
+    using S = Shape<HeadDim>;
+    for (int i = threadIdx.x; i < kMatrixRows * HeadDim / 8; i += S::kThreads) {
+        const int r = i / (HeadDim / 8), chunk = i % (HeadDim / 8);
+        const int index = r / ratio;
+        const bool valid = index < rest.item.row_count;
+        const int token = valid ? rest.rows[index].token : 0;
+        copy_async(queries + chunk / 8 * (kMatrixRows * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4),
+                   static_cast<const T *>(a.q) + token * a.q_stride +
+                       (kv_head * ratio + r % ratio) * HeadDim + chunk * 8,
+                   valid);
+    }
+}
+
+// A job's tiles of keys, both stretches in a row, on their way through the ring: K and V of each tile
+// in turn, a slot each.
+template <int HeadDim, int Slots> struct TileRing {
+    using S = Shape<HeadDim>;
+    const AttentionArguments &a;
+    const Rest &rest;
+    const int kv_head;
+    const uint32_t ring;
+    const int n0, n; // tiles of the first stretch, and of both
+    int issued = 0;  // slots filled
+    uint32_t into;   // the next to be filled
+    uint32_t slot;   // the one computed on
+    int page, next_page = 0;
+
+    __device__ __forceinline__ TileRing(const AttentionArguments &a, const Rest &rest, int kv_head,
+                                        uint32_t ring)
+        : a(a), rest(rest), kv_head(kv_head), ring(ring),
+          n0(tiles(rest.item.stretch[0].keys, S::kKeys)),
+          n(n0 + tiles(rest.item.stretch[1].keys, S::kKeys)), into(ring), slot(ring) {
+        page = n > 0 ? page_of(0) : 0;
+    }
+    __device__ __forceinline__ const KeyStretch &stretch(int tile) const {
+        return rest.item.stretch[tile < n0 ? 0 : 1];
+    }
+    __device__ __forceinline__ int first_key(int tile) const { // in its stretch
+        return (tile < n0 ? tile : tile - n0) * S::kKeys;
+    }
+    __device__ __forceinline__ int page_of(int tile) const {
+        return __ldg(a.pages + stretch(tile).page_begin + first_key(tile) / kPageKeys);
+    }
+    __device__ __forceinline__ uint32_t after(uint32_t at) const {
+        return at + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : at + S::kSlotBytes;
+    }
+    // The next slot's copies, if there are more.
+    __device__ __forceinline__ void issue() {
+        if (issued < 2 * n) {
+            const int tile = issued / 2, which = issued % 2;
+            if (which == 0) {
+                if (tile > 0) page = next_page;
+                if (tile + 1 < n) next_page = page_of(tile + 1); // needed two slots later
+            }
+            const int keys = stretch(tile).keys, key = first_key(tile);
+            const auto *from =
+                static_cast<const unsigned char *>(a.kv) +
+                ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * S::kBlockBytes +
+                key % kPageKeys * 128;
+#pragma unroll
+            for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
+                constexpr int kHalfChunks = S::kKeys * 8;
+                const int half = i * S::kThreads / kHalfChunks;
+                const int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
+                copy_async(into + (half * kHalfChunks + chunk) * 16,
+                           from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
+            }
+            into = after(into);
+        }
+        ++issued;
+        copy_async_commit(); // an empty group too: the waits count them
+    }
+    // Until `slot` is full.
+    __device__ __forceinline__ void wait() {
+        copy_async_wait<Slots - 2>();
+        __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
+        issue();
+    }
+    __device__ __forceinline__ void leave() { slot = after(slot); }
+};
+
+// What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
+template <int HeadDim, bool Special, typename T> struct WarpRows {
+    using S = Shape<HeadDim>;
+    float o[S::kRowTiles][HeadDim / 2];
+    float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
+    int lane, first_row;
+    // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
+    // with the row and with the step's own.
+    uint32_t q_lane, k_lane, v_lane;
+
+    __device__ __forceinline__ explicit WarpRows(uint32_t queries)
+        : lane(threadIdx.x % 32), first_row(threadIdx.x / 32 * 16 * S::kRowTiles),
+          q_lane(queries + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4)),
+          k_lane((lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4)),
+          v_lane((lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4)) {
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) {
+#pragma unroll
+            for (int i = 0; i < HeadDim / 2; ++i) o[t][i] = 0;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                maximum[t][i] = -INFINITY;
+                sum[t][i] = 0;
+            }
+        }
+    }
+
+    // S = Q K^T of the slot's keys. Fragments are loaded a step of 16 elements early.
+    __device__ __forceinline__ void scores(uint32_t slot,
+                                           float (&s)[S::kRowTiles][S::kKeys / 2]) const {
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < S::kKeys / 2; ++i) s[t][i] = 0;
+        uint32_t q[2][S::kRowTiles][4], kb[2][S::kKeys / 16][4];
+        const auto load_step = [&](int k) {
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t) {
+                load_matrix(q[k % 2][t],
+                            (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
+            }
+#pragma unroll
+            for (int j = 0; j < S::kKeys / 16; ++j) {
+                load_matrix(kb[k % 2][j],
+                            (slot + (k_lane ^ k % 4 * 32)) + k / 4 * (S::kKeys * 128) + j * 2048);
+            }
+        };
+        load_step(0);
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k) {
+            if (k + 1 < HeadDim / 16) load_step(k + 1);
+#pragma unroll
+            for (int j = 0; j < S::kKeys / 16; ++j) {
+#pragma unroll
+                for (int t = 0; t < S::kRowTiles; ++t) {
+                    mma_sync(&s[t][j * 8], q[k % 2][t], kb[k % 2][j][0], kb[k % 2][j][1], T());
+                    mma_sync(&s[t][j * 8 + 4], q[k % 2][t], kb[k % 2][j][2], kb[k % 2][j][3], T());
+                }
+            }
+        }
+    }
+
+    // Scores of keys that a row must not see. key: the tile's first in the stretch.
+    __device__ __forceinline__ void hide(const Rest &rest, const KeyStretch &stretch, int key,
+                                         int ratio, int window,
+                                         float (&s)[S::kRowTiles][S::kKeys / 2]) const {
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) {
+            int position[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int index = (first_row + t * 16 + lane / 4 + 8 * i) / ratio;
+                position[i] = index < rest.item.row_count ? rest.rows[index].position : 0;
+            }
+            mask(s[t], position, stretch, key + lane % 4 * 2, window);
+        }
+    }
+
+    // P of the scores, as mma's operand; what was summed so far follows the rows' maxima.
+    __device__ __forceinline__ void weigh(float (&s)[S::kRowTiles][S::kKeys / 2],
+                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c) {
+        float factor[S::kRowTiles][2];
+        bool rescale = false;
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) {
+            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c);
+        }
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < S::kKeys / 4; ++i) {
+                p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], T());
+            }
+        if (rescale) {
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
+        }
+    }
+
+    // O += P V of the slot's values. Fragments of V are loaded kAhead products early.
+    __device__ __forceinline__ void accumulate(uint32_t slot,
+                                               const uint32_t (&p)[S::kRowTiles][S::kKeys / 4]) {
+        constexpr int kAhead = 4, kSteps = S::kKeys / 16 * (HeadDim / 16);
+        uint32_t b[kAhead][4];
+        const auto load_values = [&](int step) {
+            const int j = step / (HeadDim / 16), d = step % (HeadDim / 16);
+            load_matrix_transposed(b[step % kAhead], (slot + (v_lane ^ d % 4 * 32)) +
+                                                         d / 4 * (S::kKeys * 128) + j * 2048);
+        };
+#pragma unroll
+        for (int i = 0; i < kAhead - 1; ++i) load_values(i);
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+            if (i + kAhead - 1 < kSteps) load_values(i + kAhead - 1);
+            const int j = i / (HeadDim / 16), d = i % (HeadDim / 16);
+            const uint32_t(&v)[4] = b[i % kAhead];
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t) {
+                mma_sync(&o[t][d * 8], &p[t][j * 4], v[0], v[1], T());
+                mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], v[2], v[3], T());
+            }
+        }
+    }
+
+    // The rows' results to where they belong.
+    __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
+                                          int ratio, const Logits<Special> &logits) {
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float total = sum[t][i];
+                total += __shfl_xor_sync(~0u, total, 1);
+                total += __shfl_xor_sync(~0u, total, 2);
+                const int r = first_row + t * 16 + lane / 4 + 8 * i;
+                if (r / ratio >= rest.item.row_count) continue;
+                const AttentionRow row = rest.rows[r / ratio];
+                const int head = kv_head * ratio + r % ratio;
+                total = logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
+                const float inverse = total > 0 ? 1.f / total : 0.f;
+                const Destination<T> to(a, row.token, row.slot, head, HeadDim);
+#pragma unroll
+                for (int j = 0; j < HeadDim / 8; ++j) {
+                    to.write(j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
+                             o[t][j * 4 + i * 2 + 1] * inverse);
+                }
+                if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
+            }
+    }
+};
+
+template <int HeadDim, int Slots, bool Special, typename T>
+__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
+    using S = Shape<HeadDim>;
+    const int ratio = a.heads / a.kv_heads;
+    const Logits<Special> logits(a);
+    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest);
+    TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
+#pragma unroll 1
+    for (int i = 0; i + 1 < Slots; ++i) ring.issue();
+    WarpRows<HeadDim, Special, T> rows(queries);
+    const Bounds bounds(rest.item, a.window);
+    for (int tile = 0; tile < ring.n; ++tile) {
+        float s[S::kRowTiles][S::kKeys / 2];
+        ring.wait();
+        rows.scores(ring.slot, s);
+        ring.leave();
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) logits.cap(s[t]);
+        const KeyStretch stretch = ring.stretch(tile);
+        const int key = ring.first_key(tile);
+        if (bounds.hide(stretch, key, S::kKeys)) {
+            rows.hide(rest, stretch, key, ratio, a.window, s);
+        }
+        uint32_t p[S::kRowTiles][S::kKeys / 4];
+        rows.weigh(s, p, logits.c);
+        ring.wait();
+        rows.accumulate(ring.slot, p);
+        ring.leave();
+    }
+    rows.write(a, kv_head, rest, ratio, logits);
+}
+
+} // namespace batchllm::cuda::sm80

@@ -1,0 +1,114 @@
+// The fused attention kernel of sm_90a, part by part: sizes and what a CTA's shared memory holds.
+//
+// One CTA an SM, persistent, with roles that overlap from job to job:
+//   warps 0-7   consumers: two warpgroups that compute
+//   warp 8      feeder: streams K and V blocks into a ring of shared-memory slots with bulk copies. Half
+//               of the SMs read memory at its full rate only if it takes less than 900 cycles a slot
+//   warp 9      fetcher: draws jobs: item, rows, first page numbers, and a stream job's queries
+//   warp 10     signaller: announces a job's partials once they are written
+//   warp 11     merges partials
+// A job has one of three forms, and the order of its slots is the contract of feeder and consumers:
+//   wide    more than 64 query rows: a slot is kKeys keys of K or of V: K0 K1 V0 K2 V1 ... V(n-1).
+//           Each warpgroup has 64 of the 128 rows.
+//   narrow  of the matrix queue, up to 64 rows: a slot is kPairKeys keys, K then V. Each warpgroup has
+//           all rows and every second slot.
+//   stream  a slot is kPairKeys keys, K then V. Each warp has 16 keys of every kGroups-th slot and all
+//           (up to 16) rows.
+// Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
+#pragma once
+
+#include "attention/common.cuh"
+#include "attention/hopper.cuh"
+
+namespace batchllm::cuda::sm90 {
+
+constexpr int kConsumers = 256;
+constexpr int kThreads = kConsumers + 128;
+constexpr int kJobs = 6;    // held at once: fetched, computed or to be announced
+constexpr int kQueries = 4; // stream jobs whose queries are held
+// A job is drawn when this many slots of the last are still to be fed: matrix jobs are long, and one
+// drawn early would be missed elsewhere.
+constexpr int kLead = 4, kStreamLead = 12;
+
+// Named barriers beside 0.
+enum Barrier { kAllConsumers = 1, kGroup = 2, kTurn = 4 }; // kGroup, kTurn: one a warpgroup
+
+template <int HeadDim> struct Shape {
+    static constexpr int kHalves = HeadDim / 64;                   // blocks of 64 elements
+    static constexpr int kColumns = HeadDim < 128 ? HeadDim : 128; // of O in one wgmma
+    static constexpr int kParts = HeadDim / kColumns;
+    static constexpr int kKeys = HeadDim <= 128 ? 128 : 64;
+    static constexpr int kSlotBytes = kKeys * HeadDim * 2;
+    static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
+    static constexpr int kPairKeys = kKeys / 2;
+    static constexpr int kWarpsPerSlot = kPairKeys / 16;
+    static constexpr int kGroups = 8 / kWarpsPerSlot;
+    // Of a thread; together what the launch gives all.
+    static constexpr int kConsumerRegisters = HeadDim == 256 ? 232 : 224;
+    static constexpr int kAuxiliaryRegisters = HeadDim == 256 ? 40 : 56;
+    static constexpr int kStreamQueryStride = HeadDim * 2 + 16; // bytes; no bank conflicts
+    static constexpr int kStreamQueryBytes = kStreamRows * kStreamQueryStride;
+    // Dynamic shared memory, from a 1024-byte boundary: the region (a matrix job's queries; where a
+    // narrow or stream job is merged, and a wide job's rows of O are put together), the slots, stream
+    // queries, the rest.
+    static constexpr int kRegionBytes = kMatrixRows * HeadDim * 2;
+    static constexpr int kStreamQueries = kRegionBytes + kSlots * kSlotBytes;
+    static constexpr int kRest = kStreamQueries + kQueries * kStreamQueryBytes;
+};
+
+struct Job {
+    int number; // -1: no more
+    int kv_head;
+    AttentionItem item;
+    int pages[2][32]; // first page numbers of each stretch
+    int token[kMatrixRows], slot[kMatrixRows], position[kMatrixRows]; // of its query tokens
+};
+
+struct Rest {
+    float max_sum[8][8][2];             // stream merge: [warp][row] maximum (scaled) and sum
+    float2 row_max_sum[2][kNarrowRows]; // narrow merge: the same, of each warpgroup
+    int merge_next;                     // of the CTA's share of the rows to be merged, in units
+    Job jobs[kJobs];
+    alignas(8) uint64_t job_full[kJobs], job_done[kJobs], job_empty[kJobs];
+    uint64_t queries_full[kQueries], queries_empty[kQueries];
+    uint64_t draw;        // the feeder is near its job's end: the next is to be drawn
+    uint64_t region_free; // the last job's use of the region is over
+    uint64_t full[8], empty[8];
+};
+template <int HeadDim> constexpr int kSharedBytes = Shape<HeadDim>::kRest + int(sizeof(Rest));
+static_assert(kSharedBytes<64> <= 232448 && kSharedBytes<128> <= 232448 &&
+              kSharedBytes<256> <= 232448);
+
+// Place in a ring of barriers; both sides step through the same sequence.
+template <int Slots> struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+    __device__ void advance() {
+        if (++slot == Slots) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// Division of a row's number, below kMatrixRows, by the GQA ratio: (r ceil(2^16 / ratio)) >> 16 is
+// exact there.
+struct Ratio {
+    int ratio, inverse;
+    __device__ explicit Ratio(const AttentionArguments &a)
+        : ratio(a.heads / a.kv_heads), inverse((65535 + ratio) / ratio) {}
+    __device__ int token(int r) const { return r * inverse >> 16; }
+    __device__ int head(int r) const { return r - token(r) * ratio; } // of the KV head's
+};
+
+enum class Form { wide, narrow, stream };
+
+__device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job, int ratio) {
+    if (job.number >= a.matrix_items * a.kv_heads) return Form::stream;
+    return job.item.row_count * ratio > kNarrowRows ? Form::wide : Form::narrow;
+}
+__device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job) {
+    return form_of(a, job, a.heads / a.kv_heads);
+}
+
+} // namespace batchllm::cuda::sm90

@@ -1,0 +1,180 @@
+// Fused attention, sm_90a: what the jobs of the matrix queue have in common: their rows, tiles of their
+// keys, and the products on wgmma.
+#pragma once
+
+#include "attention/sm90_merge.cuh"
+
+namespace batchllm::cuda::sm90 {
+
+// What a consumer thread keeps from job to job.
+template <int HeadDim> struct Consumer {
+    Ratio ratio;
+    Ring<Shape<HeadDim>::kSlots> ring;
+    Ring<kQueries> queries;
+    uint32_t region_phase = 0; // jobs that have used the region, modulo 2
+    bool after_wide = false;   // the last of them was a wide one
+};
+
+// A query row as its thread sees it.
+struct Row {
+    int token = 0, slot = -1, head = 0, position = 0;
+    bool valid = false;
+};
+
+__device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int r) {
+    Row row;
+    const int index = ratio.token(r);
+    if (index < job.item.row_count) {
+        row.token = job.token[index];
+        row.slot = job.slot[index];
+        row.head = job.kv_head * ratio.ratio + ratio.head(r);
+        row.position = job.position[index];
+        row.valid = true;
+    }
+    return row;
+}
+
+// Of a thread's two rows of mma's accumulators: `first` and the eighth after it.
+__device__ __forceinline__ void read_positions(const Job &job, const Ratio &ratio, int first,
+                                               int (&position)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) position[i] = read_row(job, ratio, first + 8 * i).position;
+}
+
+// A tile of a job's keys: whichever stretch it is of.
+struct Tile {
+    KeyStretch stretch;
+    int key; // its first, in the stretch
+    __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
+        : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
+          key((tile < n0 ? tile : tile - n0) * keys) {}
+};
+
+// Scores of a tile's keys that a row must not see.
+template <int Keys, int Count>
+__device__ __forceinline__ void hide_keys(const Tile &at, const Bounds &bounds,
+                                          const int (&position)[2], int lane, int window,
+                                          float (&s)[Count]) {
+    if (bounds.hide(at.stretch, at.key, Keys)) {
+        mask(s, position, at.stretch, at.key + lane % 4 * 2, window);
+    }
+}
+
+// How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
+// wgmma in a loop that may diverge is serialised (C7520).
+template <int Keys> struct Tiles {
+    int n0, n; // of the first stretch, of both
+    __device__ __forceinline__ Tiles(const KeyStretch &s0, const KeyStretch &s1)
+        : n0(__shfl_sync(~0u, tiles(s0.keys, Keys), 0)),
+          n(n0 + __shfl_sync(~0u, tiles(s1.keys, Keys), 0)) {}
+    __device__ __forceinline__ int last_keys(const KeyStretch &s0, const KeyStretch &s1) const {
+        return __shfl_sync(~0u, n > n0 ? s1.keys - (n - n0 - 1) * Keys : s0.keys - (n - 1) * Keys,
+                           0);
+    }
+};
+
+// The ring of slots as a thread of a matrix job's consumers sees it.
+template <int HeadDim> struct Slots {
+    using S = Shape<HeadDim>;
+    using Place = Ring<S::kSlots>;
+    uint32_t first; // slot
+    Rest *rest;
+    int lane;
+
+    __device__ __forceinline__ uint32_t address(const Place &at) const {
+        return first + at.slot * S::kSlotBytes;
+    }
+    __device__ __forceinline__ bool full(const Place &at) const {
+        return barrier_test(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void wait(const Place &at) const {
+        barrier_wait(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void release(const Place &at) const {
+        if (lane == 0) barrier_arrive(shared_address(&rest->empty[at.slot]));
+    }
+};
+
+// Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
+// [from, count) of a block of `rows` of V become zero. Then wgmma may read them once the threads have met.
+template <int Halves> __device__ __forceinline__ void
+clear_rows(unsigned char *values, int rows, int from, int count, int thread, int threads) {
+    for (int i = thread; i < (count - from) * 8 * Halves; i += threads) {
+        const int half = i / ((count - from) * 8), at = i % ((count - from) * 8);
+        *reinterpret_cast<uint4 *>(values + half * rows * 128 + from * 128 + at * 16) =
+            make_uint4(0, 0, 0, 0);
+    }
+    async_proxy_fence();
+}
+
+// 64 query rows, from row `first` of the job, by `Threads` threads: read, and laid into shared memory as
+// [half][64 rows][64], swizzled as the keys are.
+template <int HeadDim, typename T, int Threads, int Count>
+__device__ __forceinline__ void read_queries(const AttentionArguments &a, const Job &job,
+                                             const Ratio &ratio, int first, int thread,
+                                             uint4 (&value)[Count]) {
+    static_assert(Count == 64 * HeadDim / 8 / Threads); // chunks of 16 bytes
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        const int at = i * Threads + thread;
+        const int r = first + at / (HeadDim / 8), chunk = at % (HeadDim / 8);
+        value[i] = make_uint4(0, 0, 0, 0);
+        if (ratio.token(r) < job.item.row_count) {
+            value[i] = __ldg(reinterpret_cast<const uint4 *>(
+                static_cast<const T *>(a.q) + job.token[ratio.token(r)] * a.q_stride +
+                (job.kv_head * ratio.ratio + ratio.head(r)) * HeadDim + chunk * 8));
+        }
+    }
+}
+template <int HeadDim, int Threads, int Count> __device__ __forceinline__ void
+store_queries(const uint4 (&value)[Count], unsigned char *queries, int thread) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        const int at = i * Threads + thread;
+        const int r = at / (HeadDim / 8), chunk = at % (HeadDim / 8);
+        *reinterpret_cast<uint4 *>(queries + chunk / 8 * 8192 + r * 128 +
+                                   ((chunk % 8 ^ r % 8) << 4)) = value[i];
+    }
+    async_proxy_fence();
+}
+
+// S = Q K^T of a tile of Keys keys, one group of wgmma.
+template <int HeadDim, int Keys, typename T, int Count> __device__ __forceinline__ void
+scores(float (&s)[Count], const Operand &queries, const Operand &keys, T type) {
+    static_assert(Count == Keys / 2);
+#pragma unroll
+    for (int k = 0; k < HeadDim / 16; ++k) {
+        wgmma_ss(s, queries.at(k / 4 * 8192 + k % 4 * 32), keys.at(k / 4 * Keys * 128 + k % 4 * 32),
+                 k > 0, type);
+    }
+    wgmma_commit();
+}
+// O += P V of a tile's first 16 `steps` keys, one group of wgmma.
+template <int HeadDim, int Keys, typename T, int Parts, int Outputs>
+__device__ __forceinline__ void accumulate(float (&o)[Parts][Outputs], const uint32_t *p,
+                                           const Operand &values, T type, int steps = Keys / 16) {
+    static_assert(Parts * Outputs == HeadDim / 2);
+#pragma unroll
+    for (int k = 0; k < Keys / 16; ++k) {
+        if (k >= steps) break;
+#pragma unroll
+        for (int h = 0; h < Parts; ++h) {
+            wgmma_rs(o[h], &p[k * 4], values.at(h * (Outputs / 32) * Keys * 128 + k * 2048), type);
+        }
+    }
+    wgmma_commit();
+}
+template <typename T, int Count>
+__device__ __forceinline__ void to_operand(uint32_t (&p)[Count], const float (&s)[2 * Count], T) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
+}
+template <int Parts, int Outputs>
+__device__ __forceinline__ void rescale(float (&o)[Parts][Outputs], const float (&factor)[2]) {
+#pragma unroll
+    for (int h = 0; h < Parts; ++h)
+#pragma unroll
+        for (int i = 0; i < Outputs; ++i) o[h][i] *= factor[i / 2 % 2];
+}
+
+} // namespace batchllm::cuda::sm90

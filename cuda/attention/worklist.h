@@ -1,0 +1,54 @@
+// A token batch's context nodes -> the attention worklist that every layer of the step reuses.
+//
+// Decides, node by node, whether the queries that share a prefix read it together (one item over the
+// stacked rows, merged with each row's own part) or each for itself, by the modelled time of both;
+// splits items along their keys until no job is longer than a share of the whole; orders each queue
+// longest first; and divides the SMs between the queues so that both end together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/attention.h"
+
+namespace batchllm::cuda {
+
+struct WorklistOptions {
+    int32_t heads = 0, kv_heads = 0, head_dim = 0;
+    int32_t window = 0;
+    int32_t sms = 132;
+    // Modelled costs on one of the sms SMs, measured by bench/attention; a key read by several items
+    // comes from L2.
+    double wide_us = 1.85;     // 128 keys of a matrix item of more than kNarrowRows query rows
+    double narrow_us = 0.6;    // 64 keys of one of fewer
+    double stream_us = 0.55;   // 64 keys
+    double item_us = 1.5;      // start and end of a job
+    double merge_us = 0.04;    // writing and merging one partial row of one head
+    double share_us = 0.6;     // what sharing must save of a launch, for its partials end it later
+    double bytes_us = 4.4e6;   // from memory
+    double matrix_split = 0.9; // no job longer than its queue's share of an SM's time over this
+    double stream_split = 4;
+    // Whether queries are stacked on a shared prefix: where it is faster, or for comparison never
+    // (share false) or wherever several queries read one.
+    bool share = true;
+    bool always_share = false;
+};
+
+struct Worklist {
+    std::vector<AttentionItem> items; // matrix items, then stream items
+    int32_t matrix_items = 0;
+    int32_t stream_items = 0;
+    int32_t matrix_ctas = 0;    // of options.sms, that take matrix jobs first
+    int32_t matrix_by_head = 0; // matrix jobs go head by head instead of item by item
+    std::vector<AttentionRow> rows;
+    std::vector<PartialRange> partials; // [tokens]
+    std::vector<int32_t> merged;        // tokens with partials
+    int32_t slots = 0;                  // partial rows the workspace must hold
+};
+
+// tokens: of the batch. Every batch token must belong to exactly one node.
+void build_worklist(std::span<const AttentionNode> nodes, int32_t tokens,
+                    const WorklistOptions &options, Worklist *worklist);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,56 @@
+// Norms of the residual stream's rows, and the addition of a sublayer's result on the way to the next.
+// Types as in elementwise/elementwise.h; a row has at most kMostNormed elements, a multiple of kVector.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+#include "model/model.h"
+
+namespace batchllm::cuda {
+
+inline constexpr int32_t kMostNormed = 32768; // a block holds a row
+
+struct DeviceNorm {
+    NormKind kind = NormKind::none;
+    const float *weight = nullptr; // [length] with the offset added; null: ones
+    const float *bias = nullptr;   // [length] or null
+    float epsilon = 0;
+
+    explicit constexpr operator bool() const { return kind != NormKind::none; }
+    // By a weight alone.
+    bool is_plain_rms() const {
+        return kind == NormKind::rms && weight != nullptr && bias == nullptr;
+    }
+};
+
+// out[i] = x[rows[i]] / rms(x[rows[i]]) * weight; rows null: i itself.
+struct NormArguments {
+    DType element, stream_type;
+    const void *x; // [., hidden] of stream_type
+    const int32_t *rows;
+    const float *weight; // [hidden]
+    float epsilon;
+    void *out; // [count, hidden] of element
+    int32_t count, hidden;
+};
+cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
+
+// residual += scale * after(delta + bias), rounded to its type; then out = next(residual). Either half
+// may be left out; a norm that is none passes its input on.
+struct AddNormArguments {
+    DType element, stream_type;
+    void *residual;    // [count, hidden] of stream_type
+    const void *delta; // [count, hidden] of stream_type; null: nothing is added
+    const float *bias; // [hidden] or null
+    DeviceNorm after;
+    float scale;
+    DeviceNorm next;
+    void *out; // [count, hidden] of element; null: not wanted
+    int32_t count, hidden;
+};
+cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,37 @@
+// From a layer's QKV product to what attention reads: biases, norms of queries and keys, rotary embedding,
+// keys and values into their pages.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+#include "elementwise/norm.h"
+
+namespace batchllm::cuda {
+
+// table[t, i] = scale times cos and sin of positions[t] * frequencies[i]
+cudaError_t launch_rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
+                              int32_t half, float scale, float2 *table, cudaStream_t stream);
+
+// Queries, in place: bias, norm, rotation. Keys and values: the same (values the bias alone), into their
+// pages in the layout of attention/attention.h; for f32, [page][kv_head][K, V][64 keys][padded_dim].
+// Elements of a head beyond head_dim are zero, and stay so in pages and queries.
+struct RopeArguments {
+    DType element;
+    void *qkv;         // [tokens, (heads + 2 kv_heads) * padded_dim]
+    const float *bias; // [(heads + 2 kv_heads) * padded_dim] or null
+    DeviceNorm q_norm,
+        k_norm;           // of each head: [padded_dim], or, norm_whole, of all of them together:
+    bool norm_whole;      // [heads | kv_heads, padded_dim]; RMSNorm alone
+    const float2 *table;  // [tokens, dims / 2] cos, sin; null: no rotation
+    int32_t dims;         // the first of a head, even: these turn
+    bool pairs;           // element 2 i with 2 i + 1; else i with i + dims / 2
+    const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
+    void *kv;             // the layer's pages
+    int32_t tokens, heads, kv_heads, head_dim, padded_dim; // head_dim at most 512
+};
+cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
+
+} // namespace batchllm::cuda

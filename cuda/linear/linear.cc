@@ -1,0 +1,240 @@
+#include "linear/linear.h"
+
+#include <algorithm>
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kWorkspace = int64_t{64} << 20;
+constexpr int kCandidates = TuningCache::kCandidates;
+constexpr int kRepeats = 5;
+
+cudaDataType data_type(DType type) {
+    return type == DType::f32 ? CUDA_R_32F : type == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+Status check(cublasStatus_t code, const char *what) {
+    if (code == CUBLAS_STATUS_SUCCESS) return {};
+    return error(BATCHLLM_ERROR_DEVICE, "cuda: cuBLASLt: %s in %s", cublasLtGetStatusString(code),
+                 what);
+}
+#define RETURN_IF_CUBLAS(expression) RETURN_IF_ERROR(check((expression), #expression))
+
+// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+int64_t coarse_rows(int64_t rows) {
+    int64_t step = 32;
+    while (step * 8 <= rows) step *= 2; // four to eight steps an octave
+    return rows < step ? rows : rows / step * step;
+}
+
+} // namespace
+
+int64_t padded_rows(int64_t rows) {
+    const int64_t step = rows <= 128 ? 16 : rows <= 512 ? 32 : 64;
+    return (rows + step - 1) / step * step;
+}
+
+std::string Linear::stamp(const std::string &device) {
+    return "cuBLASLt " + std::to_string(cublasLtGetVersion()) + ", " +
+           std::to_string(kWorkspace >> 20) + " MiB, " + device;
+}
+
+Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_bytes,
+                              TuningCache cache) {
+    Linear linear;
+    linear.element_ = element;
+    linear.scratch_ = scratch;
+    linear.scratch_bytes_ = scratch_bytes;
+    linear.cache_ = std::move(cache);
+    RETURN_IF_CUBLAS(cublasLtCreate(&linear.handle_));
+    ASSIGN_OR_RETURN(linear.workspace_, DeviceMemory::create(kWorkspace, "cuBLASLt's workspace"));
+    return linear;
+}
+
+Linear::Linear(Linear &&other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), element_(other.element_),
+      workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
+      scratch_bytes_(other.scratch_bytes_), plans_(std::move(other.plans_)),
+      tuned_(std::move(other.tuned_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
+    other.plans_.clear();
+    other.cache_ = TuningCache();
+}
+
+Linear::~Linear() {
+    cache_.save();
+    for (auto &[key, plan] : plans_) destroy(&plan);
+    if (handle_ != nullptr) cublasLtDestroy(handle_);
+}
+
+void Linear::destroy(Plan *plan) {
+    cublasLtMatmulDescDestroy(plan->operation);
+    cublasLtMatrixLayoutDestroy(plan->w);
+    cublasLtMatrixLayoutDestroy(plan->x);
+    cublasLtMatrixLayoutDestroy(plan->y);
+}
+
+cublasStatus_t Linear::multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
+                                const Matrix &w, const void *x, void *y, bool accumulate,
+                                cudaStream_t stream, float alpha) {
+    const float beta = accumulate ? 1.0f : 0.0f;
+    return cublasLtMatmul(handle_, plan.operation, &alpha, w.data, plan.w, x, plan.x, &beta, y,
+                          plan.y, y, plan.y, &algorithm, workspace_.data(), kWorkspace, stream);
+}
+
+// cuBLASLt counts columns first: y^T [n, m] = W^T^T x^T.
+Status Linear::describe(const Key &key, Plan *plan) const {
+    const auto m = static_cast<uint64_t>(key.m), n = static_cast<uint64_t>(key.n),
+               k = static_cast<uint64_t>(key.k);
+    RETURN_IF_CUBLAS(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                    &transposed, sizeof transposed));
+    RETURN_IF_CUBLAS(
+        cublasLtMatrixLayoutCreate(&plan->w, data_type(element_), k, n, static_cast<int64_t>(k)));
+    RETURN_IF_CUBLAS(
+        cublasLtMatrixLayoutCreate(&plan->x, data_type(element_), k, m, static_cast<int64_t>(k)));
+    RETURN_IF_CUBLAS(
+        cublasLtMatrixLayoutCreate(&plan->y, data_type(key.y_type), n, m, static_cast<int64_t>(n)));
+    return {};
+}
+
+Status Linear::find_candidates(const Key &key, const Plan &plan,
+                               std::vector<cublasLtMatmulHeuristicResult_t> *found) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    RETURN_IF_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+    const size_t bytes = static_cast<size_t>(kWorkspace);
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &bytes, sizeof bytes);
+    found->resize(kCandidates);
+    int count = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.w, plan.x, plan.y, plan.y,
+                                       preference, kCandidates, found->data(), &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+        return error(BATCHLLM_ERROR_DEVICE,
+                     "cuda: cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld]: %s",
+                     static_cast<long long>(key.m), static_cast<long long>(key.k),
+                     static_cast<long long>(key.n), static_cast<long long>(key.k),
+                     cublasLtGetStatusString(status));
+    }
+    found->resize(static_cast<size_t>(count));
+    return {};
+}
+
+Status Linear::make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                         Plan *plan) {
+    RETURN_IF_ERROR(describe(key, plan));
+    Key coarse = key;
+    coarse.m = coarse_rows(key.m);
+    if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
+        auto known = tuned_.find(coarse);
+        if (known == tuned_.end()) {
+            cublasLtMatmulAlgo_t chosen{};
+            RETURN_IF_ERROR(choose(coarse, w, x, stream, &chosen));
+            known = tuned_.emplace(coarse, chosen).first;
+        }
+        cublasLtMatmulHeuristicResult_t fits{};
+        if (cublasLtMatmulAlgoCheck(handle_, plan->operation, plan->w, plan->x, plan->y, plan->y,
+                                    &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
+            fits.workspaceSize <= static_cast<size_t>(kWorkspace)) {
+            plan->algorithm = known->second;
+            return {};
+        }
+    }
+    std::vector<cublasLtMatmulHeuristicResult_t> found;
+    RETURN_IF_ERROR(find_candidates(key, *plan, &found));
+    plan->algorithm = found[0].algo;
+    return {};
+}
+
+// The algorithm of a range of rows, of which key has the least.
+Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                      cublasLtMatmulAlgo_t *chosen) {
+    struct Described : Plan {
+        ~Described() { destroy(this); }
+    } plan;
+    RETURN_IF_ERROR(describe(key, &plan));
+    std::vector<cublasLtMatmulHeuristicResult_t> found;
+    RETURN_IF_ERROR(find_candidates(key, plan, &found));
+    const TuningKey cached{key.m,
+                           key.n,
+                           key.k,
+                           static_cast<int32_t>(element_),
+                           static_cast<int32_t>(key.y_type),
+                           key.accumulate ? 1 : 0};
+    int32_t candidate = cache_.find(cached);
+    if (candidate < 0 || candidate >= static_cast<int32_t>(found.size())) {
+        ASSIGN_OR_RETURN(candidate, fastest(key, plan, found, w, x, stream));
+        cache_.add(cached, candidate);
+        const auto now = std::chrono::steady_clock::now();
+        if (now - saved_ > std::chrono::seconds(1)) {
+            cache_.save();
+            saved_ = now;
+        }
+    }
+    *chosen = found[static_cast<size_t>(candidate)].algo;
+    return {};
+}
+
+Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
+                                const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                                const Matrix &w, const void *x, cudaStream_t stream) {
+    ASSIGN_OR_RETURN(const Event begin, Event::create(true));
+    ASSIGN_OR_RETURN(const Event end, Event::create(true));
+    float shortest = 0;
+    int32_t best = -1;
+    for (size_t i = 0; i < found.size(); ++i) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        // The first run loads the kernel.
+        if (multiply(plan, found[i].algo, w, x, scratch_, key.accumulate, stream) !=
+            CUBLAS_STATUS_SUCCESS) {
+            continue;
+        }
+        RETURN_IF_CUDA(cudaEventRecord(begin, stream));
+        for (int r = 0; r < kRepeats; ++r) {
+            RETURN_IF_CUBLAS(multiply(plan, found[i].algo, w, x, scratch_, key.accumulate, stream));
+        }
+        RETURN_IF_CUDA(cudaEventRecord(end, stream));
+        RETURN_IF_CUDA(cudaEventSynchronize(end));
+        float milliseconds = 0;
+        RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+        // An earlier one is left only for what is clearly faster: two runs choose alike more often.
+        if (best < 0 || milliseconds < 0.97f * shortest) {
+            shortest = milliseconds;
+            best = static_cast<int32_t>(i);
+        }
+    }
+    return std::max(best, 0);
+}
+
+Result<const Linear::Plan *> Linear::plan_of(const Matrix &w, const void *x, int64_t rows,
+                                             DType y_type, bool accumulate, cudaStream_t stream) {
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate};
+    auto found = plans_.find(key);
+    if (found == plans_.end()) {
+        Plan plan;
+        const Status status = make_plan(key, w, x, stream, &plan);
+        if (!status.ok()) {
+            destroy(&plan);
+            return status;
+        }
+        found = plans_.emplace(key, plan).first;
+    }
+    return &found->second;
+}
+
+Status Linear::prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+                       cudaStream_t stream) {
+    return plan_of(w, x, rows, y_type, accumulate, stream).status();
+}
+
+Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
+                   bool accumulate, cudaStream_t stream, float alpha) {
+    if (rows == 0) return {};
+    ASSIGN_OR_RETURN(const Plan *plan, plan_of(w, x, rows, y_type, accumulate, stream));
+    return check(multiply(*plan, plan->algorithm, w, x, y, accumulate, stream, alpha),
+                 "cublasLtMatmul");
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,105 @@
+// y = alpha x W^T (+ y) by cuBLASLt, accumulated in f32. Algorithms are chosen once for a shape and kept:
+// the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
+// on the device at the least number of rows of a range, whichever of the range comes first. A result's
+// last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <cublasLt.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "linear/tuning_cache.h"
+
+namespace batchllm::cuda {
+
+// W [rows, columns], row-major, on the device.
+struct Matrix {
+    const void *data = nullptr;
+    int64_t rows = 0;
+    int64_t columns = 0;
+};
+
+// A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
+// room for the rounded number; the rows beyond the batch are computed and never read.
+int64_t padded_rows(int64_t rows);
+
+class Linear {
+  public:
+    // element: of x and W. scratch, of scratch_bytes: where tuning writes results; null: no tuning.
+    static Result<Linear> create(DType element, void *scratch, int64_t scratch_bytes,
+                                 TuningCache cache);
+    Linear(Linear &&other) noexcept;
+    Linear &operator=(Linear &&) = delete;
+    ~Linear();
+
+    // x: [rows, w.columns]; y: [rows, w.rows] of y_type; accumulate: added to y.
+    Status run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type, bool accumulate,
+               cudaStream_t stream, float alpha = 1);
+
+    // Chooses the algorithm that run() would.
+    Status prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+                   cudaStream_t stream);
+
+    int64_t algorithms() const { return static_cast<int64_t>(plans_.size()); }
+    // What the choices depend on, besides the shape.
+    static std::string stamp(const std::string &device);
+
+  private:
+    Linear() = default;
+
+    struct Key {
+        int64_t m, n, k;
+        DType y_type;
+        bool accumulate;
+        bool operator==(const Key &) const = default;
+    };
+    struct Hash {
+        size_t operator()(const Key &key) const {
+            size_t h = static_cast<size_t>(key.m) * 0x9e3779b97f4a7c15u;
+            h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
+            h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
+            return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u);
+        }
+    };
+    struct Plan {
+        cublasLtMatmulDesc_t operation = nullptr;
+        cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
+        cublasLtMatmulAlgo_t algorithm{};
+    };
+
+    Result<const Plan *> plan_of(const Matrix &w, const void *x, int64_t rows, DType y_type,
+                                 bool accumulate, cudaStream_t stream);
+    Status describe(const Key &key, Plan *plan) const;
+    static void destroy(Plan *plan);
+    Status make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                     Plan *plan);
+    Status find_candidates(const Key &key, const Plan &plan,
+                           std::vector<cublasLtMatmulHeuristicResult_t> *found) const;
+    Status choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                  cublasLtMatmulAlgo_t *chosen);
+    Result<int32_t> fastest(const Key &key, const Plan &plan,
+                            const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                            const Matrix &w, const void *x, cudaStream_t stream);
+    cublasStatus_t multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
+                            const Matrix &w, const void *x, void *y, bool accumulate,
+                            cudaStream_t stream, float alpha = 1);
+
+    cublasLtHandle_t handle_ = nullptr;
+    DType element_ = DType::bf16;
+    DeviceMemory workspace_;
+    void *scratch_ = nullptr;
+    int64_t scratch_bytes_ = 0;
+    std::unordered_map<Key, Plan, Hash> plans_;
+    std::unordered_map<Key, cublasLtMatmulAlgo_t, Hash> tuned_; // by coarser numbers of rows
+    TuningCache cache_;
+    std::chrono::steady_clock::time_point saved_;
+};
+
+} // namespace batchllm::cuda

@@ -1,0 +1,223 @@
+#include "step/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "attention/attention.h"
+#include "step/weights.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kSlotsPerToken = 6; // room for partials
+
+} // namespace
+
+StepAttention::StepAttention(const Model &model, DType element, const AttentionOptions &options)
+    : model_(model), element_(element), options_(options) {
+    for (const Layer &layer : model_.layers) {
+        const Attention &a = layer.attention;
+        const int32_t head_dim = padded_head_dim(a.head_dim);
+        const auto same = [&](const Shape &shape) {
+            return shape.window == a.window && shape.heads == a.heads &&
+                   shape.kv_heads == a.kv_heads && shape.head_dim == head_dim;
+        };
+        const auto found = std::find_if(shapes_.begin(), shapes_.end(), same);
+        shape_of_.push_back(static_cast<size_t>(found - shapes_.begin()));
+        if (found != shapes_.end()) continue;
+        Shape shape;
+        shape.window = a.window;
+        shape.heads = a.heads;
+        shape.kv_heads = a.kv_heads;
+        shape.head_dim = head_dim;
+        shape.sections = kLists + 4 * shapes_.size();
+        shapes_.push_back(std::move(shape));
+    }
+}
+
+Status StepAttention::allocate(int64_t rows, StepInput *input) {
+    if (element_ == DType::f32) return {};
+    rows_ = rows;
+    slots_ = kSlotsPerToken * rows;
+    int64_t outputs = 0, heads = 0;
+    for (const Shape &shape : shapes_) {
+        outputs = std::max(outputs, shape.out_stride());
+        heads = std::max<int64_t>(heads, shape.heads);
+        kv_heads_ = std::max<int64_t>(kv_heads_, shape.kv_heads);
+    }
+    ASSIGN_OR_RETURN(partial_out_, zeroed_memory(slots_ * outputs * 4, "attention's partials"));
+    ASSIGN_OR_RETURN(partial_lse_, zeroed_memory(slots_ * heads * 4, "attention's partials"));
+    ASSIGN_OR_RETURN(arrivals_, zeroed_memory((rows * kv_heads_ + 4) * 4, "attention's counters"));
+    // What most steps need: the lists are as long as contexts make them.
+    for (const Shape &shape : shapes_) {
+        for (size_t part = 0; part < 4; ++part) {
+            RETURN_IF_ERROR(input->make(shape.sections + part, 128 * rows));
+        }
+    }
+    return {};
+}
+
+// ---- Host ----
+
+Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *staging) {
+    if (element_ == DType::f32 || !options_.fused) {
+        node_of_.resize(batch.tokens.size());
+        for (size_t n = 0; n < batch.nodes.size(); ++n) {
+            std::fill_n(node_of_.begin() + batch.nodes[n].token_begin, batch.nodes[n].token_count,
+                        static_cast<int32_t>(n));
+        }
+    }
+    tokens_ = static_cast<int32_t>(batch.tokens.size());
+    nodes_.clear();
+    for (const ContextNode &node : batch.nodes) {
+        nodes_.push_back({node.parent, node.start, node.length, node.token_begin, node.token_count,
+                          node.page_begin});
+    }
+    if (element_ == DType::f32) {
+        RETURN_IF_ERROR(input->stage<AttentionNode>(kNodes, nodes_, staging));
+        return input->stage<int32_t>(kNodeOf, node_of_, staging);
+    }
+    for (Shape &shape : shapes_) RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
+    return {};
+}
+
+Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
+    WorklistOptions options;
+    options.heads = shape->heads;
+    options.kv_heads = shape->kv_heads;
+    options.head_dim = shape->head_dim;
+    options.window = shape->window;
+    options.sms = options_.sms;
+    options_.family->set_costs(&options);
+    options.share = options_.share;
+    Worklist &list = shape->list;
+    build_worklist(nodes_, tokens_, options, &list);
+    if (list.slots > slots_) { // more partials than there is room for: split nothing
+        options.matrix_split = options.stream_split = 1e-9;
+        build_worklist(nodes_, tokens_, options, &list);
+    }
+    if (list.slots > slots_) {
+        options.share = false;
+        build_worklist(nodes_, tokens_, options, &list);
+    }
+    if (list.slots > slots_) {
+        return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
+                     list.slots, static_cast<long long>(slots_));
+    }
+    if (!options_.fused) split_by_kind(shape);
+    RETURN_IF_ERROR(input->stage<AttentionItem>(shape->sections, list.items, staging));
+    RETURN_IF_ERROR(input->stage<AttentionRow>(shape->sections + 1, list.rows, staging));
+    RETURN_IF_ERROR(input->stage<PartialRange>(shape->sections + 2, list.partials, staging));
+    return input->stage<int32_t>(shape->sections + 3, list.merged, staging);
+}
+
+// Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
+// the order that it had.
+void StepAttention::split_by_kind(Shape *shape) const {
+    Worklist &list = shape->list;
+    std::vector<AttentionItem> items;
+    shape->launches.clear();
+    for (const int kind : {0, 1, 2}) {
+        Shape::Launch launch{static_cast<int32_t>(items.size()), 0, 0};
+        for (size_t i = 0; i < list.items.size(); ++i) {
+            const AttentionItem &item = list.items[i];
+            const auto first = list.rows.begin() + item.row_begin;
+            const auto node = [&](const AttentionRow &row) {
+                return node_of_[static_cast<size_t>(row.token)];
+            };
+            const bool matrix = i < static_cast<size_t>(list.matrix_items);
+            const bool together =
+                std::any_of(first, first + item.row_count,
+                            [&](const AttentionRow &row) { return node(row) != node(*first); });
+            if (kind != (together ? 0 : matrix ? 2 : 1)) continue;
+            ++(matrix ? launch.matrix_items : launch.stream_items);
+            items.push_back(item);
+        }
+        if (launch.matrix_items + launch.stream_items > 0) shape->launches.push_back(launch);
+    }
+    list.items = std::move(items);
+}
+
+// ---- Device ----
+
+AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors &tensors,
+                                            const StepInput &input) const {
+    const Shape &shape = shape_of(layer);
+    AttentionArguments a{};
+    a.type = element_ == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
+    a.heads = shape.heads;
+    a.kv_heads = shape.kv_heads;
+    a.head_dim = shape.head_dim;
+    a.scale = model_.layers[layer].attention.scale;
+    a.window = shape.window;
+    a.q = tensors.q;
+    a.q_stride = shape.q_stride();
+    a.out = tensors.out;
+    a.out_stride = shape.out_stride();
+    a.kv = tensors.kv;
+    a.pages = input.at<int32_t>(kPages);
+    a.items = input.at<AttentionItem>(shape.sections);
+    a.matrix_items = shape.list.matrix_items;
+    a.stream_items = shape.list.stream_items;
+    a.matrix_ctas = shape.list.matrix_ctas;
+    a.matrix_by_head = shape.list.matrix_by_head;
+    a.rows = input.at<AttentionRow>(shape.sections + 1);
+    a.partials = input.at<PartialRange>(shape.sections + 2);
+    a.merged = input.at<int32_t>(shape.sections + 3);
+    a.merged_count = static_cast<int32_t>(shape.list.merged.size());
+    a.partial_out = partial_out_.as<float>();
+    a.partial_lse = partial_lse_.as<float>();
+    a.arrivals = arrivals_.as<int32_t>();
+    a.queues = a.arrivals + rows_ * kv_heads_;
+    a.softcap = model_.layers[layer].attention.softcap;
+    a.sinks = tensors.sinks;
+    return a;
+}
+
+Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,
+                             cudaStream_t stream) const {
+    if (element_ == DType::f32) return launch_plain(layer, tensors, input, stream);
+    AttentionArguments a = arguments(layer, tensors, input);
+    if (options_.fused) {
+        return check_cuda(options_.family->launch(a, options_.sms, stream), "attention");
+    }
+    // Partials count from launch to launch; the last merges what is left to be merged.
+    const AttentionItem *items = a.items;
+    const int32_t merged = a.merged_count, all = a.matrix_items + a.stream_items;
+    for (const Shape::Launch &some : shape_of(layer).launches) {
+        a.items = items + some.begin;
+        a.matrix_items = some.matrix_items;
+        a.stream_items = some.stream_items;
+        a.matrix_ctas = some.stream_items == 0   ? options_.sms
+                        : some.matrix_items == 0 ? 0
+                                                 : options_.sms / 2;
+        const bool last = some.begin + a.matrix_items + a.stream_items == all;
+        a.merged_count = last ? merged : 0;
+        RETURN_IF_CUDA(options_.family->launch(a, options_.sms, stream));
+    }
+    return {};
+}
+
+Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
+                                   const StepInput &input, cudaStream_t stream) const {
+    const Shape &shape = shape_of(layer);
+    const PlainAttentionArguments arguments{tokens_,
+                                            shape.heads,
+                                            shape.kv_heads,
+                                            shape.head_dim,
+                                            model_.layers[layer].attention.scale,
+                                            shape.window,
+                                            static_cast<const float *>(tensors.q),
+                                            shape.q_stride(),
+                                            static_cast<float *>(tensors.out),
+                                            static_cast<const float *>(tensors.kv),
+                                            input.at<int32_t>(kPages),
+                                            input.at<AttentionNode>(kNodes),
+                                            input.at<int32_t>(kNodeOf),
+                                            input.at<int32_t>(kPositions),
+                                            model_.layers[layer].attention.softcap,
+                                            tensors.sinks};
+    return check_cuda(launch_plain_attention(arguments, stream), "attention");
+}
+
+} // namespace batchllm::cuda

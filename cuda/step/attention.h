@@ -1,0 +1,96 @@
+// A token batch's context nodes -> the attention of every layer of the step.
+//
+// Staged once a step: a worklist (attention/worklist.h) for each shape of attention that layers have,
+// which all layers of that shape reuse; in f32, whose attention is plain, the nodes themselves.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/family.h"
+#include "attention/plain.h"
+#include "backend/backend.h"
+#include "device/staging.h"
+#include "model/model.h"
+#include "step/input.h"
+
+namespace batchllm::cuda {
+
+struct AttentionOptions {
+    bool share = true; // false: every query reads its prefix for itself
+    bool fused = true; // false: one launch a kind of item
+    int32_t sms = 0;
+    const AttentionFamily *family = nullptr; // of the device
+};
+
+// What a layer's attention reads and writes, in elements.
+struct AttentionTensors {
+    const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first
+    void *out;                    // [tokens, heads * padded]
+    const void *kv;               // the layer's pages
+    const float *sinks = nullptr; // [heads], or null
+};
+
+class StepAttention {
+  public:
+    // model: kept.
+    StepAttention(const Model &model, DType element, const AttentionOptions &options);
+
+    // Memory for steps of up to `rows` tokens.
+    Status allocate(int64_t rows, StepInput *input);
+
+    // Host: adds to the staging buffer what attention needs besides kPages and kPositions.
+    Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
+
+    // Device: enqueues the layer's attention. Fused, it is one launch, of arguments().
+    Status launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,
+                  cudaStream_t stream) const;
+    AttentionArguments arguments(size_t layer, const AttentionTensors &tensors,
+                                 const StepInput &input) const;
+
+    // The first layer's.
+    const Worklist &worklist() const { return shapes_[0].list; }
+
+  private:
+    // The layers that share a worklist: what it depends on, and the step's list.
+    struct Shape {
+        int32_t window = 0; // positions; 0: all
+        int32_t heads = 0, kv_heads = 0;
+        int32_t head_dim = 0; // padded
+        size_t sections = 0;  // the first of its four
+        Worklist list;
+        // Not fused: launches, each with some of the items.
+        struct Launch {
+            int32_t begin, matrix_items, stream_items;
+        };
+        std::vector<Launch> launches;
+
+        int64_t q_stride() const { return (int64_t{heads} + 2 * kv_heads) * head_dim; }
+        int64_t out_stride() const { return int64_t{heads} * head_dim; }
+    };
+
+    const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
+    Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
+    void split_by_kind(Shape *shape) const;
+    Status launch_plain(size_t layer, const AttentionTensors &tensors, const StepInput &input,
+                        cudaStream_t stream) const;
+
+    const Model &model_;
+    DType element_;
+    AttentionOptions options_;
+    std::vector<Shape> shapes_;
+    std::vector<size_t> shape_of_; // [layers]
+    int64_t rows_ = 0;             // that there is memory for
+    int64_t slots_ = 0;            // partial rows
+    int64_t kv_heads_ = 0;         // of the layer with most
+    DeviceMemory partial_out_;     // [slots, heads, padded] f32
+    DeviceMemory partial_lse_;     // [slots, heads] base 2
+    DeviceMemory arrivals_;        // [rows, kv_heads_], then queues [4]: zero between launches
+
+    // Of the staged step.
+    int32_t tokens_ = 0; // as the batch has them, not padded
+    std::vector<AttentionNode> nodes_;
+    std::vector<int32_t> node_of_; // [tokens]
+};
+
+} // namespace batchllm::cuda

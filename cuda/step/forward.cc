@@ -1,0 +1,413 @@
+#include "step/forward.h"
+
+#include <algorithm>
+
+#include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+#include "elementwise/rope.h"
+#include "step/supported.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kLogitsBytes = int64_t{256} << 20;
+
+} // namespace
+
+Forward::Forward(const Model &model, const ForwardOptions &options)
+    : model_(model), options_(options), attention_(model, options.element, options.attention) {
+    profile_.on = options.profile;
+    // Plain attention reads the nodes by launch, not by worklist; events are not captured.
+    graphs_.on = options.graphs && options.attention.fused && !options.profile &&
+                 options.element != DType::f32;
+    kv_begin_ = {0};
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        kv_begin_.push_back(kv_begin_.back() + int64_t{a.kv_heads} * 2 * kPageKeys *
+                                                   padded_head_dim(a.head_dim) *
+                                                   dtype_bytes(options.element));
+    }
+}
+
+Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
+                                                 const ForwardOptions &options) {
+    RETURN_IF_ERROR(check_supported(model));
+    std::unique_ptr<Forward> forward(new Forward(model, options));
+    ASSIGN_OR_RETURN(forward->weights_, load_weights(model, options.element, options.random_weights,
+                                                     options.seed, options.threads));
+    RETURN_IF_ERROR(forward->allocate());
+    return forward;
+}
+
+Status Forward::allocate() {
+    const int64_t element = dtype_bytes(options_.element);
+    const int64_t residual = dtype_bytes(options_.residual);
+    const int64_t hidden = model_.hidden;
+    rows_ = padded_rows(options_.step_tokens);
+    const int64_t vocabulary = weights_.head.rows;
+    logits_rows_ =
+        std::min(std::max<int64_t>(64, kLogitsBytes / (vocabulary * 4) / 64 * 64), rows_);
+    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0, delta = 0;
+    for (const DeviceLayer &layer : weights_.layers) {
+        qkv = std::max(qkv, layer.qkv.rows);
+        attended = std::max(attended, layer.o.columns);
+        gate_up = std::max(gate_up, layer.gate_up.rows);
+        activated = std::max(activated, layer.down.columns);
+        if (layer.after_attention || layer.after_feed_forward) delta = hidden;
+    }
+    // Rows beyond a batch are computed too, from whatever is here.
+    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
+    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * hidden * element, "activations"));
+    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv * element, "activations"));
+    ASSIGN_OR_RETURN(attended_, zeroed_memory(rows_ * attended * element, "activations"));
+    if (delta > 0) {
+        ASSIGN_OR_RETURN(delta_, zeroed_memory(rows_ * delta * residual, "activations"));
+    }
+    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
+    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
+    ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * vocabulary * 4, "logits"));
+    ASSIGN_OR_RETURN(samples_,
+                     zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
+    RETURN_IF_ERROR(allocate_ropes());
+    // What most steps need.
+    for (const StepSection section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+        RETURN_IF_ERROR(input_.make(section, 16 * rows_));
+    }
+    RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
+    return make_linear();
+}
+
+Status Forward::allocate_ropes() {
+    for (const Rope &rope : model_.ropes) {
+        RopeTable table;
+        const auto half = static_cast<int64_t>(rope.frequencies.size());
+        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
+        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
+        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
+                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+        ropes_.push_back(std::move(table));
+    }
+    return {};
+}
+
+Status Forward::make_linear() {
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
+    ASSIGN_OR_RETURN(Linear linear,
+                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
+                                    scratch.bytes(), std::move(cache)));
+    linear_ = std::make_unique<Linear>(std::move(linear));
+    return {};
+}
+
+Status Forward::take_pages(int64_t pages) {
+    // Padding of heads stays zero for ever.
+    ASSIGN_OR_RETURN(kv_, zeroed_memory(pages * page_bytes(), "the KV pages"));
+    pages_ = pages;
+    return {};
+}
+
+Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
+                      Staging *staging) {
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    const auto wanted_tokens = static_cast<int64_t>(wanted.size());
+    tokens_ = padded_rows(tokens);
+    wanted_ = padded_rows(wanted_tokens);
+    gather_ = wanted_tokens < tokens;
+    sample_rows_ = rows;
+    kv_slots_.resize(batch.tokens.size());
+    for (const ContextNode &node : batch.nodes) {
+        for (int32_t i = 0; i < node.token_count; ++i) {
+            const int32_t key = node.length - node.token_count + i;
+            kv_slots_[static_cast<size_t>(node.token_begin + i)] =
+                batch.pages[static_cast<size_t>(node.page_begin + key / kPageKeys)] * kPageKeys +
+                key % kPageKeys;
+        }
+    }
+    RETURN_IF_ERROR(input_.stage<int32_t>(kTokens, batch.tokens, tokens_, 0, staging));
+    RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
+    RETURN_IF_ERROR(input_.stage<int32_t>(kPages, batch.pages, staging));
+    RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
+    RETURN_IF_ERROR(input_.stage<int32_t>(kSlots, kv_slots_, tokens_, -1, staging));
+    return attention_.stage(batch, &input_, staging);
+}
+
+Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
+    if (copies_nothing(norm)) return {};
+    const auto rows = static_cast<int32_t>(count);
+    if (norm.is_plain_rms()) {
+        const NormArguments arguments{options_.element, options_.residual, residual,       nullptr,
+                                      norm.weight,      norm.epsilon,      normed_.data(), rows,
+                                      model_.hidden};
+        RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+    } else {
+        const AddNormArguments arguments{options_.element,
+                                         options_.residual,
+                                         residual,
+                                         nullptr,
+                                         nullptr,
+                                         {},
+                                         1,
+                                         norm,
+                                         normed_.data(),
+                                         rows,
+                                         model_.hidden};
+        RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    }
+    return profile_.mark(Part::norm, stream);
+}
+
+Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
+    const auto count = static_cast<int32_t>(rows);
+    if (!e.after) {
+        RETURN_IF_ERROR(
+            linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
+        RETURN_IF_CUDA(
+            launch_add_bias(options_.residual, residual, e.bias, count, model_.hidden, stream));
+        RETURN_IF_ERROR(profile_.mark(e.part, stream));
+        return e.next != nullptr ? norm(*e.next, residual, rows, stream) : Status();
+    }
+    RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
+    RETURN_IF_ERROR(profile_.mark(e.part, stream));
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next);
+    const AddNormArguments arguments{options_.element,
+                                     options_.residual,
+                                     residual,
+                                     delta_.data(),
+                                     e.bias,
+                                     e.after,
+                                     e.scale,
+                                     writes ? *e.next : DeviceNorm{},
+                                     writes ? normed_.data() : nullptr,
+                                     count,
+                                     model_.hidden};
+    RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    return profile_.mark(Part::norm, stream);
+}
+
+// Memory for the step, where it needs more than any before it. Graphs know the old addresses.
+Status Forward::reserve(cudaStream_t stream) {
+    ASSIGN_OR_RETURN(bool moved, input_.reserve(stream));
+    const auto bytes = sample_rows_ * static_cast<int64_t>(sizeof(SampleResult));
+    if (samples_.bytes() < bytes) {
+        ASSIGN_OR_RETURN(DeviceMemory samples, DeviceMemory::create(2 * bytes, "samples"));
+        if (samples_.bytes() > 0) { // the batch before may be fed from it
+            RETURN_IF_CUDA(cudaMemcpyAsync(samples.data(), samples_.data(),
+                                           static_cast<size_t>(samples_.bytes()),
+                                           cudaMemcpyDeviceToDevice, stream));
+        }
+        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+        samples_ = std::move(samples);
+        moved = true;
+    }
+    if (moved) graphs_.clear();
+    return {};
+}
+
+Status Forward::run(const Staging &staging, cudaStream_t stream) {
+    RETURN_IF_ERROR(reserve(stream));
+    RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
+    RETURN_IF_ERROR(input_.fill(staging, stream));
+    bool due = false;
+    Graph *graph = graphs_.find({tokens_, wanted_, gather_}, &due);
+    if (graph == nullptr && due) {
+        // What cannot be captured can still be launched.
+        Status captured = graphs_.begin(stream);
+        if (captured.ok()) captured = launch(stream);
+        if (captured.ok()) {
+            Result<Graph *> made = graphs_.end(stream);
+            if (made.ok()) {
+                graph = *made;
+            } else {
+                captured = made.status();
+            }
+        }
+        if (!captured.ok()) graphs_.give_up(stream);
+    }
+    return graph != nullptr ? replay(graph, stream) : launch(stream);
+}
+
+Status Forward::replay(Graph *graph, cudaStream_t stream) {
+    for (size_t i = 0; i < graph->marked(); ++i) {
+        const AttentionArguments arguments = attention_.arguments(i, attention_tensors(i), input_);
+        RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
+    }
+    return graph->replay(stream);
+}
+
+Status Forward::launch(cudaStream_t stream) {
+    const auto tokens = static_cast<int32_t>(tokens_);
+    RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
+                                input_.at<int32_t>(kTokens), samples(), tokens, model_.hidden,
+                                model_.embedding_scale, residual_.data(), stream));
+    for (size_t i = 0; i < ropes_.size(); ++i) {
+        RETURN_IF_CUDA(launch_rope_table(input_.at<int32_t>(kPositions),
+                                         ropes_[i].frequencies.as<float>(), tokens,
+                                         model_.ropes[i].dims() / 2, model_.ropes[i].scale,
+                                         ropes_[i].angles.as<float2>(), stream));
+    }
+    RETURN_IF_ERROR(profile_.mark(Part::input, stream));
+    RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
+    for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
+    return {};
+}
+
+AttentionTensors Forward::attention_tensors(size_t layer) const {
+    return {qkv_.data(), attended_.data(), kv_of(layer), weights_.layers[layer].sinks};
+}
+
+Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Attention &a = model_.layers[index].attention;
+    RETURN_IF_ERROR(linear_->run(w.qkv, normed(w.before_attention, residual_.data()), tokens_,
+                                 qkv_.data(), options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
+    const bool turns = a.rope >= 0;
+    const auto rope = static_cast<size_t>(std::max(a.rope, 0));
+    const RopeArguments arguments{options_.element,
+                                  qkv_.data(),
+                                  w.qkv_bias,
+                                  w.q_norm,
+                                  w.k_norm,
+                                  a.norm_whole,
+                                  turns ? ropes_[rope].angles.as<float2>() : nullptr,
+                                  turns ? model_.ropes[rope].dims() : 0,
+                                  turns && model_.ropes[rope].pairs,
+                                  input_.at<int32_t>(kSlots),
+                                  kv_of(index),
+                                  static_cast<int32_t>(tokens_),
+                                  a.heads,
+                                  a.kv_heads,
+                                  a.head_dim,
+                                  padded_head_dim(a.head_dim)};
+    RETURN_IF_CUDA(launch_rope(arguments, stream));
+    return profile_.mark(Part::rope, stream);
+}
+
+// The input's norm has been launched; so has the next layer's, or the last one, when this returns.
+Status Forward::layer(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Layer &described = model_.layers[index];
+    RETURN_IF_ERROR(keys_and_values(index, stream));
+    const bool last = index + 1 == weights_.layers.size();
+    if (last && wanted_ == 0) return {};
+    RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
+    RETURN_IF_ERROR(graphs_.mark(stream));
+    RETURN_IF_ERROR(profile_.mark(Part::attention, stream));
+
+    void *residual = residual_.data();
+    const void *attended = attended_.data();
+    int64_t rows = tokens_;
+    if (last && gather_) {
+        const int32_t *wanted = input_.at<int32_t>(kWanted);
+        const auto count = static_cast<int32_t>(wanted_);
+        RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(), count,
+                                     model_.hidden * dtype_bytes(options_.residual), stream));
+        RETURN_IF_CUDA(launch_gather(attended_.data(), wanted, qkv_.data(), count,
+                                     w.o.columns * dtype_bytes(options_.element), stream));
+        residual = last_.data();
+        attended = qkv_.data();
+        rows = wanted_;
+        // The feed-forward's input, now of these rows.
+        if (described.parallel) RETURN_IF_ERROR(norm(w.before_attention, residual, rows, stream));
+    }
+    const Ending ending{w.o,
+                        attended,
+                        w.o_bias,
+                        w.after_attention,
+                        described.residual_scale,
+                        described.parallel ? nullptr : &w.before_feed_forward,
+                        Part::output};
+    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
+    return feed_forward(index, residual, rows, stream);
+}
+
+Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Layer &described = model_.layers[index];
+    const FeedForward &f = described.feed_forward;
+    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
+    RETURN_IF_ERROR(linear_->run(w.gate_up, normed(before, residual), rows, gate_up_.data(),
+                                 options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
+    const ActivationArguments activation{options_.element,
+                                         f.activation,
+                                         bool(f.gate),
+                                         gate_up_.data(),
+                                         w.gate_up_bias,
+                                         activated_.data(),
+                                         static_cast<int32_t>(rows),
+                                         f.width};
+    RETURN_IF_CUDA(launch_activation(activation, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
+    const bool last = index + 1 == weights_.layers.size();
+    const Ending ending{w.down,
+                        activated_.data(),
+                        w.down_bias,
+                        w.after_feed_forward,
+                        described.residual_scale,
+                        last ? &weights_.final_norm : &weights_.layers[index + 1].before_attention,
+                        Part::down};
+    return finish(ending, residual, rows, stream);
+}
+
+Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
+    const DeviceMemory &residual = gather_ ? last_ : residual_;
+    const auto *x = static_cast<const std::byte *>(normed(weights_.final_norm, residual.data()));
+    RETURN_IF_ERROR(linear_->run(weights_.head,
+                                 x + first * model_.hidden * dtype_bytes(options_.element), count,
+                                 logits_.data(), DType::f32, false, stream, model_.logits_scale));
+    RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), weights_.head_bias,
+                                        model_.logits_softcap, stream));
+    return profile_.mark(Part::logits, stream);
+}
+
+std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
+    const DType element = options_.element, residual = options_.residual;
+    // What ends a sublayer: added to the residual stream, or a delta.
+    const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
+        return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
+    };
+    return {{{w.qkv, normed_.data(), qkv_.data(), element, false},
+             end(w.o, attended_.data(), w.after_attention),
+             {w.gate_up, normed_.data(), gate_up_.data(), element, false},
+             end(w.down, activated_.data(), w.after_feed_forward)}};
+}
+
+Status Forward::prepare(cudaStream_t stream) {
+    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
+        for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
+            for (const Product &p : products(layer)) {
+                RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+            }
+        }
+        if (rows > logits_rows_) continue;
+        RETURN_IF_ERROR(
+            linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
+Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {
+    for (const DeviceLayer &w : weights_.layers) {
+        const bool last = &w == &weights_.layers.back();
+        for (const Product &p : products(w)) { // but for QKV, the last layer's are of the wanted
+            const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
+            RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
+        }
+    }
+    for (int64_t first = 0; first < wanted; first += logits_rows_) {
+        RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
+                                     std::min(logits_rows_, wanted - first), logits_.data(),
+                                     DType::f32, false, stream));
+    }
+    return {};
+}
+
+} // namespace batchllm::cuda

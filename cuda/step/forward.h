@@ -1,0 +1,167 @@
+// One token batch through the model on the device, up to the logits of the tokens that want them.
+//
+// The residual stream is added to by the products themselves (y += scale x W^T), so that a layer is: norm,
+// QKV, rope and KV write, attention, O, norm, gate and up, activation, down. Where a norm stands after a
+// sublayer, its product is a delta, which one launch normalises, adds and passes on to the next norm.
+// After the last layer's attention only the wanted tokens go on.
+//
+// Numbers of tokens and wanted tokens are rounded up (padded_rows): the rows beyond the batch are
+// computed from token 0 or from what is left of another step, write no keys, and are never read. Steps
+// of one rounded shape are the same launches, which graphs replay.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "device/profile.h"
+#include "device/staging.h"
+#include "linear/linear.h"
+#include "sampling/sampling.h"
+#include "step/attention.h"
+#include "step/graphs.h"
+#include "step/input.h"
+#include "step/weights.h"
+
+namespace batchllm::cuda {
+
+struct ForwardOptions {
+    DType element = DType::bf16;
+    DType residual = DType::bf16; // element's type or f32
+    int64_t step_tokens = 0;
+    bool tune = true;
+    std::string tuning_cache; // a path; none; "": the default
+    std::string device;       // its name
+    AttentionOptions attention;
+    bool graphs = true;
+    bool random_weights = false;
+    bool profile = false;
+    uint64_t seed = 0;
+    int32_t threads = 0;
+};
+
+class Forward {
+  public:
+    static Result<std::unique_ptr<Forward>> create(const Model &model,
+                                                   const ForwardOptions &options);
+
+    int64_t page_bytes() const { return kv_begin_.back(); } // all layers, keys and values
+    Status take_pages(int64_t pages);
+
+    // Host: adds the batch to the staging buffer. wanted: tokens whose logits are wanted, ascending.
+    // rows: of logits.
+    Status stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
+                 Staging *staging);
+    // Device: enqueues everything up to the last layer's result. The staged batch has been sent.
+    Status run(const Staging &staging, cudaStream_t stream);
+    // Logits of wanted tokens [first, first + count), first a multiple of logits_rows(), count at most
+    // logits_rows(): f32 at logits(), logits_stride() apart. After run.
+    Status compute_logits(int64_t first, int64_t count, cudaStream_t stream);
+    int64_t logits_rows() const { return logits_rows_; }
+    int64_t logits_stride() const { return weights_.head.rows; }
+    float *logits() const { return logits_.as<float>(); }
+    // [rows] what the batch sampled, by logits row, for the next one's fed tokens.
+    SampleResult *samples() const { return samples_.as<SampleResult>(); }
+
+    // Chooses the algorithms of all numbers of rows, which is otherwise done as they come.
+    Status prepare(cudaStream_t stream);
+    // The linear layers alone, on whatever the buffers hold: for measuring their rate.
+    Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
+
+    // Something that people should know, or "".
+    const std::string &warning() const { return warning_; }
+    Profile &profile() { return profile_; }
+    const Graphs &graphs() const { return graphs_; }
+    const Worklist &worklist() const { return attention_.worklist(); }
+
+  private:
+    Forward(const Model &model, const ForwardOptions &options);
+    Status allocate();
+    Status allocate_ropes();
+    Status make_linear();
+    Status reserve(cudaStream_t stream);
+    Status launch(cudaStream_t stream);
+    Status replay(Graph *graph, cudaStream_t stream);
+    Status layer(size_t index, cudaStream_t stream);
+    Status keys_and_values(size_t layer, cudaStream_t stream);
+    AttentionTensors attention_tensors(size_t layer) const;
+    std::byte *kv_of(size_t layer) const { return kv_.data() + kv_begin_[layer] * pages_; }
+    Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    // The product that ends a sublayer, added to the residual stream, and the norm that follows.
+    struct Ending {
+        const Matrix &w;
+        const void *x;
+        const float *bias;
+        const DeviceNorm &after;
+        float scale;
+        const DeviceNorm *next; // null: what was normed before stays
+        Part part;
+    };
+    Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
+    Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
+    // Where what a norm passes on is: where there is none, and the types are the same, in the residual
+    // stream itself.
+    bool copies_nothing(const DeviceNorm &norm) const {
+        return !norm && options_.residual == options_.element;
+    }
+    const void *normed(const DeviceNorm &norm, const void *residual) const {
+        return copies_nothing(norm) ? residual : normed_.data();
+    }
+
+    // A product of each layer, from buffer to buffer, as all but the last layer run it.
+    struct Product {
+        const Matrix &w;
+        const void *x;
+        void *y;
+        DType y_type;
+        bool accumulate;
+    };
+    std::array<Product, 4> products(const DeviceLayer &weights) const; // QKV, O, gate and up, down
+
+    const Model &model_;
+    ForwardOptions options_;
+    // Where a layer's keys and values begin, in bytes of a page of all layers; then the whole. Of the
+    // pool, whose layers stand one after the other, that is to be multiplied by the pages.
+    std::vector<int64_t> kv_begin_;
+    DeviceWeights weights_;
+    std::string warning_;
+    std::unique_ptr<Linear> linear_;
+    Profile profile_;
+
+    int64_t rows_ = 0; // that the buffers hold: step_tokens, padded
+    int64_t logits_rows_ = 0;
+    int64_t pages_ = 0;
+    // As wide as the widest layer needs.
+    DeviceMemory residual_; // [rows, hidden] of the residual's type
+    DeviceMemory last_;     // [rows, hidden] the same, of the wanted tokens
+    DeviceMemory normed_;   // [rows, hidden] elements
+    DeviceMemory qkv_;      // [rows, (heads + 2 kv_heads) * padded]
+    DeviceMemory attended_; // [rows, heads * padded]
+    DeviceMemory
+        delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
+    DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
+    DeviceMemory activated_; // [rows, width]
+    DeviceMemory logits_;    // [logits_rows, padded vocabulary] f32
+    DeviceMemory kv_;        // [layers][pages]...
+    DeviceMemory samples_;   // [logits rows] SampleResult
+    struct RopeTable {
+        DeviceMemory frequencies; // [dims / 2] f32
+        DeviceMemory angles;      // [rows, dims / 2] cos, sin
+    };
+    std::vector<RopeTable> ropes_; // as Model::ropes
+    StepAttention attention_;
+
+    // Of the staged step, rounded up.
+    int64_t tokens_ = 0, wanted_ = 0;
+    bool gather_ = false; // not all tokens are wanted
+    int64_t sample_rows_ = 0;
+    StepInput input_;
+    Graphs graphs_;
+    std::vector<int32_t> kv_slots_; // [tokens], not rounded
+};
+
+} // namespace batchllm::cuda

@@ -1,0 +1,185 @@
+#include "step/samples.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace batchllm::cuda {
+namespace {
+
+bool changes_logits(const SamplingParams &params) {
+    return !params.bias.empty() || StepSamples::needs_history(params);
+}
+
+Status grow(PinnedMemory *memory, int64_t bytes, const char *what) {
+    if (memory->bytes() >= bytes) return {};
+    ASSIGN_OR_RETURN(*memory, PinnedMemory::create(2 * bytes, what));
+    return {};
+}
+
+} // namespace
+
+// ---- Host: before the batch ----
+
+// A row's changes, one for each token that has any.
+void StepSamples::add_edits(const SampleInput &input, SampleTask *task) {
+    const SamplingParams &p = *input.params;
+    std::unordered_map<int32_t, LogitEdit> edits;
+    const auto edit = [&](int32_t token) -> LogitEdit * {
+        if (token < 0 || token >= vocabulary_) return nullptr;
+        return &edits.try_emplace(token, LogitEdit{token, 0, 0, 0, 0}).first->second;
+    };
+    for (const auto &[token, bias] : p.bias) {
+        if (LogitEdit *e = edit(token)) e->bias += bias;
+    }
+    if (p.repetition_penalty != 1) {
+        for (const auto &tokens : {input.prompt, input.output}) {
+            for (const int32_t token : tokens) {
+                if (LogitEdit *e = edit(token)) e->repeated = 1;
+            }
+        }
+    }
+    if (p.presence_penalty != 0 || p.frequency_penalty != 0) {
+        for (const int32_t token : input.output) {
+            if (LogitEdit *e = edit(token)) ++e->times;
+        }
+    }
+    task->edit_begin = static_cast<int32_t>(edits_.size());
+    task->edit_count = static_cast<int32_t>(edits.size());
+    for (const auto &[token, e] : edits) edits_.push_back(e);
+}
+
+SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t output,
+                         int32_t *likely) {
+    SampleTask task{};
+    task.row = row;
+    task.output = output;
+    task.logprob = params.logprobs >= 0;
+    task.likely_begin = *likely;
+    task.likely_count = std::max(0, params.logprobs);
+    *likely += task.likely_count;
+    task.temperature = params.temperature;
+    task.top_p = params.top_p;
+    task.min_p = params.min_p;
+    task.top_k = params.top_k;
+    task.repetition_penalty = params.repetition_penalty;
+    task.presence_penalty = params.presence_penalty;
+    task.frequency_penalty = params.frequency_penalty;
+    return task;
+}
+
+SampleTask StepSamples::task_of(const OutputRow &row, int32_t number, int64_t logits_row) {
+    if (row.task == Task::score) {
+        SampleTask task{};
+        task.row = static_cast<int32_t>(logits_row);
+        task.output = number;
+        task.target_begin = static_cast<int32_t>(rows_.target_begin(number));
+        task.target_count = static_cast<int32_t>(row.targets.size());
+        return task;
+    }
+    const SamplingParams &p = *row.sample.params;
+    SampleTask task = sampling_task(p, static_cast<int32_t>(logits_row), number, &likely_);
+    if (!p.greedy()) task.uniform = random_uniform(row.sample.random_key, row.sample.position);
+    if (changes_logits(p)) add_edits(row.sample, &task);
+    return task;
+}
+
+Status StepSamples::reserve(int64_t rows) {
+    return grow(&answers_, rows * static_cast<int64_t>(sizeof(SampleResult)), "samples");
+}
+
+Status StepSamples::plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows,
+                         Staging *staging) {
+    vocabulary_ = vocabulary;
+    const size_t rows = batch.outputs.size();
+    rows_.read(batch);
+    generates_.clear();
+    targets_.clear();
+    for (const OutputRow &row : batch.outputs) {
+        generates_.push_back(row.task == Task::generate);
+        targets_.insert(targets_.end(), row.targets.begin(), row.targets.end());
+    }
+    tasks_.clear();
+    wanted_of_.clear();
+    edits_.clear();
+    likely_ = 0;
+    for (size_t i = 0; i < wanted().size(); ++i) {
+        for (const int32_t number : rows_.rows_of(static_cast<int64_t>(i))) {
+            tasks_.push_back(task_of(batch.outputs[static_cast<size_t>(number)], number,
+                                     static_cast<int64_t>(i) % logits_rows));
+            wanted_of_.push_back(static_cast<int32_t>(i));
+        }
+    }
+    join_edited_rows();
+    ASSIGN_OR_RETURN(staged_tasks_, staging->add(std::span<const SampleTask>(tasks_)));
+    ASSIGN_OR_RETURN(staged_edits_, staging->add(std::span<const LogitEdit>(edits_)));
+    ASSIGN_OR_RETURN(staged_targets_, staging->add(std::span<const int32_t>(targets_)));
+    RETURN_IF_ERROR(grow(&answers_, static_cast<int64_t>(rows * sizeof(SampleResult)), "samples"));
+    RETURN_IF_ERROR(
+        grow(&target_logprobs_, static_cast<int64_t>(targets_.size() * sizeof(float)), "scores"));
+    return grow(&likely_answers_, likely_ * static_cast<int64_t>(sizeof(Likely)),
+                "the likeliest tokens");
+}
+
+// Tasks of one row of logits that some of them edit are done one after the other.
+void StepSamples::join_edited_rows() {
+    for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
+        bool edited = false;
+        while (end < tasks_.size() && wanted_of_[end] == wanted_of_[begin]) {
+            edited |= tasks_[end++].edit_count > 0;
+        }
+        for (size_t i = begin; i < end; ++i) tasks_[i].together = edited ? 0 : 1;
+        if (edited) tasks_[begin].together = static_cast<int32_t>(end - begin);
+    }
+}
+
+// ---- Device ----
+
+Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
+                        cudaStream_t stream) {
+    const auto rows = static_cast<int64_t>(wanted().size());
+    const auto tasks = static_cast<int64_t>(tasks_.size());
+    const int64_t chunk = forward->logits_rows();
+    int64_t task = 0;
+    for (int64_t first = 0; first < rows; first += chunk) {
+        const int64_t last = std::min(rows, first + chunk);
+        RETURN_IF_ERROR(forward->compute_logits(first, last - first, stream));
+        int64_t end = task;
+        while (end < tasks && wanted_of_[static_cast<size_t>(end)] < last) ++end;
+        const SampleArguments arguments{forward->logits(),
+                                        forward->logits_stride(),
+                                        vocabulary_,
+                                        staging.on_device<SampleTask>(staged_tasks_) + task,
+                                        static_cast<int32_t>(end - task),
+                                        staging.on_device<LogitEdit>(staged_edits_),
+                                        staging.on_device<int32_t>(staged_targets_),
+                                        forward->samples(),
+                                        answers_.as<SampleResult>(),
+                                        target_logprobs_.as<float>(),
+                                        likely_answers_.as<Likely>()};
+        RETURN_IF_CUDA(launch_sample(arguments, stream));
+        RETURN_IF_ERROR(forward->profile().mark(Part::sample, stream));
+        task = end;
+    }
+    return {};
+}
+
+// ---- Host: after the batch ----
+
+void StepSamples::take(BatchOutput *output) {
+    output->samples.assign(generates_.size(), SampleOutput{});
+    for (const SampleTask &done : tasks_) {
+        const SampleResult &result = answers_.as<SampleResult>()[done.output];
+        SampleOutput &to = output->samples[static_cast<size_t>(done.output)];
+        to.token = result.token;
+        to.finite = result.finite != 0;
+        to.logprob = result.logprob;
+        const Likely *likely = likely_answers_.as<Likely>() + done.likely_begin;
+        for (int32_t i = 0; i < done.likely_count && likely[i].token >= 0; ++i) {
+            to.top.push_back({likely[i].token, likely[i].logprob});
+        }
+    }
+    output->target_logprobs.assign(target_logprobs_.as<float>(),
+                                   target_logprobs_.as<float>() + targets_.size());
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,65 @@
+// The samples and scores of one batch: the device's tasks, and where their results come back. One object
+// for each batch in flight.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/batch_rows.h"
+#include "device/device.h"
+#include "device/staging.h"
+#include "sampling/sampling.h"
+#include "step/forward.h"
+
+namespace batchllm::cuda {
+
+// The task of a row that is sampled by these parameters, but for its random number and its edits. *likely:
+// tokens listed so far.
+SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t output,
+                         int32_t *likely);
+
+class StepSamples {
+  public:
+    // Rows that are sampled from the logits and some random numbers alone.
+    static bool needs_history(const SamplingParams &params) {
+        return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+               params.frequency_penalty != 0;
+    }
+    // Memory for so many rows of samples. Growing later waits for the device.
+    Status reserve(int64_t rows);
+    // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
+    Status plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows, Staging *staging);
+    const std::vector<int32_t> &wanted() const { return rows_.tokens(); }
+    int64_t rows() const { return static_cast<int64_t>(generates_.size()); }
+    // The row samples a token, which can be fed to the next batch.
+    bool feeds(int64_t row) const {
+        return row < rows() && generates_[static_cast<size_t>(row)] != 0;
+    }
+
+    // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples().
+    Status run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
+               cudaStream_t stream);
+    // Once the stream has come that far.
+    void take(BatchOutput *output);
+
+  private:
+    SampleTask task_of(const OutputRow &row, int32_t number, int64_t logits_row);
+    void add_edits(const SampleInput &input, SampleTask *task);
+    void join_edited_rows();
+
+    BatchRows rows_;
+    std::vector<char> generates_;    // [rows]
+    std::vector<SampleTask> tasks_;  // of rows that want logits, in the order of their tokens
+    std::vector<int32_t> wanted_of_; // [tasks] index into wanted()
+    std::vector<LogitEdit> edits_;
+    std::vector<int32_t> targets_;
+    int32_t likely_ = 0; // tokens listed, of all rows
+    int32_t vocabulary_ = 0;
+    int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0;
+    // Written by the device, through the bus: [rows], [targets] and [likely_]
+    PinnedMemory answers_, target_logprobs_, likely_answers_;
+};
+
+} // namespace batchllm::cuda

@@ -1,0 +1,57 @@
+#include "step/supported.h"
+
+#include "attention/attention.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int32_t kMostHeadDim = 256; // attention's
+
+// What of the layer is not computed; null: nothing.
+const char *missing(const Model &model, const Layer &layer) {
+    const Attention &a = layer.attention;
+    if (a.rope >= 0) {
+        const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
+        if (dims > a.head_dim) return "a rope of more than a head";
+    }
+    if (a.norm_whole && (a.q_norm.kind == NormKind::layer || a.k_norm.kind == NormKind::layer ||
+                         bool(a.q_norm) != bool(a.k_norm))) {
+        return "norms of all queries or all keys together other than RMSNorm of both";
+    }
+    if (layer.parallel && !layer.before_attention) {
+        return "attention and feed-forward side by side without a norm before them";
+    }
+    return nullptr;
+}
+
+Status check_sizes(const Model &model, const Layer &layer, size_t number) {
+    const Attention &a = layer.attention;
+    if (layer.feed_forward.width % kVector == 0 && a.head_dim % 2 == 0 &&
+        a.head_dim <= kMostHeadDim && a.gqa_ratio() <= kMatrixRows && model.hidden % kVector == 0 &&
+        model.hidden <= kMostNormed) {
+        return {};
+    }
+    return error(
+        BATCHLLM_ERROR_UNSUPPORTED,
+        "cuda backend: layer %zu: hidden_size %d and intermediate_size %d must be "
+        "multiples of %d (hidden at most %d), head_dim %d even and at most %d, and %d query "
+        "heads for one of keys at most %d",
+        number, model.hidden, layer.feed_forward.width, kVector, kMostNormed, a.head_dim,
+        kMostHeadDim, a.gqa_ratio(), kMatrixRows);
+}
+
+} // namespace
+
+Status check_supported(const Model &model) {
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));
+        if (const char *what = missing(model, model.layers[i])) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda backend: layer %zu: %s", i, what);
+        }
+    }
+    return {};
+}
+
+} // namespace batchllm::cuda

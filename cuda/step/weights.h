@@ -1,0 +1,49 @@
+// A model's mapped tensors -> the device, in the compute type: Q, K and V one matrix, gate and up one;
+// heads padded to what attention takes (64, 128 or 256), with zeros; vectors in f32. Biases that are added
+// to the residual stream or to logits have its scale in them, weights of norms their offset.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "elementwise/norm.h"
+#include "linear/linear.h"
+#include "model/model.h"
+
+namespace batchllm::cuda {
+
+// head_dim rounded up to what attention takes.
+int32_t padded_head_dim(int32_t head_dim);
+
+struct DeviceLayer {
+    DeviceNorm before_attention, after_attention;       // [hidden]
+    DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
+    DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
+    const float *qkv_bias = nullptr;     // [(heads + 2 kv_heads) * padded], or null
+    const float *o_bias = nullptr;       // [hidden]
+    const float *gate_up_bias = nullptr; // [gate_up.rows]
+    const float *down_bias = nullptr;    // [hidden]
+    const float *sinks = nullptr;        // [heads], or null
+    Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden]
+    Matrix o;                            // [hidden, heads * padded]
+    Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
+    Matrix down;                         // [hidden, width]
+};
+
+struct DeviceWeights {
+    const void *embedding = nullptr;  // [vocabulary, hidden]
+    Matrix head;                      // [padded_vocabulary, hidden]: a multiple of 16 rows
+    const float *head_bias = nullptr; // [padded_vocabulary], or null
+    DeviceNorm final_norm;            // [hidden]
+    std::vector<DeviceLayer> layers;
+    DeviceMemory memory; // all of it
+};
+
+// random: the tensors' shapes count, their bytes are not read; weights as of a fresh model
+// (normal, deviation 0.02; norms 1; biases 0).
+Result<DeviceWeights> load_weights(const Model &model, DType element, bool random, uint64_t seed,
+                                   int32_t threads);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,246 @@
+#include "constraint/token_mask.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace batchllm {
+namespace {
+
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+void allow(TokenMask *mask, int32_t token) {
+    mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
+    ++mask->allowed;
+}
+
+// A state of the class, and one of the grammar after the same bytes.
+struct Pair {
+    int32_t in_class;
+    GraphState *state;
+    bool operator==(const Pair &) const = default;
+};
+
+constexpr size_t kMostPairs = 256;
+
+} // namespace
+
+TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
+    : vocabulary_(vocabulary), code_(code), marks_(std::make_unique<GraphState[]>(kMarks)) {
+    for (const TokenSlice &slice : vocabulary.slices()) {
+        std::vector<uint8_t> samples;
+        std::vector<uint8_t> met(256 * 256, 0);
+        // Letters first: where no text may come, most often the first of them says so.
+        for (int32_t i = 0; i < 256; ++i) {
+            const auto byte = static_cast<uint8_t>('a' + i);
+            uint8_t &here = met[at(code.class_of(byte)) * 256 + slice.characters.class_of(byte)];
+            if (!std::exchange(here, uint8_t{1})) samples.push_back(byte);
+        }
+        sample_bytes_.push_back(std::move(samples));
+    }
+}
+
+// Where each character of the class leads: one state, or a mark that says why there is none.
+GraphState *TokenMaskMaker::character_step(StateGraph *graph, GraphState *state,
+                                           size_t slice) const {
+    if (GraphState *known = state->character_step[slice].load(std::memory_order_acquire))
+        return known;
+    const Automaton &in_class = vocabulary_.slices()[slice].characters;
+    const uint8_t *class_of = code_.class_table();
+    std::vector<Pair> pairs{{0, state}};
+    GraphState *single = nullptr;
+    bool dead = false;
+    bool many = false;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+        const Pair pair = pairs[i];
+        GraphState *const *row = graph->row(pair.state);
+        if (!row) return mark(kFailed);
+        for (const uint8_t byte : sample_bytes_[slice]) {
+            const int32_t next_class = in_class.next(pair.in_class, byte);
+            if (next_class == Automaton::kDead) continue;
+            GraphState *const next = row[class_of[byte]];
+            if (!next) {
+                dead = true;
+            } else if (next_class == 0) {
+                many |= single && single != next;
+                single = next;
+            } else if (const Pair found{next_class, next};
+                       std::find(pairs.begin(), pairs.end(), found) == pairs.end()) {
+                pairs.push_back(found);
+            }
+            if (dead && (single || pairs.size() > 1)) break;
+        }
+        if (dead && (single || pairs.size() > 1)) break;
+        if (pairs.size() > kMostPairs) many = true;
+    }
+    const bool some = single || pairs.size() > 1;
+    GraphState *const found = dead   ? (some ? mark(kMixed) : mark(kDead))
+                              : many ? mark(kMany)
+                                     : single;
+    state->character_step[slice].store(found, std::memory_order_release);
+    return found;
+}
+
+TokenMaskMaker::Reach TokenMaskMaker::reach(StateGraph *graph, GraphState *state,
+                                            size_t slice) const {
+    for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
+        GraphState *const next = character_step(graph, state, slice);
+        if (next == mark(kFailed)) return {0, false, true};
+        if (next == mark(kDead)) return {level, true, false};
+        if (next == mark(kMixed)) return {level, false, false};
+        if (next == mark(kMany)) {
+            Reach rest =
+                reach_through_many(graph, state, slice, TokenSlice::kMostCharacters - level);
+            rest.characters += level;
+            return rest;
+        }
+        if (next == state) break;
+        state = next;
+    }
+    return {TokenSlice::kMostCharacters, false, false};
+}
+
+// The same by pairs of states, level by level: those of level n are met after n characters and up to
+// three bytes of the next. The first level with a failure is the nearest.
+TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, GraphState *state,
+                                                         size_t slice, int32_t most) const {
+    const Automaton &in_class = vocabulary_.slices()[slice].characters;
+    const uint8_t *class_of = code_.class_table();
+    std::vector<Pair> pairs{{0, state}};
+    size_t begin = 0;         // of the level
+    bool levels_apart = true; // no pair was met again on a later level
+    for (int32_t level = 0; level < most; ++level) {
+        std::vector<Pair> next_level;
+        bool some = false;
+        bool all = true;
+        for (size_t i = begin; i < pairs.size(); ++i) {
+            const Pair pair = pairs[i];
+            GraphState *const *row = graph->row(pair.state);
+            if (!row) return {0, false, true};
+            for (const uint8_t byte : sample_bytes_[slice]) {
+                const int32_t next_class = in_class.next(pair.in_class, byte);
+                if (next_class == Automaton::kDead) continue;
+                GraphState *const next = row[class_of[byte]];
+                (next ? some : all) = next != nullptr;
+                // Neither all nor none: nothing more is learnt here.
+                if (some && !all) return {level, false, false};
+                if (!next) continue;
+                const Pair found{next_class, next};
+                std::vector<Pair> &list = next_class == 0 ? next_level : pairs;
+                const auto known = std::find(list.begin(), list.end(), found);
+                if (known == list.end())
+                    list.push_back(found);
+                else if (next_class != 0 && static_cast<size_t>(known - list.begin()) < begin)
+                    levels_apart = false;
+            }
+            if (pairs.size() > kMostPairs) return {level, false, false};
+        }
+        if (!all) return {level, levels_apart, false};
+        begin = pairs.size();
+        for (const Pair &pair : next_level) {
+            if (std::find(pairs.begin(), pairs.end(), pair) == pairs.end())
+                pairs.push_back(pair);
+            else
+                levels_apart = false;
+        }
+        if (begin == pairs.size()) break; // all that may come was met
+    }
+    return {most, false, false};
+}
+
+bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie &trie,
+                          TokenMask *mask) const {
+    GraphState *const *rows[TokenTrie::kLongestToken + 2]; // by depth
+    rows[0] = graph->row(state);
+    if (!rows[0]) return false;
+    const uint8_t *class_of = code_.class_table();
+    const TokenTrie::Node *nodes = trie.nodes().data();
+    const int32_t *ids = trie.token_ids().data();
+    const int32_t end = trie.size();
+    for (int32_t i = 0; i < end;) {
+        const TokenTrie::Node &node = nodes[i];
+        GraphState *const next = rows[node.depth - 1][class_of[node.byte]];
+        if (!next) {
+            i = node.end;
+            continue;
+        }
+        for (int32_t token = node.tokens; token < nodes[i + 1].tokens; ++token)
+            allow(mask, ids[token]);
+        if (node.end != i + 1) {
+            rows[node.depth] = graph->row(next);
+            if (!rows[node.depth]) return false;
+        }
+        ++i;
+    }
+    return true;
+}
+
+bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask) const {
+    mask->words.assign(at(vocabulary_.words()), 0);
+    if (state->complete)
+        for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
+    // The largest class first: what takes all of it takes the smaller ones too.
+    const auto slices = vocabulary_.slices();
+    bool whole = false; // takes a larger class whole
+    for (size_t i = slices.size(); i > 0; --i) {
+        const TokenSlice &slice = slices[i - 1];
+        Reach found{TokenSlice::kMostCharacters, false, false};
+        if (!whole) found = reach(graph, state, i - 1);
+        if (found.failed) return false;
+        whole = found.characters == TokenSlice::kMostCharacters;
+        if (!whole && !found.none_beyond) {
+            if (!walk(graph, state, slice.trie, mask)) return false;
+            continue;
+        }
+        if (slice.counts[at(found.characters)] == 0) continue;
+        const std::vector<uint32_t> &tokens = slice.up_to[at(found.characters)];
+        for (size_t word = 0; word < tokens.size(); ++word) mask->words[word] |= tokens[word];
+        mask->allowed += slice.counts[at(found.characters)];
+    }
+    return walk(graph, state, vocabulary_.others(), mask);
+}
+
+// The near state's mask, but for the tokens that are long enough to tell the two apart.
+const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
+                                                  const TokenMask &near) const {
+    auto made = std::make_unique<TokenMask>(near);
+    for (const int32_t token : vocabulary_.long_tokens().token_ids()) {
+        uint32_t &word = made->words[at(token / 32)];
+        const uint32_t bit = uint32_t{1} << (token % 32);
+        made->allowed -= (word & bit) != 0 ? 1 : 0;
+        word &= ~bit;
+    }
+    if (!walk(graph, state, vocabulary_.long_tokens(), made.get())) return nullptr;
+    if (made->allowed == near.allowed && made->words == near.words) {
+        state->mask.store(&near, std::memory_order_release);
+        return &near;
+    }
+    return kept(graph, state, std::move(made));
+}
+
+const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
+                                      std::unique_ptr<TokenMask> made) const {
+    made->only = -1;
+    for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word) {
+        if (made->words[word] == 0) continue;
+        made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
+        break;
+    }
+    const auto bytes = static_cast<int64_t>(made->words.size() * sizeof(uint32_t)) + 100;
+    graph->keep(std::move(made), state, bytes);
+    return state->mask.load(std::memory_order_acquire);
+}
+
+const TokenMask *TokenMaskMaker::mask(StateGraph *graph, GraphState *state) const {
+    if (const TokenMask *known = state->mask.load(std::memory_order_acquire)) return known;
+    if (GraphState *const near = graph->near(state); near != state) {
+        const TokenMask *const of_near = mask(graph, near);
+        return of_near ? with_long_tokens(graph, state, *of_near) : nullptr;
+    }
+    auto made = std::make_unique<TokenMask>();
+    const bool filled =
+        fill(graph, state, made.get()) && walk(graph, state, vocabulary_.long_tokens(), made.get());
+    return filled ? kept(graph, state, std::move(made)) : nullptr;
+}
+
+} // namespace batchllm

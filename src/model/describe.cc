@@ -1,0 +1,96 @@
+// config.json and generation_config.json -> the description of a model.
+#include <algorithm>
+
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+constexpr size_t file_limit = 64U << 20U;
+constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+
+std::string family_names() {
+    std::string names;
+    const auto families = known_families();
+    for (const Family &family : families) {
+        if (!names.empty()) names += &family == &families.back() ? " and " : ", ";
+        names += family.model_type;
+    }
+    return names;
+}
+
+Result<const Family *> find_family(const JsonValue &config) {
+    ASSIGN_OR_RETURN(const JsonValue type, config.at("model_type"));
+    ASSIGN_OR_RETURN(const std::string name, type.string());
+    const auto families = known_families();
+    const auto family = std::find_if(families.begin(), families.end(),
+                                     [&](const Family &known) { return name == known.model_type; });
+    if (family == families.end()) return type.unsupported("this version runs " + family_names());
+    if (const auto classes = config.given("architectures")) {
+        ASSIGN_OR_RETURN(const auto list, classes->elements());
+        for (const JsonValue &item : list) {
+            ASSIGN_OR_RETURN(const std::string class_name, item.string());
+            if (class_name != family->class_name) {
+                return item.unsupported(std::string("only ") + family->class_name +
+                                        " goes with model_type " + family->model_type);
+            }
+        }
+        if (list.empty()) return classes->fail("must name a class");
+    }
+    return &*family;
+}
+
+Status refuse_unsupported(const JsonValue &config) {
+    if (const auto value = config.given("quantization_config")) {
+        return value->unsupported("quantized weights are not supported");
+    }
+    if (const auto value = config.given("per_layer_config")) {
+        return value->unsupported("layers of different shapes are not supported");
+    }
+    if (const auto value = config.given("is_encoder_decoder")) {
+        ASSIGN_OR_RETURN(const bool yes, value->boolean());
+        if (yes) return value->unsupported("only decoders are supported");
+    }
+    return {};
+}
+
+Result<Model> describe(const JsonValue &config) {
+    if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const Family *const family, find_family(config));
+    RETURN_IF_ERROR(refuse_unsupported(config));
+    Model model;
+    RETURN_IF_ERROR(family->describe(config, &model));
+    place_keys_and_values(&model);
+    return model;
+}
+
+// The tokens that end a row, where generation_config.json names them.
+Status read_generation_config(const std::string &path, Model *model) {
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
+    if (!document.root().is_object()) return document.root().fail("must be an object");
+    const auto eos = document.root().given("eos_token_id");
+    if (!eos) return {};
+    model->eos_tokens.clear();
+    return read_tokens(*eos, model->vocabulary, &model->eos_tokens);
+}
+
+} // namespace
+
+Result<Model> describe_config(const std::string &text, const std::string &file) {
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(text, file, code));
+    return describe(document.root());
+}
+
+Result<Model> describe_model(const std::string &model_dir) {
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(model_dir + "/config.json", file_limit, code));
+    ASSIGN_OR_RETURN(Model model, describe(document.root()));
+    model.directory = model_dir;
+    const std::string path = model_dir + "/generation_config.json";
+    ASSIGN_OR_RETURN(const bool given, file_exists(path));
+    if (given) RETURN_IF_ERROR(read_generation_config(path, &model));
+    return model;
+}
+
+} // namespace batchllm

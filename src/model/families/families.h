@@ -1,0 +1,26 @@
+// The families that are known: each maps its config.json to a description, in a file of its own.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/json.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+struct Family {
+    const char *model_type;
+    const char *class_name; // in "architectures"
+    // From an empty model to all but kv_groups.
+    Status (*describe)(const JsonValue &config, Model *model);
+};
+
+std::span<const Family> known_families();
+
+Status describe_llama(const JsonValue &config, Model *model);
+Status describe_mistral(const JsonValue &config, Model *model);
+Status describe_qwen2(const JsonValue &config, Model *model);
+Status describe_qwen3(const JsonValue &config, Model *model);
+
+} // namespace batchllm

@@ -1,0 +1,24 @@
+// Mistral: the plain decoder, with a sliding window on all layers or on those that layer_types names.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+
+Status describe_mistral(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.intermediate = 14336;
+    defaults.kv_heads = 8;
+    defaults.max_positions = 131072;
+    defaults.bos = 1;
+    defaults.eos = 2;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    RETURN_IF_ERROR(describe_decoder(config, shape, model));
+    ASSIGN_OR_RETURN(const Activation activation,
+                     read_activation(config, "hidden_act", Activation::silu));
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
+    RETURN_IF_ERROR(set_windows(config, window, 0, model));
+    for (Layer &layer : model->layers) layer.feed_forward.activation = activation;
+    return {};
+}
+
+} // namespace batchllm

@@ -1,0 +1,37 @@
+// Rotary position embedding as data: the angle of pair i of a head at position p is
+// p * frequencies[i].
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace batchllm {
+
+enum class RopeKind : uint8_t { plain, linear, llama3 };
+
+// What a configuration says of it.
+struct RopeConfig {
+    RopeKind kind = RopeKind::plain;
+    double theta = 10000;
+    double factor = 1; // linear, llama3
+    double low_freq_factor = 1;
+    double high_freq_factor = 4;
+    int64_t original_max_positions = 8192;
+};
+
+// What a backend needs of it.
+struct Rope {
+    std::vector<float> frequencies; // [dims / 2]
+    float scale = 1;                // of cosine and sine
+    // The first `dims` elements of a head turn, the rest stays. Element i turns with i + dims / 2;
+    // with pairs, element 2 i with 2 i + 1.
+    bool pairs = false;
+
+    int32_t dims() const { return static_cast<int32_t>(2 * frequencies.size()); }
+    bool operator==(const Rope &) const = default;
+};
+
+// [dims / 2], scaled as the configuration says.
+std::vector<float> rope_frequencies(const RopeConfig &config, int32_t dims);
+
+} // namespace batchllm
