@@ -505,7 +505,7 @@ typedef struct batchllm_column {
 #define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
     2 /* a conversation whose own text spells a special token is an error */
 
-/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core. */
+/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; never more than n, or than 1,024. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,
                                                const char *text, const int64_t *offsets,
                                                uint32_t flags, int32_t threads,

@@ -1,8 +1,8 @@
-/* A program built against the header of 0.1 as it was (batchllm-0.1.h, never changed), with the library of today:
+/* A program built against the header of 0.1 as it was (batchllm-0.1.header, never changed), with the library of today:
  * with its own structs, with shorter ones and with longer ones. Each struct ends where a page ends that may not be
  * touched, so that what is read or written beyond struct_size is the end of the program. */
 #define _GNU_SOURCE
-#include "batchllm-0.1.h"
+#include "batchllm-0.1.header"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -86,10 +86,11 @@ class Engine {
             one.ignore_eos = bytes_.next(2);
             const auto *begin = tokens.data() + offsets.back();
             const int32_t length = shared + own;
-            row.bad = one.max_tokens < 1 || one.samples < 1 || one.temperature < 0 || length == 0 ||
-                      length >= 40;
+            // Of parameters that cannot be, there is one result.
+            row.bad = one.max_tokens < 1 || one.samples < 1 || one.temperature < 0;
+            row.samples = row.bad ? 1 : one.samples;
+            row.bad = row.bad || length == 0 || length >= 40;
             for (int32_t t = 0; t < length; ++t) row.bad = row.bad || begin[t] >= vocabulary;
-            row.samples = std::max(1, one.samples);
             row.max_tokens = one.max_tokens;
             row.prompt = length;
             offsets.push_back(static_cast<int64_t>(tokens.size()));

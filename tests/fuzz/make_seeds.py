@@ -91,6 +91,10 @@ def seeds():
     yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"input bytes":"17"}}\n' + bytes(16)
     for path in sorted((TESTS / "plan").glob("*.plan")):
         yield "plan", path.name, path.read_bytes()
+    for kind, text in ((0, 'root ::= "a" item* "b"\nitem ::= [a-c]{1,3} ("," item)?\n'), (0, 'root ::= root "x" | "\u00e9"'),
+                       (1, 'start: pair ("," pair)*\npair: NAME ":" (NUMBER | "null"i)\nNAME: /[a-z_]+/\n%import common.NUMBER\n%ignore " "\n'),
+                       (2, r"^(?:a|b{2,5})(?=c)[^\d\s]+\p{Lu}\u{1F600}$"), (3, r"(?P<y>\d{4})-(?i:ab?)\Z"), (16, 'root ::= "abc"')):
+        yield "constraint", f"{kind}-{len(text)}", bytes([kind]) + text.encode() + b"\0" + bytes(range(40, 90))
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
                          "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}).encode()
     yield "safetensors", "two", struct.pack("<Q", len(header)) + header + bytes(12)

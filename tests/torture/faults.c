@@ -401,6 +401,11 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
 __attribute__((constructor)) static void read_environment(void) {
     dl_iterate_phdr(note_exempt, NULL);
+    /* simdjson looks at the processor when it is first used, and ends the process when it gets no memory for that:
+     * not this project's to mend, so it is done before calls fail. */
+    int (*validate_utf8)(const char *, size_t);
+    *(void **)&validate_utf8 = dlsym(RTLD_DEFAULT, "_ZN8simdjson13validate_utf8EPKcm");
+    if (validate_utf8) validate_utf8("a", 1);
     plan.count_path = getenv("BATCHLLM_FAULTS_COUNT");
     const char *trace_path = getenv("BATCHLLM_FAULTS_TRACE");
     if (trace_path)
