@@ -61,15 +61,19 @@ void products_are_the_references(void **) {
 
 void plain_attention_is_the_reference(void **) {
     Random random(kSeed + 5);
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 12; ++round) {
         const int32_t kv_heads = static_cast<int32_t>(draw(random, 1, 3));
         const int32_t heads = kv_heads * static_cast<int32_t>(draw(random, 1, 4));
-        const int32_t dim = 64 << draw(random, 0, 2);
+        const int32_t dim = round == 0 ? kMostPlainHeadDim : 64 << draw(random, 0, 3);
         const int32_t window = round % 2 == 0 ? 0 : static_cast<int32_t>(draw(random, 1, 150));
+        const float softcap = round % 3 == 0 ? 0.5F * static_cast<float>(draw(random, 1, 20)) : 0;
+        const bool sink = round % 4 < 2;
+        const auto sinks = normal(random, heads, DType::f32, 3);
         // A prefix of 70 to 200 keys and a request that continues it, three tokens of each in the batch.
         const auto prefix = static_cast<int32_t>(draw(random, 70, 200));
         const auto own = static_cast<int32_t>(draw(random, 3, 100));
-        const std::vector<PlainNode> nodes = {{-1, 0, prefix, 0}, {0, prefix, own, 4}};
+        const std::vector<AttentionNode> nodes = {{-1, 0, prefix, 0, 3, 0},
+                                                  {0, prefix, own, 3, 3, 4}};
         std::vector<int32_t> pages = {5, 2, 7, 0, 3, 6};
         const std::vector<int32_t> node_of = {0, 0, 0, 1, 1, 1};
         const std::vector<int32_t> positions = {prefix - 3,       prefix - 2,
@@ -78,12 +82,14 @@ void plain_attention_is_the_reference(void **) {
         const auto q = normal(random, 6 * heads * dim, DType::f32);
         const auto kv = normal(random, int64_t{8} * kv_heads * 2 * kPageKeys * dim, DType::f32);
         const Array queries(q, DType::f32), pool(kv, DType::f32), out(6 * heads * dim, DType::f32);
+        const Array sink_logits(sinks, DType::f32);
         const DeviceMemory n = upload(nodes), p = upload(pages), o = upload(node_of),
                            at = upload(positions);
         const float scale = 1 / std::sqrt(static_cast<float>(dim));
         check(launch_plain_attention({6, heads, kv_heads, dim, scale, window, queries.floats(),
                                       heads * dim, out.floats(), pool.floats(), p.as<int32_t>(),
-                                      n.as<PlainNode>(), o.as<int32_t>(), at.as<int32_t>()},
+                                      n.as<AttentionNode>(), o.as<int32_t>(), at.as<int32_t>(),
+                                      softcap, sink ? sink_logits.floats() : nullptr},
                                      nullptr));
         std::vector<double> wanted;
         for (size_t t = 0; t < 6; ++t) {
@@ -105,10 +111,12 @@ void plain_attention_is_the_reference(void **) {
                                         static_cast<size_t>(e)]) *
                                double(block[i % 64 * dim + e]);
                     }
-                    weights.push_back(std::exp(dot * double(scale)));
+                    dot *= double(scale);
+                    if (softcap > 0) dot = double(softcap) * std::tanh(dot / double(softcap));
+                    weights.push_back(std::exp(dot));
                     values.push_back(block + (kPageKeys + i % 64) * dim);
                 }
-                double total = 0;
+                double total = sink ? std::exp(double(sinks[static_cast<size_t>(h)])) : 0;
                 for (const double w : weights) total += w;
                 for (int32_t e = 0; e < dim; ++e) {
                     double sum = 0;

@@ -1,6 +1,7 @@
 #include "runtime/backend_choice.h"
 
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "runtime/cuda_library.h"
@@ -55,7 +56,14 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
     };
     {
         std::vector<std::jthread> others;
-        for (size_t i = 1; i < count; ++i) others.emplace_back(make, i);
+        others.reserve(count);
+        for (size_t i = 1; i < count; ++i) {
+            try {
+                others.emplace_back(make, i);
+            } catch (const std::system_error &) {
+                make(i); // the system gives no more threads
+            }
+        }
         make(0);
     }
     for (const Status &status : statuses) RETURN_IF_ERROR(status);
@@ -65,6 +73,9 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
 Result<LoadedModel> load_weights(const EngineOptions &options) {
     LoadedModel loaded;
     ASSIGN_OR_RETURN(loaded.model, load_model(options.model_dir));
+    choose_frequencies(options.max_request_tokens > 0 ? options.max_request_tokens
+                                                      : loaded.model->max_positions,
+                       loaded.model.get());
     if (options.backend != "cpu") {
         auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {
