@@ -161,6 +161,7 @@ void compare(const std::vector<std::vector<float>> &got, const std::vector<refer
 void run_kind(const LayerKind &kind, const Setting &setting, const std::string &name) {
     Random random(kSeed);
     Model model = kind.make();
+    place_keys_and_values(&model);
     const auto memory =
         reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, setting.element); });
     const auto rows = make_rows(random, model.vocabulary);
