@@ -17,6 +17,7 @@ struct AttentionShape {
     int window = 0; // positions; 0: all
     bool f16 = false;
     float sharpness = 1; // of the scores: times the usual scale
+    float softcap = 0;
 };
 
 struct AttentionCase {
@@ -25,6 +26,7 @@ struct AttentionCase {
     std::vector<AttentionNode> nodes;
     std::vector<int32_t> pages;
     std::vector<int32_t> positions;
+    std::vector<float> sinks; // [heads], or none
     int32_t page_total = 0;
 
     // A node of so many keys, of which the last are the batch's tokens. Its index.

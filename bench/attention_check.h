@@ -1,5 +1,5 @@
-// The fused attention against a float64 reference, on random shapes, page tables, windows and node
-// forests: what `bench_attention --check` does.
+// The fused attention against a float64 reference, on random shapes, page tables, windows, softcaps,
+// sinks and node forests: what `bench_attention --check` does.
 #pragma once
 
 #include "attention/family.h"

@@ -80,6 +80,8 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
     a.head_dim = s.head_dim;
     a.scale = s.sharpness / std::sqrt(static_cast<float>(s.head_dim));
     a.window = s.window;
+    a.softcap = s.softcap;
+    if (!case_.sinks.empty()) a.sinks = device_.upload(case_.sinks);
     a.q = q;
     a.q_stride = a.out_stride = int64_t{s.heads} * s.head_dim;
     a.out = device_.make<uint16_t>(q_elements());

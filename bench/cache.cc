@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     if (capacities.empty())
         capacities = {200000, 400000, 600000, 800000, 1200000, 1600000, 2400000};
 
-    const Job job = make_job(shape);
+    const JobRows job = make_job_rows(shape);
     std::printf("%zu rows, %zu tokens\n", job.rows.size(), job.tokens.size());
     for (const int64_t capacity : capacities) {
         cache.capacity_tokens = capacity;

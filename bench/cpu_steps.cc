@@ -43,7 +43,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     const int64_t page_count = pages->pages();
     check(forward.take_pages(std::move(pages).value()));
 
-    RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens);
+    RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens, model.kv_groups.size());
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.vocabulary));
@@ -51,7 +51,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     const std::clock_t start_clock = std::clock();
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         check(forward.run(batch, wanted));
         tokens.clear();
         for (size_t first = 0; first < wanted.size(); first += 64) {

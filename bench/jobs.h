@@ -25,12 +25,12 @@ struct JobShape {
     uint64_t seed = 1;
 };
 
-struct Job {
+struct JobRows {
     std::vector<int32_t> tokens;
     std::vector<TokenRow> rows;
 };
 
-inline Job make_job(const JobShape &shape) {
+inline JobRows make_job_rows(const JobShape &shape) {
     std::mt19937_64 random(shape.seed);
     const auto length = [&](double mean, int32_t least) {
         std::normal_distribution<double> normal(mean, mean * shape.spread);
@@ -79,7 +79,7 @@ inline Job make_job(const JobShape &shape) {
     fill(prefixes.data(), static_cast<int64_t>(prefixes.size()));
     std::shuffle(rows.begin(), rows.end(), random);
 
-    Job job;
+    JobRows job;
     job.tokens.resize(static_cast<size_t>(total));
     int32_t *out = job.tokens.data();
     for (const Row &row : rows) {

@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     CLI11_PARSE(app, argc, argv);
     if (repeats < 1) repeats = shape.rows > 100000 ? 1 : 20;
 
-    const Job job = make_job(shape);
+    const JobRows job = make_job_rows(shape);
     const auto rows = static_cast<double>(job.rows.size());
     std::printf("%zu rows, %.3f billion tokens\n", job.rows.size(),
                 static_cast<double>(job.tokens.size()) / 1e9);

@@ -86,7 +86,7 @@ int32_t measure_cost(const CostCase &job) {
         const auto built = Clock::now();
         for (Request *request : scheduler.sampled()) request->output.push_back(3);
         const auto ran = Clock::now();
-        batch_pages = batch.pages.size();
+        batch_pages = batch.pages[0].list.size();
         scheduler.finish_step();
         const auto end = Clock::now();
         // Once nobody is admitted any more.
@@ -221,7 +221,7 @@ int32_t run_timeline(const Workload &work, const Policy &policy, const Keys &key
         scheduling += microseconds(begin, Clock::now());
         if (batch.tokens.empty()) break;
         if (!(*backend)->run(batch, &output).ok()) return 1;
-        for (size_t i = 0; i < batch.logits.size(); ++i) {
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
             Request *request = scheduler.sampled()[i];
             request->output.push_back(output.samples[i].token);
             request->done = static_cast<int32_t>(request->output.size()) ==

@@ -13,7 +13,7 @@ namespace {
 Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                  const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const Job rows = make_rows(job, model.vocabulary);
+    const JobRows rows = make_rows(job, model.vocabulary);
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
@@ -44,12 +44,12 @@ Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob 
                 "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f)\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
                 static_cast<long long>(linear.tokens), m.attention.seconds());
-    const cuda::Graphs &graphs = backend->forward().graphs();
+    const cuda::Graphs &graphs = backend->step().graphs();
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()));
     if (arguments.profile) {
-        auto &parts = backend->forward().profile().seconds;
+        auto &parts = backend->step().profile().seconds;
         double all = 0;
         for (const double part : parts) all += part;
         for (size_t i = 1; i < parts.size(); ++i) {
@@ -76,7 +76,7 @@ Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
     if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
     // Shapes' algorithms are looked for at their first use: not in a job's time.
     const auto start = Clock::now();
-    RETURN_IF_ERROR(backend->forward().prepare(backend->stream()));
+    RETURN_IF_ERROR(backend->step().prepare(backend->stream()));
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
     size_t before = 0, after = 0, total = 0;
     cudaMemGetInfo(&before, &total);

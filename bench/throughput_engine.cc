@@ -26,7 +26,7 @@ Status bench_engine(const NamedJob &job, const BenchModel &model, const Argument
     const std::string directory =
         (std::filesystem::temp_directory_path() / "batchllm-throughput").string();
     RETURN_IF_ERROR(write_model_directory(model, directory));
-    const Job rows = make_rows(job, model.model.vocabulary);
+    const JobRows rows = make_rows(job, model.model.vocabulary);
     std::vector<int64_t> offsets = {0};
     std::vector<uint64_t> tags;
     for (const TokenRow &row : rows.rows) {

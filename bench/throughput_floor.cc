@@ -14,7 +14,7 @@ Result<double> time_linear(cuda::CudaBackend *backend, int64_t tokens, int64_t w
     std::vector<double> times;
     for (int i = 0; i < 6; ++i) {
         const auto start = Clock::now();
-        RETURN_IF_ERROR(backend->forward().run_linear(tokens, wanted, backend->stream()));
+        RETURN_IF_ERROR(backend->step().run_linear(tokens, wanted, backend->stream()));
         RETURN_IF_ERROR(cuda::check_cuda(cudaStreamSynchronize(backend->stream()), "linear"));
         if (i > 0) times.push_back(seconds_since(start));
     }

@@ -14,7 +14,8 @@ class Borrowed final : public Backend {
   public:
     explicit Borrowed(Backend *backend) : backend_(backend) {}
     const BackendInfo &info() const override { return backend_->info(); }
-    Status submit(const TokenBatch &batch) override { return backend_->submit(batch); }
+    Status forward(const TokenBatch &batch) override { return backend_->forward(batch); }
+    Status sample(std::span<const TokenMask> masks) override { return backend_->sample(masks); }
     Status collect(BatchOutput *output) override { return backend_->collect(output); }
     bool ready() const override { return backend_->ready(); }
     bool feeds(const SampleInput &input) const override { return backend_->feeds(input); }
@@ -27,7 +28,7 @@ class Borrowed final : public Backend {
 } // namespace
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments) {
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
@@ -53,7 +54,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.submit(batch));

@@ -19,6 +19,6 @@ struct Measured {
 };
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const Job &rows, const NamedJob &job, const Arguments &arguments);
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments);
 
 } // namespace batchllm

@@ -38,7 +38,7 @@ inline const NamedJob kJobs[] = {
     {"industry2", "Qwen2-7B", 1000, 770, 0, 978, 11.36, 20, 0.2, 40.2},
 };
 
-inline Job make_rows(const NamedJob &job, int32_t vocabulary) {
+inline JobRows make_rows(const NamedJob &job, int32_t vocabulary) {
     JobShape shape;
     shape.rows = job.rows;
     shape.prefix = job.prefix;
@@ -46,7 +46,7 @@ inline Job make_rows(const NamedJob &job, int32_t vocabulary) {
     shape.own = job.own;
     shape.sharing = job.sharing;
     shape.spread = job.spread;
-    Job rows = make_job(shape);
+    JobRows rows = make_job_rows(shape);
     for (int32_t &token : rows.tokens) token %= vocabulary;
     return rows;
 }

@@ -36,13 +36,14 @@ class CudaBackend final : public Backend {
     ~CudaBackend() override;
 
     const BackendInfo &info() const override { return info_; }
-    Status submit(const TokenBatch &batch) override;
+    Status forward(const TokenBatch &batch) override;
+    Status sample(std::span<const TokenMask> masks) override;
     Status collect(BatchOutput *output) override;
     bool ready() const override;
     bool feeds(const SampleInput &input) const override;
     double last_run_seconds() const override { return last_run_seconds_; } // on the device
 
-    Forward &forward() { return *forward_; }
+    Forward &step() { return *forward_; }
     cudaStream_t stream() const { return stream_; }
     double host_seconds() const { return host_seconds_; } // of all batches, before their launches
 
@@ -55,8 +56,8 @@ class CudaBackend final : public Backend {
     };
 
     CudaBackend() = default;
-    Status check(const TokenBatch &batch) const;
-    Status submit_checked(const TokenBatch &batch, Slot *slot);
+    Status forward_checked(const TokenBatch &batch, Slot *slot);
+    Status sample_checked(std::span<const TokenMask> masks);
     Status collect_checked(BatchOutput *output);
     Slot &oldest() { return slots_[static_cast<size_t>((next_ + kSlots - in_flight_) % kSlots)]; }
     const Slot &oldest() const { return const_cast<CudaBackend *>(this)->oldest(); }
@@ -67,7 +68,7 @@ class CudaBackend final : public Backend {
     std::unique_ptr<Forward> forward_;
     std::array<Slot, kSlots> slots_;
     int next_ = 0, in_flight_ = 0;
-    Slot *last_ = nullptr; // of the batch submitted last
+    Slot *last_ = nullptr; // of the batch that went forward last
     Status failed_;        // the device's first error: said for ever
     double last_run_seconds_ = 0;
     double host_seconds_ = 0;

@@ -15,12 +15,12 @@ import chat_reference  # noqa: E402
 
 
 def main():
-    rng = random.Random(20261121)
     with open(TEXT / "chat/golden.jsonl", "w") as out:
         for path in sorted((TEXT / "chat").glob("*.jinja")):
             template = path.read_text()
-            for _ in range(36):
-                conversation = chat_reference.conversation(rng, path.stem in ("dated", "typed"))
+            rng = random.Random(f"20261122 {path.stem}")
+            for _ in range(24):
+                conversation = chat_reference.conversation(rng, chat_reference.TAKES_PARTS.get(path.stem))
                 prompt = rng.random() < 0.8
                 text, _ = chat_reference.reference(template, conversation, prompt)
                 line = {"template": path.stem, "conversation": conversation, "prompt": prompt}

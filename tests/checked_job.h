@@ -24,11 +24,11 @@ inline int64_t draw(Random &random, int64_t low, int64_t high) {
 
 // A row and what must come out of it. The prompt and the request are freed as soon as the row has
 // finished, so that a pointer kept too long is seen by the address sanitizer.
-struct Row {
+struct CheckedRow {
     std::vector<int32_t> prompt;
     int32_t shareable = 0;
     int32_t max_tokens = 0;
-    int32_t score_positions = 0;
+    int32_t wanted_positions = 0;
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
     bool null = false;
@@ -42,7 +42,7 @@ struct Row {
 };
 
 struct Window { // rows that are planned together
-    std::vector<Row> rows;
+    std::vector<CheckedRow> rows;
     Plan plan;
 };
 
@@ -86,7 +86,7 @@ inline Window make_window(Random &random, const Limits &limits) {
         const auto begin = static_cast<int64_t>(window.rows.size());
         const int64_t rows = prefix < 0 ? 1 : draw(random, 1, limits.group_rows);
         for (int64_t r = 0; r < rows; ++r) {
-            Row row;
+            CheckedRow row;
             if (prefix >= 0) row.prompt = prefix_tokens[static_cast<size_t>(prefix)];
             const auto own = some_tokens(random, draw(random, 1, limits.own_length));
             row.prompt.insert(row.prompt.end(), own.begin(), own.end());
@@ -96,10 +96,10 @@ inline Window make_window(Random &random, const Limits &limits) {
                 row.shareable = static_cast<int32_t>(draw(random, 0, length - 1));
             row.null = draw(random, 0, 12) == 0;
             if (draw(random, 0, 4) == 0) {
-                row.score_positions =
+                row.wanted_positions =
                     static_cast<int32_t>(draw(random, 1, draw(random, 0, 3) ? own.size() : length));
                 row.target_offsets.push_back(0);
-                for (int32_t i = 0; i < row.score_positions; ++i) {
+                for (int32_t i = 0; i < row.wanted_positions; ++i) {
                     const auto more = some_tokens(random, draw(random, 1, 3));
                     row.targets.insert(row.targets.end(), more.begin(), more.end());
                     row.target_offsets.push_back(static_cast<int32_t>(row.targets.size()));
@@ -120,7 +120,7 @@ inline Window make_window(Random &random, const Limits &limits) {
     std::vector<int64_t> number(window.rows.size());
     for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<int64_t>(i);
     std::shuffle(number.begin(), number.end(), random);
-    std::vector<Row> shuffled(window.rows.size());
+    std::vector<CheckedRow> shuffled(window.rows.size());
     for (size_t i = 0; i < number.size(); ++i)
         shuffled[static_cast<size_t>(number[i])] = std::move(window.rows[i]);
     window.rows = std::move(shuffled);
@@ -130,13 +130,13 @@ inline Window make_window(Random &random, const Limits &limits) {
     return window;
 }
 
-inline void reference(const Row &row, int32_t mean_length, std::vector<int32_t> *output,
+inline void reference(const CheckedRow &row, int32_t mean_length, std::vector<int32_t> *output,
                       std::vector<float> *scores) {
     uint64_t hash = 1;
     const auto length = static_cast<int32_t>(row.prompt.size());
     for (int32_t p = 0; p < length; ++p) {
         hash = context_hash(hash, row.prompt[static_cast<size_t>(p)]);
-        const int32_t i = p - (length - row.score_positions);
+        const int32_t i = p - (length - row.wanted_positions);
         if (i < 0) continue;
         for (int32_t t = row.target_offsets[static_cast<size_t>(i)];
              t < row.target_offsets[static_cast<size_t>(i) + 1]; ++t)
@@ -171,12 +171,13 @@ struct JobResult {
 };
 
 // Runs the windows' rows to their ends. "" or what went wrong.
-class Job {
+class CheckedJob {
   public:
-    Job(std::vector<Window> *windows, const JobOptions &options, Random *random)
+    CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
         : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
-                 options.scheduler.step_tokens, options.mean_length) {}
+                 options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows) {
+    }
 
     std::string run(JobResult *result);
 
@@ -203,7 +204,7 @@ class Job {
     std::string check_counts(const TokenBatch &batch) const;
     std::string check_decode_first(const std::vector<Decoding> &decoding) const;
     void take_outputs(const BatchOutput &output, JobResult *result);
-    void finish(Row *row);
+    void finish(CheckedRow *row);
     void cancel_some();
 
     std::vector<Window> &windows_;
@@ -211,14 +212,14 @@ class Job {
     Random &random_;
     Scheduler scheduler_;
     CheckedModel model_;
-    std::vector<Row *> live_;
+    std::vector<CheckedRow *> live_;
     std::deque<HeldBatch> held_; // in flight
     BatchOutput output_;         // of the batch that was run last
 };
 
-inline std::string Job::add(Window *window) {
+inline std::string CheckedJob::add(Window *window) {
     std::vector<Request *> requests;
-    for (Row &row : window->rows) {
+    for (CheckedRow &row : window->rows) {
         if (row.null) {
             row.finished = true;
             requests.push_back(nullptr);
@@ -229,8 +230,9 @@ inline std::string Job::add(Window *window) {
         std::copy(row.prompt.begin(), row.prompt.end(), row.held_prompt.get());
         row.request = std::make_unique<Request>();
         row.request->prompt = {row.held_prompt.get(), static_cast<int32_t>(length), row.shareable};
+        row.request->task = row.wanted_positions > 0 ? Task::score : Task::generate;
         row.request->max_tokens = row.max_tokens;
-        row.request->score_positions = row.score_positions;
+        row.request->wanted_positions = row.wanted_positions;
         row.request->targets = row.targets;
         row.request->target_offsets = row.target_offsets;
         row.request->row = static_cast<int64_t>(live_.size());
@@ -241,16 +243,16 @@ inline std::string Job::add(Window *window) {
     return status.ok() ? "" : status.message();
 }
 
-inline void Job::finish(Row *row) {
+inline void CheckedJob::finish(CheckedRow *row) {
     row->output = row->request->output;
     row->finished = true;
     row->request.reset();
     row->held_prompt.reset();
 }
 
-inline void Job::cancel_some() {
+inline void CheckedJob::cancel_some() {
     if (options_.cancel_one_in == 0 || draw(random_, 0, 3) > 0) return;
-    for (Row *row : live_)
+    for (CheckedRow *row : live_)
         if (!row->finished && draw(random_, 1, options_.cancel_one_in) == 1) {
             row->cancelled = true;
             row->request->done = true;
@@ -259,7 +261,7 @@ inline void Job::cancel_some() {
         }
 }
 
-inline std::string Job::check_counts(const TokenBatch &batch) const {
+inline std::string CheckedJob::check_counts(const TokenBatch &batch) const {
     const StepCounts &counts = scheduler_.counts();
     if (counts.decode_tokens + counts.own_tokens + counts.prefix_tokens !=
         static_cast<int64_t>(batch.tokens.size()))
@@ -279,7 +281,7 @@ inline std::string Job::check_counts(const TokenBatch &batch) const {
 
 // Every request that could decode gets its token before any prompt does. One may be left out, the
 // youngest, and only when no page is free.
-inline std::string Job::check_decode_first(const std::vector<Decoding> &decoding) const {
+inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &decoding) const {
     int64_t decoded = 0, left_out = 0;
     for (const Decoding &before : decoding) {
         const Request &request = *before.request;
@@ -292,14 +294,15 @@ inline std::string Job::check_decode_first(const std::vector<Decoding> &decoding
     const StepCounts &counts = scheduler_.counts();
     if (counts.decode_tokens != decoded) return fault("decode tokens of nobody");
     if (left_out > 1) return fault("decoding requests left out", left_out, decoded);
-    if (left_out == 1 && counts.pages_used != options_.scheduler.pages)
+    const auto groups = static_cast<int64_t>(options_.scheduler.kv_windows.size());
+    if (left_out == 1 && counts.pages_used + groups <= options_.scheduler.pages)
         return fault("a decoding request left out while pages are free");
     if (left_out == 1 && counts.own_tokens + counts.prefix_tokens > 0)
         return fault("prompt tokens before a decode token");
     return "";
 }
 
-inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
+inline void CheckedJob::take_outputs(const BatchOutput &output, JobResult *result) {
     const BatchRecord &record = scheduler_.oldest();
     size_t target = 0;
     for (size_t i = 0; i < record.sampled.size(); ++i) {
@@ -310,8 +313,8 @@ inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
             result->wasted_rows += 1;
             continue;
         }
-        Row *row = live_[static_cast<size_t>(request->row)];
-        if (targets > 0) {
+        CheckedRow *row = live_[static_cast<size_t>(request->row)];
+        if (request->task == Task::score) {
             row->scores.insert(
                 row->scores.end(),
                 output.target_logprobs.begin() + static_cast<std::ptrdiff_t>(target - targets),
@@ -326,10 +329,10 @@ inline void Job::take_outputs(const BatchOutput &output, JobResult *result) {
 }
 
 // Builds a batch and puts it in flight.
-inline std::string Job::plan(JobResult *result) {
+inline std::string CheckedJob::plan(JobResult *result) {
     int64_t unfinished = 0;
     std::vector<Decoding> decoding;
-    for (const Row *row : live_) {
+    for (const CheckedRow *row : live_) {
         if (row->finished) continue;
         ++unfinished;
         const Request &request = *row->request;
@@ -360,11 +363,11 @@ inline std::string Job::plan(JobResult *result) {
 }
 
 // Runs the batch that has been in flight for longest, and moves its rows on.
-inline std::string Job::run_oldest(JobResult *result) {
+inline std::string CheckedJob::run_oldest(JobResult *result) {
     HeldBatch &held = held_.front();
     const int64_t fed = held.feed(output_.samples);
     if (fed < 0) return fault("a token of a row that sampled none");
-    if (scheduler_.sampled().size() != held.batch().logits.size())
+    if (scheduler_.sampled().size() != held.batch().outputs.size())
         return fault("sampled is not logits");
     result->fed_tokens += fed;
     const std::string wrong = model_.run(held.batch(), &output_);
@@ -374,12 +377,12 @@ inline std::string Job::run_oldest(JobResult *result) {
     held_.pop_front();
     if (scheduler_.in_flight() != static_cast<int32_t>(held_.size()))
         return fault("batches in flight", scheduler_.in_flight());
-    for (Row *row : live_)
+    for (CheckedRow *row : live_)
         if (!row->finished && row->request->done) finish(row);
     return "";
 }
 
-inline std::string Job::step(JobResult *result) {
+inline std::string CheckedJob::step(JobResult *result) {
     std::string wrong = plan(result);
     // Now and then a batch is waited for before the next one is built, as where few rows are fed.
     if (wrong.empty() && options_.overlap && held_.size() < 2 && draw(random_, 0, 7) > 0)
@@ -387,7 +390,7 @@ inline std::string Job::step(JobResult *result) {
     return wrong.empty() && !held_.empty() ? run_oldest(result) : wrong;
 }
 
-inline std::string Job::run(JobResult *result) {
+inline std::string CheckedJob::run(JobResult *result) {
     size_t added = 0;
     for (bool first = true;; first = false) {
         while (added < windows_.size() &&
@@ -414,7 +417,7 @@ inline std::string Job::run(JobResult *result) {
     if (scheduler_.prompt_tokens_left() != 0)
         return fault("prompt tokens left", scheduler_.prompt_tokens_left());
     for (const Window &window : windows_)
-        for (const Row &row : window.rows) {
+        for (const CheckedRow &row : window.rows) {
             if (row.null) continue;
             std::vector<int32_t> expected;
             std::vector<float> expected_scores;
@@ -435,7 +438,7 @@ inline std::string Job::run(JobResult *result) {
 inline int64_t slots_needed(const std::vector<Window> &windows) {
     int64_t most = 1;
     for (const Window &window : windows)
-        for (const Row &row : window.rows)
+        for (const CheckedRow &row : window.rows)
             most = std::max(most, static_cast<int64_t>(row.prompt.size()) +
                                       std::max(0, row.max_tokens - 1));
     return most;

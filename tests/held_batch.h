@@ -14,7 +14,7 @@ namespace batchllm {
 class HeldBatch {
   public:
     explicit HeldBatch(const TokenBatch &batch) : batch_(batch) {
-        for (LogitsRow &row : batch_.logits) {
+        for (OutputRow &row : batch_.outputs) {
             copies_.push_back(std::make_unique<Copy>());
             Copy &copy = *copies_.back();
             if (row.sample.params != nullptr) copy.params = *row.sample.params;

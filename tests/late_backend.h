@@ -38,7 +38,13 @@ class LateBackend : public Backend {
         return true;
     }
 
-    Status submit(const TokenBatch &batch) override {
+    // The masks are kept as they were given: the tests that make them keep the words.
+    Status sample(std::span<const TokenMask> masks) override {
+        held_masks_.emplace_back(masks.begin(), masks.end());
+        return {};
+    }
+
+    Status forward(const TokenBatch &batch) override {
         if (static_cast<int32_t>(held_.size()) == options_.batches_in_flight)
             return error(BATCHLLM_ERROR_INTERNAL, "a batch too many in flight");
         held_.emplace_back(batch);
@@ -52,8 +58,11 @@ class LateBackend : public Backend {
         const int64_t fed = held_.front().feed(last_.samples);
         if (fed < 0) return error(BATCHLLM_ERROR_INTERNAL, "a token of a row that sampled none");
         if (options_.fed_tokens != nullptr) *options_.fed_tokens += fed;
-        RETURN_IF_ERROR(inner_->run(held_.front().batch(), &last_));
+        RETURN_IF_ERROR(inner_->forward(held_.front().batch()));
+        RETURN_IF_ERROR(inner_->sample(held_masks_.front()));
+        RETURN_IF_ERROR(inner_->collect(&last_));
         held_.pop_front();
+        held_masks_.pop_front();
         ++collected_;
         asked_ = 0;
         *output = last_;
@@ -65,6 +74,7 @@ class LateBackend : public Backend {
     LateOptions options_;
     BackendInfo info_;
     std::deque<HeldBatch> held_;
+    std::deque<std::vector<TokenMask>> held_masks_;
     BatchOutput last_;
     int64_t collected_ = 0;
     mutable int32_t asked_ = 0;

@@ -63,6 +63,32 @@ void a_pipe_is_written_to_and_not_replaced(void **) {
     assert_memory_equal(got, "text", 4);
 }
 
+void what_is_there_what_is_not_and_what_cannot_be_told_differ(void **) {
+    char folder[] = "/tmp/batchllm-base-XXXXXX";
+    assert_non_null(::mkdtemp(folder));
+    const std::string base = folder;
+    assert_true(write_file(base + "/file", "text").ok());
+    assert_true(file_exists(base + "/file").value());
+    assert_true(file_exists(base).value());
+    assert_false(file_exists(base + "/none").value());
+    assert_false(file_exists(base + "/none/below").value());
+    assert_false(file_exists(base + "/file/below").value());
+    assert_false(is_directory(base + "/file").value());
+    assert_false(is_directory(base + "/none").value());
+    assert_true(is_directory(base).value());
+    // What a pruned cache leaves, and a link that leads nowhere at all.
+    assert_int_equal(::symlink("none", (base + "/dangling").c_str()), 0);
+    assert_int_equal(::symlink("loop", (base + "/loop").c_str()), 0);
+    for (const char *name : {"/dangling", "/loop"}) {
+        const auto found = file_exists(base + name);
+        assert_int_equal(found.status().code(), BATCHLLM_ERROR_IO);
+        assert_non_null(std::strstr(found.status().message().c_str(), (base + name).c_str()));
+        assert_false(is_directory(base + name).ok());
+    }
+    for (const char *name : {"/file", "/dangling", "/loop"}) ::unlink((base + name).c_str());
+    ::rmdir(folder);
+}
+
 // Stacks so large that the system refuses them after a few threads, or all.
 void a_pool_works_with_the_threads_that_the_system_starts(void **) {
     for (const size_t stack : {size_t{1} << 45, size_t{1} << 50}) {
@@ -126,6 +152,7 @@ int main() {
         cmocka_unit_test(optional_members_and_unknown_keys_are_told_apart),
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
+        cmocka_unit_test(what_is_there_what_is_not_and_what_cannot_be_told_differ),
         cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),
         cmocka_unit_test(a_pool_works_with_the_threads_that_the_system_starts),
         cmocka_unit_test(printable_text_drives_no_terminal),

@@ -237,8 +237,12 @@ int check_refusals() {
     check("{{ cycler(1) }}", "not supported: 'cycler'");
     check("{{ x | map('pprint') }}", "not supported: filter 'pprint'");
     check("{% for a in b recursive %}{% endfor %}", "recursive");
-    check("{{ (x | safe) ~ 'a' }}", "'safe'");
-    check("{{ f(*x) }}", "'*'");
+    check("{{ f(*x, y) }}", "behind '*'");
+    check("{{ f(**x, y=1) }}", "behind '**'");
+    check("{{ dict(**messages) }}", "is a list, not a dict");
+    check("{% set caller = 1 %}", "assigning 'caller'");
+    check("{% call x %}{% endcall %}", "expected a call");
+    check("{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", "no argument 'caller'");
     check("{{ '%s' % 1 }}", "line 1: formatting");
     check("{{ x", "a tag has no end");
     check("{% if x %}", "the template ends without 'endif'");
@@ -272,7 +276,13 @@ int check_conversations() {
     bad(R"([{"content": "x"}])", "role");
     bad(R"([{"role": "user", "content": 1}])", "\"[0].content\" is 1");
     bad(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
-        "only parts of type \"text\"");
+        "parts of this type are not supported");
+    bad(R"([{"role": "tool", "content": [{"type": "tool_reference", "name": "f"}]}])",
+        "this template takes parts of type \"text\" alone");
+    bad(R"({"messages": [{"role": "user", "content": null}], "continue_final_message": true})",
+        "has no \"content\"");
+    bad(R"({"messages": [{"role": "user", "x": "y"}], "continue_final_message": "x"})",
+        "does not read \"x\"");
     bad(R"([{"role": "user", "role": "user", "content": "x"}])", "stands twice");
     bad(R"({"messages": [{"role": "user", "content": "x"}], "tool": 1})", "\"tool\"");
     bad(R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tools": []}})",
@@ -294,7 +304,7 @@ int check_conversations() {
         R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])",
         "user:a\nb;True");
     good(R"({"tools": [], "messages": [{"role": "assistant", "content": null}]})",
-         "assistant:;False");
+         "assistant:None;False");
     good(
         R"({"messages": [{"role": "assistant", "content": "Once "}], "continue_final_message": true})",
         "assistant:Once ");
@@ -307,6 +317,11 @@ int check_conversations() {
         "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}",
         R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
     if (parts.text != "<a><b>") ++failures;
+    const Rendered tools = render(
+        "{% if messages[0].content[0].type == 'tool_reference' %}{{ messages[0].content[0].name }}"
+        "{% endif %}",
+        R"([{"role": "tool", "content": [{"type": "tool_reference", "name": "f"}]}])");
+    if (tools.text != "f") ++failures;
     return failures;
 }
 
@@ -336,7 +351,9 @@ struct Directory {
         (void)write_file(path + "/" + name, text).ok();
     }
     Rendered render(const std::string &conversation = one_message) const {
-        return ::render(*ChatTemplate::load(path), conversation);
+        const auto loaded = ChatTemplate::load(path);
+        if (!loaded.ok()) return {loaded.status(), ""};
+        return ::render(**loaded, conversation);
     }
     std::string path;
 };

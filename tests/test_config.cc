@@ -386,6 +386,62 @@ void windows_follow_each_familys_rules(void **) {
     }
 }
 
+// Layers with a window (W) and without (.), five to one as in Gemma 3, and other mixtures.
+Model layers_of(const std::string &pattern, int32_t window, int32_t max_positions) {
+    Model model;
+    model.max_positions = max_positions;
+    for (const char kind : pattern) {
+        Layer layer;
+        layer.attention.kv_heads = 8;
+        layer.attention.head_dim = kind == 'b' ? 512 : 256;
+        layer.attention.window = kind == 'W' ? window : 0;
+        model.layers.push_back(layer);
+    }
+    place_keys_and_values(&model);
+    return model;
+}
+
+std::string times(const std::string &pattern, int32_t count) {
+    std::string all;
+    for (int32_t i = 0; i < count; ++i) all += pattern;
+    return all;
+}
+
+void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
+    struct Case {
+        std::string pattern;
+        int32_t window, max_positions;
+        size_t groups;
+        int32_t planes;
+    };
+    const Case cases[] = {
+        {times(".", 32), 0, 8192, 1, 32},                  // Llama 3 8B
+        {times("W", 32), 4096, 32768, 1, 32},              // Mistral 7B v0.1
+        {times("WW", 10), 4096, 4096, 1, 20},              // a window that nobody outgrows is none
+        {times(".W", 10), 4096, 4096, 1, 20},              // the same
+        {times("WWWWW.", 8), 1024, 131072, 6, 8},          // Gemma 3 12B
+        {times("WWWWW.", 10) + "WW", 1024, 131072, 13, 5}, // Gemma 3 27B: 52 and 10
+        {times(".b", 4), 0, 8192, 2, 4},
+    };
+    for (const Case &c : cases) {
+        const Model model = layers_of(c.pattern, c.window, c.max_positions);
+        assert_int_equal(model.kv_groups.size(), c.groups);
+        assert_int_equal(model.kv_planes(), c.planes);
+        size_t placed = 0;
+        for (size_t g = 0; g < model.kv_groups.size(); ++g) {
+            const KvGroup &group = model.kv_groups[g];
+            assert_in_range(group.layers.size(), 1, c.planes);
+            for (size_t i = 0; i < group.layers.size(); ++i, ++placed) {
+                const Attention &a = model.layers[static_cast<size_t>(group.layers[i])].attention;
+                assert_int_equal(a.kv_group, g);
+                assert_int_equal(a.kv_plane, i);
+                assert_int_equal(group.window, a.window < c.max_positions ? a.window : 0);
+            }
+        }
+        assert_int_equal(placed, model.layers.size());
+    }
+}
+
 void biases_follow_each_familys_rules(void **) {
     Layer layer = must_load(llama(R"("attention_bias": true, "mlp_bias": true)")).layers[1];
     assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
@@ -600,6 +656,7 @@ int main() {
         cmocka_unit_test(the_text_part_of_a_larger_checkpoint_is_described),
         cmocka_unit_test(rope_keys_that_contradict_each_other_are_refused),
         cmocka_unit_test(windows_follow_each_familys_rules),
+        cmocka_unit_test(layers_of_one_kind_share_kv_groups_of_equal_pages),
         cmocka_unit_test(biases_follow_each_familys_rules),
         cmocka_unit_test(eos_is_every_id_of_the_generation_config),
         cmocka_unit_test(models_that_are_not_computed_are_refused_by_name),

@@ -109,13 +109,14 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     Status status = (*forward)->take_pages(std::move(pages).value());
     if (!status.ok()) return status.message();
 
-    RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens);
+    RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens,
+                           model.kv_groups.size());
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits;
     while (scheduler.next(&batch, &logits_rows)) {
         wanted.clear();
-        for (const LogitsRow &row : batch.logits) wanted.push_back(row.token);
+        for (const OutputRow &row : batch.outputs) wanted.push_back(row.token);
         status = (*forward)->run(batch, wanted);
         if (!status.ok()) return status.message();
         const int32_t vocabulary = model.vocabulary;

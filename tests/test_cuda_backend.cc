@@ -33,6 +33,11 @@ std::unique_ptr<CudaBackend> make_backend(const Model &model, const std::string 
     return std::move(made).value();
 }
 
+Status submit(Backend *backend, const TokenBatch &batch) {
+    RETURN_IF_ERROR(backend->forward(batch));
+    return backend->sample({});
+}
+
 // Counts what the lane asks of the backend.
 class Counted final : public Backend {
   public:
@@ -41,11 +46,12 @@ class Counted final : public Backend {
     };
     Counted(Backend *backend, Counts *counts) : backend_(backend), counts_(counts) {}
     const BackendInfo &info() const override { return backend_->info(); }
-    Status submit(const TokenBatch &batch) override {
+    Status sample(std::span<const TokenMask> masks) override { return backend_->sample(masks); }
+    Status forward(const TokenBatch &batch) override {
         ++counts_->batches;
         counts_->overlapped += in_flight_++ > 0;
         for (const int32_t token : batch.tokens) counts_->fed += token < 0;
-        return backend_->submit(batch);
+        return backend_->forward(batch);
     }
     Status collect(BatchOutput *output) override {
         --in_flight_;
@@ -96,7 +102,7 @@ Sampled run_rows(CudaBackend *backend, const Golden &golden,
     check(lane.scheduler().add(*plan, held));
     while (true) {
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.plan();
+            const TokenBatch &batch = lane.next_batch();
             if (batch.tokens.empty()) break;
             check(lane.submit(batch));
         }
@@ -149,7 +155,7 @@ void graphs_change_no_bit(void **) {
                 const auto backend =
                     make_backend(*model, "f16", {{"overlap", overlap}, {"graphs", graphs}});
                 runs.push_back(run_rows(backend.get(), golden, {ways_to_sample()[0]}));
-                const int64_t replayed = backend->forward().graphs().replayed();
+                const int64_t replayed = backend->step().graphs().replayed();
                 assert_true((replayed > 0) == (*graphs == '1'));
                 replays += replayed;
             }
@@ -215,12 +221,12 @@ TokenBatch one_row(const std::vector<int32_t> &tokens, int32_t first, int32_t pa
     batch.tokens = tokens;
     const auto count = static_cast<int32_t>(tokens.size());
     for (int32_t i = 0; i < count; ++i) batch.positions.push_back(first + i);
-    batch.nodes.push_back({-1, 0, first + count, 0, count, 0, 1, false});
-    batch.pages = {page};
-    LogitsRow row{};
+    batch.nodes.push_back({-1, 0, first + count, 0, count, false});
+    batch.pages = {{{page}, {{0, 0}}}};
+    OutputRow row{};
     row.token = count - 1;
     row.sample.params = params;
-    batch.logits.push_back(row);
+    batch.outputs.push_back(row);
     return batch;
 }
 
@@ -239,9 +245,9 @@ void batches_in_flight_are_counted_and_fed(void **) {
     check(backend->run(one_row({token}, 3, 0, &params), &output));
     const int32_t wanted = output.samples[0].token;
 
-    check(backend->submit(first));
-    check(backend->submit(one_row({fed_token(0)}, 3, 0, &params)));
-    assert_int_equal(backend->submit(first).code(), BATCHLLM_ERROR_INTERNAL);
+    check(submit(backend.get(), first));
+    check(submit(backend.get(), one_row({fed_token(0)}, 3, 0, &params)));
+    assert_int_equal(submit(backend.get(), first).code(), BATCHLLM_ERROR_INTERNAL);
     check(backend->collect(&output));
     assert_int_equal(output.samples[0].token, token);
     check(backend->collect(&output));
@@ -249,24 +255,25 @@ void batches_in_flight_are_counted_and_fed(void **) {
     assert_int_equal(backend->collect(&output).code(), BATCHLLM_ERROR_INTERNAL);
 
     // Nothing of such a row is known.
-    assert_int_equal(backend->submit(one_row({fed_token(1)}, 3, 0, &params)).code(),
+    assert_int_equal(submit(backend.get(), one_row({fed_token(1)}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
     TokenBatch scored = first;
     const int32_t target = 4;
-    scored.logits[0].targets = {&target, 1};
+    scored.outputs[0].task = Task::score;
+    scored.outputs[0].targets = {&target, 1};
     check(backend->run(scored, &output));
     assert_int_equal(output.target_logprobs.size(), 1);
-    assert_int_equal(backend->submit(one_row({fed_token(0)}, 3, 0, &params)).code(),
+    assert_int_equal(submit(backend.get(), one_row({fed_token(0)}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
-    assert_int_equal(backend->submit(one_row({model->vocabulary}, 3, 0, &params)).code(),
+    assert_int_equal(submit(backend.get(), one_row({model->vocabulary}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
     // A batch refused before anything was launched harms nothing.
     check(backend->run(first, &output));
     assert_int_equal(output.samples[0].token, token);
 
     // An empty batch has its turn too.
-    check(backend->submit(first));
-    check(backend->submit(TokenBatch{}));
+    check(submit(backend.get(), first));
+    check(submit(backend.get(), TokenBatch{}));
     check(backend->collect(&output));
     assert_int_equal(output.samples[0].token, token);
     check(backend->collect(&output));
@@ -282,15 +289,17 @@ void graphs_follow_memory_that_grows(void **) {
     const SamplingParams params;
     for (const int32_t rows : {1, 1, 1, 1, 200, 1, 1, 1, 200, 200}) {
         TokenBatch batch;
+        batch.pages.resize(1);
         for (int32_t r = 0; r < rows; ++r) {
             batch.tokens.push_back(1 + r % 50);
             batch.positions.push_back(0);
-            batch.nodes.push_back({-1, 0, 1, r, 1, r, 1, false});
-            batch.pages.push_back(r);
-            LogitsRow row{};
+            batch.nodes.push_back({-1, 0, 1, r, 1, false});
+            batch.pages[0].nodes.push_back({r, 0});
+            batch.pages[0].list.push_back(r);
+            OutputRow row{};
             row.token = r;
             row.sample.params = &params;
-            batch.logits.push_back(row);
+            batch.outputs.push_back(row);
         }
         BatchOutput a, b;
         check(with->run(batch, &a));
@@ -299,7 +308,7 @@ void graphs_follow_memory_that_grows(void **) {
             assert_int_equal(a.samples[i].token, b.samples[i].token);
         }
     }
-    assert_true(with->forward().graphs().replayed() >= 3);
+    assert_true(with->step().graphs().replayed() >= 3);
 }
 
 } // namespace

@@ -14,13 +14,13 @@ using namespace batchllm;
 
 namespace {
 
-double saved_by_cache(const Job &job, int64_t capacity_tokens) {
+double saved_by_cache(const JobRows &job, int64_t capacity_tokens) {
     BlockCacheOptions options;
     options.capacity_tokens = capacity_tokens;
     return BlockCache(options).run(job.rows).saving_ratio();
 }
 
-double saved_by_groups(const Job &job, int32_t levels) {
+double saved_by_groups(const JobRows &job, int32_t levels) {
     PlanOptions options;
     options.levels = levels;
     return make_plan(job.rows, {}, options, nullptr)->saving_ratio();
@@ -51,7 +51,7 @@ void a_block_cache_forgets_what_was_used_longest_ago(void **) {
 }
 
 void groups_save_more_than_a_cache_of_a_gpus_memory(void **) {
-    const Job job = make_job(JobShape());
+    const JobRows job = make_job_rows(JobShape());
     const double cache = saved_by_cache(job, 400000), one = saved_by_groups(job, 1),
                  two = saved_by_groups(job, 2);
     assert_true(cache > 0.43 && cache < 0.50);
@@ -67,7 +67,7 @@ void papers_figures_come_out_where_few_rows_share_most_prefixes(void **) {
     JobShape shape;
     shape.uneven = true;
     shape.sharing = 4;
-    const Job job = make_job(shape);
+    const JobRows job = make_job_rows(shape);
     const double cache = saved_by_cache(job, 440000), groups = saved_by_groups(job, 1);
     assert_true(cache > 0.41 && cache < 0.47);   // the paper: 44.2 %
     assert_true(groups > 0.53 && groups < 0.58); // the paper: 54.9 %

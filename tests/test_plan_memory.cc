@@ -59,7 +59,7 @@ void documents_with_questions_take_less_than_200_bytes_a_row(void **) {
     shape.prefix = 60;
     shape.common = 20;
     shape.own = 20;
-    const Job job = make_job(shape);
+    const JobRows job = make_job_rows(shape);
     for (const int32_t levels : {1, 2}) assert_true(bytes_a_row(job.rows, levels) < 200);
 }
 

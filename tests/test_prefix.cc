@@ -69,7 +69,7 @@ const char *fault_of(const PrefixTree &tree, const TokenRows &rows) {
     const auto expected = naive_nodes(rows);
     if (nodes.size() != expected.size() + 1) return "number of nodes";
     for (uint32_t v = 1; v < nodes.size(); ++v) {
-        const PrefixNode &node = nodes[v];
+        const PrefixTreeNode &node = nodes[v];
         const auto &first = rows[leaves[node.begin]];
         const auto found =
             expected.find(std::vector<int32_t>(first.begin(), first.begin() + node.depth));
@@ -79,7 +79,7 @@ const char *fault_of(const PrefixTree &tree, const TokenRows &rows) {
             return "runs below a node";
         }
         if (node.parent >= v) return "order of nodes";
-        const PrefixNode &parent = nodes[node.parent];
+        const PrefixTreeNode &parent = nodes[node.parent];
         if (parent.begin > node.begin || parent.end < node.end || parent.depth >= node.depth)
             return "parent";
         for (uint32_t u = 0; u < nodes.size(); ++u) {

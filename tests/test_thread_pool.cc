@@ -1,7 +1,13 @@
 // The thread pool: each index once, on threads in range, whoever comes late.
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -80,6 +86,93 @@ void a_pool_that_was_never_used_ends(void **) {
     }
 }
 
+struct Fault {
+    int64_t index;
+};
+
+// A loop whose tasks throw at the indices that `throws` names: true when the caller got one of them, and
+// no task was running any more by then.
+template <typename Throws> bool the_fault_reaches_the_caller(ThreadPool *pool, Throws throws) {
+    std::atomic<int> running{0};
+    try {
+        // Larger than a std::function holds in place, and gone after the loop.
+        std::array<int64_t, 16> lent{};
+        pool->parallel_for(200, [&running, lent, throws](int64_t i, int32_t thread) {
+            struct Inside {
+                std::atomic<int> *count;
+                ~Inside() { --*count; }
+            } const inside{(++running, &running)};
+            if (throws(i, thread)) throw Fault{i + lent[static_cast<size_t>(i % 16)]};
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        });
+    } catch (const Fault &fault) {
+        return running.load() == 0 && fault.index >= 0 && fault.index < 200;
+    }
+    return false;
+}
+
+void what_a_task_throws_reaches_the_caller_and_no_thread_outlives_the_loop(void **) {
+    for (int32_t threads : {1, 2, 4}) {
+        ThreadPool pool(threads);
+        for (int round = 0; round < 50; ++round) {
+            assert_true(
+                the_fault_reaches_the_caller(&pool, [](int64_t i, int32_t) { return i == 3; }));
+            assert_true(the_fault_reaches_the_caller(&pool, [](int64_t, int32_t) { return true; }));
+            assert_true(the_fault_reaches_the_caller(
+                &pool, [](int64_t i, int32_t thread) { return thread == 0 && i > 0; }));
+            // The pool is as good as new.
+            std::atomic<int64_t> sum{0};
+            pool.parallel_for(100, [&](int64_t i, int32_t) { sum += i; });
+            assert_int_equal(sum.load(), 4950);
+        }
+    }
+}
+
+void a_throw_on_a_worker_alone_reaches_the_caller(void **) {
+    ThreadPool pool(2);
+    bool thrown = false;
+    for (int round = 0; round < 200 && !thrown; ++round) {
+        std::atomic<bool> worker_came{false};
+        try {
+            pool.parallel_for(2000, [&](int64_t, int32_t thread) {
+                if (thread == 1) {
+                    worker_came = true;
+                    throw std::runtime_error("on a worker");
+                }
+                std::this_thread::sleep_for(std::chrono::microseconds(5));
+            });
+        } catch (const std::runtime_error &fault) {
+            thrown = std::string(fault.what()) == "on a worker";
+        }
+        assert_true(thrown == worker_came.load());
+    }
+    assert_true(thrown);
+}
+
+// Under a limit on the user's processes; root has none, so that another user runs it.
+void where_the_system_starts_no_more_threads_the_pool_has_fewer(void **) {
+    const pid_t child = fork();
+    if (child == 0) {
+        const rlimit none = {0, 0};
+        if (geteuid() == 0 && setuid(65534) != 0) _exit(77);
+        if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(77);
+        ThreadPool pool(8);
+        int64_t sum = 0;
+        if (pool.size() == 1) pool.parallel_for(10, [&](int64_t i, int32_t) { sum += i; });
+        _exit(sum == 45 ? 0 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+void a_pool_takes_no_more_threads_than_the_most(void **) {
+    ThreadPool pool(100000);
+    assert_true(pool.size() <= ThreadPool::most_threads);
+}
+
 } // namespace
 
 int main() {
@@ -88,6 +181,10 @@ int main() {
         cmocka_unit_test(each_index_is_taken_once_when_threads_had_gone_to_sleep),
         cmocka_unit_test(several_pools_run_at_once),
         cmocka_unit_test(a_pool_that_was_never_used_ends),
+        cmocka_unit_test(what_a_task_throws_reaches_the_caller_and_no_thread_outlives_the_loop),
+        cmocka_unit_test(a_throw_on_a_worker_alone_reaches_the_caller),
+        cmocka_unit_test(where_the_system_starts_no_more_threads_the_pool_has_fewer),
+        cmocka_unit_test(a_pool_takes_no_more_threads_than_the_most),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -5,7 +5,9 @@
 
 #include "base/file.h"
 #include "seed.h"
+#include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 extern "C" {
 #include <setjmp.h>
@@ -137,8 +139,39 @@ void wrong_types_are_refused(void **) {
         file_of(kModel, pre(R"({"type":"Metaspace","replacement":"_","add_prefix_space":false})")),
         "add_prefix_space"));
     assert_true(malformed(
+        file_of(
+            kModel,
+            pre(R"({"type":"Split","pattern":{"String":" "},"behavior":"Merged","invert":false})")),
+        "pre_tokenizer"));
+    assert_true(malformed(
         file_of(kModel, R"("decoder":{"type":"Strip","content":" ","start":-1,"stop":0})"),
         "decoder.start"));
+}
+
+// A byte-level vocabulary that spells the first `bytes` bytes, and an unknown token that it lacks.
+std::string byte_level_file(int32_t bytes) {
+    std::string vocabulary;
+    for (int32_t byte = 0; byte < bytes; ++byte) {
+        vocabulary += byte > 0 ? ",\"" : "\"";
+        if (byte == '"' || byte == '\\') vocabulary += '\\';
+        utf8_append(byte_character(static_cast<uint8_t>(byte)), &vocabulary);
+        vocabulary += "\":";
+        vocabulary += std::to_string(byte);
+    }
+    return file_of(
+        R"({"vocab":{)" + vocabulary + R"(},"merges":[],"unk_token":"<absent>"})",
+        pre(R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})"));
+}
+
+void an_unknown_token_may_be_absent_when_no_text_can_need_it(void **) {
+    const auto tokenizer = Tokenizer::parse("FILE", byte_level_file(256));
+    assert_true(tokenizer.ok());
+    std::vector<int32_t> ids;
+    const Status status = (*tokenizer)->encode("\xC3\xA9!", {}, &ids);
+    assert_true(status.ok());
+    const std::vector<int32_t> wanted = {0xC3, 0xA9, '!'};
+    assert_true(ids == wanted);
+    assert_true(malformed(byte_level_file(255), "model.unk_token"));
 }
 
 void what_is_not_supported_is_refused_by_name(void **) {
@@ -239,6 +272,7 @@ int main() {
         cmocka_unit_test(ids_that_cannot_be_are_refused),
         cmocka_unit_test(merges_that_cannot_be_are_refused),
         cmocka_unit_test(wrong_types_are_refused),
+        cmocka_unit_test(an_unknown_token_may_be_absent_when_no_text_can_need_it),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(a_template_that_cannot_be_is_refused),
         cmocka_unit_test(files_with_random_damage_load_or_are_refused),

@@ -49,7 +49,7 @@ void nothing_is_written_without_news(void **) {
     const TemporaryDirectory directory;
     std::string warning;
     opened(directory.file("choices"), &warning).save();
-    assert_false(batchllm::file_exists(directory.file("choices")));
+    assert_false(batchllm::file_exists(directory.file("choices")).value());
 }
 
 void two_writers_lose_nothing(void **) {

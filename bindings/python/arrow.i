@@ -29,10 +29,14 @@ struct ArrowArrayStream {
 
 /* A capsule that owns a moved array or stream. */
 #define ARROW_OWNED "batchllm_arrow"
+/* A producer's release may be Python, which must not run while an exception of ours is on its way. */
 static void batchllm_arrow_drop_array(PyObject *capsule) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
     struct ArrowArray *array = PyCapsule_GetPointer(capsule, ARROW_OWNED);
     if (array->release) array->release(array);
     free(array);
+    PyErr_Restore(type, value, trace);
 }
 typedef struct {
     struct ArrowArrayStream stream;
@@ -40,10 +44,13 @@ typedef struct {
     int64_t rows; /* read so far */
 } batchllm_arrow_stream;
 static void batchllm_arrow_drop_stream(PyObject *capsule) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
     batchllm_arrow_stream *self = PyCapsule_GetPointer(capsule, ARROW_OWNED);
     if (self->schema.release) self->schema.release(&self->schema);
     if (self->stream.release) self->stream.release(&self->stream);
     free(self);
+    PyErr_Restore(type, value, trace);
 }
 
 /* The first null of an array's items from `begin` to before `end`, or -1. */
@@ -74,12 +81,21 @@ static const char *batchllm_arrow_name(const struct ArrowSchema *schema) {
 /* 't' text, 'l' lists of int32, 0 with an exception; *wide: 64-bit offsets. */
 static char batchllm_arrow_kind(const struct ArrowSchema *schema, int *wide) {
     const char *format = schema->format;
+    *wide = 0;
+    if (!format) {
+        PyErr_SetString(PyExc_ValueError, "an Arrow schema without a format");
+        return 0;
+    }
     *wide = strcmp(format, "U") == 0 || strcmp(format, "Z") == 0 || strcmp(format, "+L") == 0;
     if (!schema->dictionary) {
         if (strcmp(format, "u") == 0 || strcmp(format, "U") == 0 || strcmp(format, "z") == 0 ||
             strcmp(format, "Z") == 0)
             return 't';
         if (strcmp(format, "+l") == 0 || strcmp(format, "+L") == 0) {
+            if (schema->n_children != 1 || !schema->children || !schema->children[0]) {
+                PyErr_SetString(PyExc_ValueError, "an Arrow list's schema has one child");
+                return 0;
+            }
             if (strcmp(schema->children[0]->format, "i") == 0 && !schema->children[0]->dictionary)
                 return 'l';
             PyErr_Format(PyExc_TypeError,
@@ -95,12 +111,48 @@ static char batchllm_arrow_kind(const struct ArrowSchema *schema, int *wide) {
     return 0;
 }
 
+/* What a producer in C may get wrong, and what would be read past: 0 with an exception. */
+static int batchllm_arrow_check(const struct ArrowSchema *schema, const struct ArrowArray *array, char kind) {
+    const char *problem = NULL;
+    const struct ArrowArray *items = NULL;
+    if (array->length < 0 || array->length > INT64_MAX / 16) problem = "length";
+    else if (array->offset < 0 || array->offset > INT64_MAX / 16) problem = "offset";
+    else if (array->n_buffers != (kind == 't' ? 3 : 2) || !array->buffers) problem = "number of buffers";
+    else if (array->length > 0 && !array->buffers[1]) problem = "offsets: they are NULL";
+    else if (kind == 'l' && (array->n_children != 1 || !array->children || !array->children[0]))
+        problem = "children";
+    else if (kind == 'l') {
+        items = array->children[0];
+        if (items->length < 0 || items->offset < 0 || items->offset > INT64_MAX / 16) problem = "child's length";
+        else if (items->n_buffers != 2 || !items->buffers) problem = "child's buffers";
+    }
+    if (problem) PyErr_Format(PyExc_ValueError, "an Arrow array of %s: wrong %s", schema->format, problem);
+    return !problem;
+}
+
+/* The same of what the offsets say, [0, length]. */
+static int batchllm_arrow_check_ends(const struct ArrowArray *array, const struct ArrowArray *items,
+                                     const int64_t *ends) {
+    for (int64_t i = 0; i <= array->length; ++i) {
+        if (ends[i] >= (i > 0 ? ends[i - 1] : 0)) continue;
+        PyErr_Format(PyExc_ValueError, "an Arrow array: offset %lld is %lld, less than the one before it, or than 0",
+                     (long long)i, (long long)ends[i]);
+        return 0;
+    }
+    const int64_t end = ends[array->length];
+    const char *problem = NULL;
+    if (items && end > items->length) problem = "more items than its child has";
+    else if (end > 0 && !(items ? items->buffers[1] : array->buffers[2])) problem = "items, and its data are NULL";
+    if (problem) PyErr_Format(PyExc_ValueError, "an Arrow array: its offsets tell of %s", problem);
+    return !problem;
+}
+
 /* (kind, data, offsets) of an array that `owner` keeps alive. `before`: rows before it. */
 static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchema *schema,
                                         const struct ArrowArray *array, int64_t before) {
     int wide = 0;
     const char kind = batchllm_arrow_kind(schema, &wide);
-    if (!kind) return NULL;
+    if (!kind || !batchllm_arrow_check(schema, array, kind)) return NULL;
     const int64_t null = batchllm_arrow_first_null(array, 0, array->length);
     if (null >= 0) {
         PyErr_Format(PyExc_ValueError, "row %lld is null", (long long)(before + null));
@@ -110,7 +162,7 @@ static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchem
     const void *offsets = array->buffers[1];
     static const int64_t zero = 0;
     PyObject *offsets_out;
-    if (array->length == 0 || !offsets) {
+    if (array->length == 0) {
         offsets_out = batchllm_python_lend(owner, &zero, 1, sizeof zero, "q");
     } else if (wide) {
         offsets_out = batchllm_python_lend(owner, (const int64_t *)offsets + array->offset,
@@ -128,6 +180,10 @@ static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchem
     }
     if (!offsets_out) return NULL;
     const int64_t *ends = PyMemoryView_GET_BUFFER(offsets_out)->buf;
+    if (!batchllm_arrow_check_ends(array, items, ends)) {
+        Py_DECREF(offsets_out);
+        return NULL;
+    }
     const int64_t begin = ends[0], end = ends[array->length];
     PyObject *data = NULL;
     if (items && batchllm_arrow_first_null(items, begin, end) >= 0)

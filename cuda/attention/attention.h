@@ -23,6 +23,18 @@ inline constexpr int kMatrixRows = 128; // query rows of a matrix item
 inline constexpr int kNarrowRows = 64;  // up to so many, one reads its keys once at half the work
 inline constexpr int kStreamRows = 16;  // of a stream item
 
+// backend/backend.h's ContextNode, in what attention needs of it: the one form of a prefix or a request
+// here. The worklist's stretches are pieces of nodes' keys; the plain attention reads the nodes.
+struct AttentionNode {
+    int32_t parent;      // less than its own index, or -1
+    int32_t start;       // position of its first key
+    int32_t keys;        // stored once the batch has run
+    int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
+    int32_t token_count;
+    int32_t page_begin;     // its page i is pages[page_begin + i],
+    int32_t first_page = 0; // from this one on: those before have fallen out of the window
+};
+
 // A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
 // at position `start` of the request.
 struct KeyStretch {
@@ -59,7 +71,7 @@ enum class AttentionType : int32_t { bf16, f16 };
 
 struct AttentionArguments {
     AttentionType type;
-    int32_t heads, kv_heads, head_dim; // head_dim 64, 128 or 256, padding included
+    int32_t heads, kv_heads, head_dim; // head_dim 64, 128, 256 or 512, padding included
     float scale;                       // of the scores, commonly head_dim^-0.5
     int32_t window;                    // positions seen, its own included; 0: all
     const void *q;                     // [tokens, q_stride] 2-byte; head h at h * head_dim
@@ -81,7 +93,17 @@ struct AttentionArguments {
     float *partial_lse; // [slots, heads] base 2
     int32_t *arrivals;  // [tokens, kv_heads] zero; left zero
     int32_t *queues;    // [4] zero; left zero
+    float
+        softcap; // scores s, scaled, become softcap tanh(s / softcap) before they are masked; 0: not
+    const float
+        *sinks; // [heads] f32, or null: one more logit in the sum of the head's rows, not scaled
+                // and without a value
 };
+
+// Whether a launch needs the kernels that know softcaps and sinks.
+inline bool special(const AttentionArguments &arguments) {
+    return arguments.softcap > 0 || arguments.sinks != nullptr;
+}
 
 // Enqueues the launch on `sms` SMs of the current device. Pointers are to device memory. Which of them
 // a device runs: attention/family.h.
@@ -90,7 +112,7 @@ cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
 // The same as on a device with little shared memory: so that it can be checked on any.
 cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
                                         cudaStream_t stream);
-// wgmma, sm_90a alone. Takes sms CTAs, one an SM; none waits for one that has not begun.
+// wgmma, sm_90a alone, head_dim to 256. Takes sms CTAs, one an SM; none waits for one that has not begun.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);
 

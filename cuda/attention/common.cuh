@@ -92,6 +92,44 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
     }
 }
 
+// How a launch makes logits of scores. Launches with a softcap or with sinks have kernels of their own
+// (Special), so that the others' have nothing of it.
+template <bool Special> struct Logits {
+    float c; // of a score, to a logit in base 2
+    __device__ __forceinline__ explicit Logits(const AttentionArguments &a) : c(a.scale * kLog2e) {}
+    // Scores to what c is to be multiplied by.
+    template <int Count> __device__ __forceinline__ void cap(float (&)[Count]) const {}
+    // A row's sum against `maximum`, with the head's sink, if the row is written to the output: the merge
+    // adds it to a row of partials, so that it counts once.
+    __device__ __forceinline__ float with_sink(float sum, float, int, int) const { return sum; }
+};
+
+template <> struct Logits<true> {
+    float c;
+    float inner = 0; // of a score, to twice the argument of tanh, in base 2; 0: no cap
+    const float *sinks;
+    __device__ __forceinline__ explicit Logits(const AttentionArguments &a)
+        : c(a.scale * kLog2e), sinks(a.sinks) {
+        if (a.softcap > 0) {
+            inner = 2 * c / a.softcap;
+            c = a.softcap * kLog2e;
+        }
+    }
+    // tanh x = 1 - 2 / (1 + 2^(2 x log2 e)), to 5e-7 whatever x is: tanh.approx is wrong by up to 2^-11,
+    // which a cap of 50 would make 0.02 of a logit.
+    template <int Count> __device__ __forceinline__ void cap(float (&s)[Count]) const {
+        if (inner == 0) return;
+#pragma unroll
+        for (int i = 0; i < Count; ++i) {
+            s[i] = fmaf(-2, reciprocal_approximate(1 + exp2_approximate(s[i] * inner)), 1);
+        }
+    }
+    __device__ __forceinline__ float with_sink(float sum, float maximum, int slot, int head) const {
+        if (sinks == nullptr || slot >= 0) return sum;
+        return sum + exp2_approximate(__ldg(sinks + head) * kLog2e - maximum);
+    }
+};
+
 // What of the keys at hand some query of an item may not see.
 struct Bounds {
     int first, last; // positions that every query sees

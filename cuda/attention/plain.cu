@@ -2,29 +2,35 @@
 // own running maximum (natural base); the warps merge at the end in a fixed order.
 #include "attention/plain.h"
 
-#include "attention/attention.h"
-
 namespace batchllm::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kElements = 8; // of a head in a lane: head_dim up to 256
 
-__global__ void plain_attention(PlainAttentionArguments a) {
-    const int token = blockIdx.x, head = blockIdx.y;
-    const int kv_head = head / (a.heads / a.kv_heads);
+// A warp's part of a token's head: the keys that it has taken. Elements: of a head in a lane.
+template <int Elements> struct Part {
+    float query[Elements], sum[Elements] = {};
+    float largest = -INFINITY, total = 0;
+
+    __device__ void add(float logit, const float *v, int head_dim, int lane) {
+        const float next = fmaxf(largest, logit);
+        const float keep = expf(largest - next), weight = expf(logit - next);
+        largest = next;
+        total = total * keep + weight;
+        for (int i = 0; i < Elements; ++i) {
+            const int e = lane + 32 * i;
+            if (e < head_dim) sum[i] = sum[i] * keep + weight * v[e];
+        }
+    }
+};
+
+template <int Elements> __device__ void read_keys(const PlainAttentionArguments &a, int token,
+                                                  int kv_head, Part<Elements> *part) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int position = a.positions[token];
     const int low = a.window > 0 ? position - a.window + 1 : 0;
-    const float *q = a.q + token * a.q_stride + head * a.head_dim;
-    float query[kElements], sum[kElements] = {};
-    for (int i = 0; i < kElements; ++i) {
-        const int e = lane + 32 * i;
-        query[i] = e < a.head_dim ? q[e] * a.scale : 0.0f;
-    }
-    float largest = -INFINITY, total = 0;
     for (int n = a.node_of[token]; n >= 0; n = a.nodes[n].parent) {
-        const PlainNode node = a.nodes[n];
+        const AttentionNode node = a.nodes[n];
         for (int key = warp; key < node.keys; key += kWarps) {
             const int at = node.start + key;
             if (at > position || at < low) continue;
@@ -34,32 +40,40 @@ __global__ void plain_attention(PlainAttentionArguments a) {
             const float *k = block + key % kPageKeys * a.head_dim;
             const float *v = k + kPageKeys * a.head_dim;
             float dot = 0;
-            for (int i = 0; i < kElements; ++i) {
+            for (int i = 0; i < Elements; ++i) {
                 const int e = lane + 32 * i;
-                if (e < a.head_dim) dot += query[i] * k[e];
+                if (e < a.head_dim) dot += part->query[i] * k[e];
             }
             for (int offset = 16; offset > 0; offset /= 2) dot += __shfl_xor_sync(~0u, dot, offset);
-            const float next = fmaxf(largest, dot);
-            const float keep = expf(largest - next), weight = expf(dot - next);
-            largest = next;
-            total = total * keep + weight;
-            for (int i = 0; i < kElements; ++i) {
-                const int e = lane + 32 * i;
-                if (e < a.head_dim) sum[i] = sum[i] * keep + weight * v[e];
-            }
+            if (a.softcap > 0) dot = a.softcap * tanhf(dot / a.softcap);
+            part->add(dot, v, a.head_dim, lane);
         }
     }
-    __shared__ float sums[kWarps][32 * kElements];
+}
+
+template <int Elements> __global__ void plain_attention(PlainAttentionArguments a) {
+    const int token = blockIdx.x, head = blockIdx.y;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const float *q = a.q + token * a.q_stride + head * a.head_dim;
+    Part<Elements> part;
+    for (int i = 0; i < Elements; ++i) {
+        const int e = lane + 32 * i;
+        part.query[i] = e < a.head_dim ? q[e] * a.scale : 0.0f;
+    }
+    read_keys(a, token, head / (a.heads / a.kv_heads), &part);
+
+    __shared__ float sums[kWarps][32 * Elements];
     __shared__ float maxima[kWarps], totals[kWarps];
-    for (int i = 0; i < kElements; ++i) sums[warp][lane + 32 * i] = sum[i];
+    for (int i = 0; i < Elements; ++i) sums[warp][lane + 32 * i] = part.sum[i];
     if (lane == 0) {
-        maxima[warp] = largest;
-        totals[warp] = total;
+        maxima[warp] = part.largest;
+        totals[warp] = part.total;
     }
     __syncthreads();
-    float all = -INFINITY;
+    const float sink = a.sinks == nullptr ? -INFINITY : a.sinks[head];
+    float all = sink;
     for (int w = 0; w < kWarps; ++w) all = fmaxf(all, maxima[w]);
-    float scale[kWarps], whole = 0;
+    float scale[kWarps], whole = sink == -INFINITY ? 0.0f : expf(sink - all);
     for (int w = 0; w < kWarps; ++w) {
         scale[w] = maxima[w] == -INFINITY ? 0.0f : expf(maxima[w] - all);
         whole += scale[w] * totals[w];
@@ -76,9 +90,13 @@ __global__ void plain_attention(PlainAttentionArguments a) {
 
 cudaError_t launch_plain_attention(const PlainAttentionArguments &a, cudaStream_t stream) {
     if (a.tokens == 0) return cudaSuccess;
-    if (a.head_dim > 32 * kElements) return cudaErrorInvalidValue;
+    if (a.head_dim > kMostPlainHeadDim) return cudaErrorInvalidValue;
     const dim3 grid(static_cast<unsigned>(a.tokens), static_cast<unsigned>(a.heads));
-    plain_attention<<<grid, kWarps * 32, 0, stream>>>(a);
+    if (a.head_dim <= 256) {
+        plain_attention<8><<<grid, kWarps * 32, 0, stream>>>(a);
+    } else {
+        plain_attention<16><<<grid, kWarps * 32, 0, stream>>>(a);
+    }
     return cudaGetLastError();
 }
 

@@ -6,14 +6,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include "attention/attention.h"
+
 namespace batchllm::cuda {
 
-struct PlainNode {
-    int32_t parent, start, keys, page_begin;
-};
+inline constexpr int kMostPlainHeadDim = 512;
 
 struct PlainAttentionArguments {
-    int32_t tokens, heads, kv_heads, head_dim; // head_dim: at most 256, padding included
+    int32_t tokens, heads, kv_heads, head_dim; // head_dim: at most kMostPlainHeadDim
     float scale;
     int32_t window;       // 0: all
     const float *q;       // [tokens, q_stride]
@@ -21,9 +21,11 @@ struct PlainAttentionArguments {
     float *out;           // [tokens, heads * head_dim]
     const float *kv;      // the layer's pages [page][kv_head][K, V][64][head_dim]
     const int32_t *pages; // page numbers, node by node
-    const PlainNode *nodes;
+    const AttentionNode *nodes;
     const int32_t *node_of;   // [tokens]
     const int32_t *positions; // [tokens]
+    float softcap;            // as AttentionArguments'
+    const float *sinks;       // the same
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionArguments &arguments, cudaStream_t stream);

@@ -5,45 +5,65 @@
 
 namespace batchllm::cuda::sm80 {
 
-template <int HeadDim, int Slots, typename T>
-__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
+// Queries, from row `first` of the job on, into shared memory: [half][kRows][64], swizzled as the keys are. In the first slot's group.
+template <int HeadDim, typename T>
+__device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
+                                             uint32_t queries, const Rest &rest, int first) {
     using S = Shape<HeadDim>;
-    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int ratio = a.heads / a.kv_heads;
-    const float c = a.scale * kLog2e;
-    const uint32_t ring = queries + S::kQueryBytes;
-
-    // Queries: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
-    for (int i = thread; i < kMatrixRows * HeadDim / 8; i += S::kThreads) {
-        const int r = i / (HeadDim / 8), chunk = i % (HeadDim / 8);
+    for (int i = threadIdx.x; i < S::kRows * HeadDim / 8; i += S::kThreads) {
+        const int at = i / (HeadDim / 8), chunk = i % (HeadDim / 8), r = first + at;
         const int index = r / ratio;
         const bool valid = index < rest.item.row_count;
         const int token = valid ? rest.rows[index].token : 0;
-        copy_async(queries + chunk / 8 * (kMatrixRows * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4),
+        copy_async(queries + chunk / 8 * (S::kRows * 128) + at * 128 + ((chunk % 8 ^ at % 8) << 4),
                    static_cast<const T *>(a.q) + token * a.q_stride +
                        (kv_head * ratio + r % ratio) * HeadDim + chunk * 8,
                    valid);
     }
+}
 
-    const int n0 = tiles(rest.item.stretch[0].keys, S::kKeys);
-    const int n = n0 + tiles(rest.item.stretch[1].keys, S::kKeys);
-    int issued = 0; // slots filled: K and V of each tile in turn
-    uint32_t into = ring;
-    const auto page_of = [&](int tile) {
-        const KeyStretch &stretch = rest.item.stretch[tile < n0 ? 0 : 1];
-        return __ldg(a.pages + stretch.page_begin +
-                     (tile < n0 ? tile : tile - n0) * S::kKeys / kPageKeys);
-    };
-    int page = n > 0 ? page_of(0) : 0, next_page = 0;
-    const auto issue = [&] {
+// A job's tiles of keys, both stretches in a row, on their way through the ring: K and V of each tile
+// in turn, a slot each.
+template <int HeadDim, int Slots> struct TileRing {
+    using S = Shape<HeadDim>;
+    const AttentionArguments &a;
+    const Rest &rest;
+    const int kv_head;
+    const uint32_t ring;
+    const int n0, n; // tiles of the first stretch, and of both
+    int issued = 0;  // slots filled
+    uint32_t into;   // the next to be filled
+    uint32_t slot;   // the one computed on
+    int page, next_page = 0;
+
+    __device__ __forceinline__ TileRing(const AttentionArguments &a, const Rest &rest, int kv_head,
+                                        uint32_t ring)
+        : a(a), rest(rest), kv_head(kv_head), ring(ring),
+          n0(tiles(rest.item.stretch[0].keys, S::kKeys)),
+          n(n0 + tiles(rest.item.stretch[1].keys, S::kKeys)), into(ring), slot(ring) {
+        page = n > 0 ? page_of(0) : 0;
+    }
+    __device__ __forceinline__ const KeyStretch &stretch(int tile) const {
+        return rest.item.stretch[tile < n0 ? 0 : 1];
+    }
+    __device__ __forceinline__ int first_key(int tile) const { // in its stretch
+        return (tile < n0 ? tile : tile - n0) * S::kKeys;
+    }
+    __device__ __forceinline__ int page_of(int tile) const {
+        return __ldg(a.pages + stretch(tile).page_begin + first_key(tile) / kPageKeys);
+    }
+    __device__ __forceinline__ uint32_t after(uint32_t at) const {
+        return at + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : at + S::kSlotBytes;
+    }
+    // The next slot's copies, if there are more.
+    __device__ __forceinline__ void issue() {
         if (issued < 2 * n) {
             const int tile = issued / 2, which = issued % 2;
             if (which == 0) {
                 if (tile > 0) page = next_page;
                 if (tile + 1 < n) next_page = page_of(tile + 1); // needed two slots later
             }
-            const int keys = rest.item.stretch[tile < n0 ? 0 : 1].keys;
-            const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
+            const int keys = stretch(tile).keys, key = first_key(tile);
             const auto *from =
                 static_cast<const unsigned char *>(a.kv) +
                 ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * S::kBlockBytes +
@@ -51,63 +71,72 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
 #pragma unroll
             for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
                 constexpr int kHalfChunks = S::kKeys * 8;
-                const int half = i * S::kThreads / kHalfChunks;
-                const int chunk = thread + i * S::kThreads % kHalfChunks;
+                int half = i * S::kThreads / kHalfChunks;
+                int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
+                if constexpr (S::kThreads > kHalfChunks) { // of several halves at once
+                    half += threadIdx.x / kHalfChunks;
+                    chunk = threadIdx.x % kHalfChunks;
+                }
                 copy_async(into + (half * kHalfChunks + chunk) * 16,
                            from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
             }
-            into =
-                into + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : into + S::kSlotBytes;
+            into = after(into);
         }
         ++issued;
         copy_async_commit(); // an empty group too: the waits count them
-    };
-#pragma unroll 1
-    for (int i = 0; i + 1 < Slots; ++i) issue();
-
-    float o[S::kRowTiles][HeadDim / 2];
-    float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
-#pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < HeadDim / 2; ++i) o[t][i] = 0;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            maximum[t][i] = -INFINITY;
-            sum[t][i] = 0;
-        }
     }
-    const int first_row = warp * 16 * S::kRowTiles;
-    // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
-    // with the row and with the step's own.
-    const uint32_t q_lane = queries + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
-    const uint32_t k_lane = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4);
-    const uint32_t v_lane = (lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4);
-
-    uint32_t slot = ring;
-    const auto next_slot = [&] {
+    // Until `slot` is full.
+    __device__ __forceinline__ void wait() {
         copy_async_wait<Slots - 2>();
         __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
         issue();
-    };
-    const auto leave_slot = [&] {
-        slot = slot + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : slot + S::kSlotBytes;
-    };
-    const Bounds bounds(rest.item, a.window);
-    for (int tile = 0; tile < n; ++tile) {
-        float s[S::kRowTiles][S::kKeys / 2];
-        next_slot();
+    }
+    __device__ __forceinline__ void leave() { slot = after(slot); }
+};
+
+// What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
+template <int HeadDim, bool Special, typename T> struct WarpRows {
+    using S = Shape<HeadDim>;
+    float o[S::kRowTiles][S::kColumns / 2];
+    float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
+    int lane, part, first_row; // part: of the columns
+    // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
+    // with the row and with the step's own.
+    uint32_t q_lane, k_lane, v_lane;
+
+    __device__ __forceinline__ explicit WarpRows(uint32_t queries)
+        : lane(threadIdx.x % 32),
+          part(S::kParts == 1 ? 0 : threadIdx.x / 32 / (S::kWarps / S::kParts)),
+          first_row((threadIdx.x / 32 - part * (S::kWarps / S::kParts)) * 16 * S::kRowTiles),
+          q_lane(queries + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4)),
+          k_lane((lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4)),
+          v_lane((lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4) +
+                 part * (S::kColumns / 64) * (S::kKeys * 128)) {
+#pragma unroll
+        for (int t = 0; t < S::kRowTiles; ++t) {
+#pragma unroll
+            for (int i = 0; i < S::kColumns / 2; ++i) o[t][i] = 0;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                maximum[t][i] = -INFINITY;
+                sum[t][i] = 0;
+            }
+        }
+    }
+
+    // S = Q K^T of the slot's keys. Fragments are loaded a step of 16 elements early.
+    __device__ __forceinline__ void scores(uint32_t slot,
+                                           float (&s)[S::kRowTiles][S::kKeys / 2]) const {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
             for (int i = 0; i < S::kKeys / 2; ++i) s[t][i] = 0;
-        // Fragments are loaded a step of 16 elements early.
         uint32_t q[2][S::kRowTiles][4], kb[2][S::kKeys / 16][4];
         const auto load_step = [&](int k) {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
                 load_matrix(q[k % 2][t],
-                            (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
+                            (q_lane ^ k % 4 * 32) + k / 4 * (S::kRows * 128) + t * 2048);
             }
 #pragma unroll
             for (int j = 0; j < S::kKeys / 16; ++j) {
@@ -128,23 +157,27 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
                 }
             }
         }
-        leave_slot();
+    }
 
-        const KeyStretch stretch = rest.item.stretch[tile < n0 ? 0 : 1];
-        const int key = (tile < n0 ? tile : tile - n0) * S::kKeys;
-        if (bounds.hide(stretch, key, S::kKeys)) {
+    // Scores of keys that a row must not see. key: the tile's first in the stretch; first: row of the pass.
+    __device__ __forceinline__ void hide(const Rest &rest, const KeyStretch &stretch, int key,
+                                         int first, int ratio, int window,
+                                         float (&s)[S::kRowTiles][S::kKeys / 2]) const {
 #pragma unroll
-            for (int t = 0; t < S::kRowTiles; ++t) {
-                int position[2];
+        for (int t = 0; t < S::kRowTiles; ++t) {
+            int position[2];
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const int index = (first_row + t * 16 + lane / 4 + 8 * i) / ratio;
-                    position[i] = index < rest.item.row_count ? rest.rows[index].position : 0;
-                }
-                mask(s[t], position, stretch, key + lane % 4 * 2, a.window);
+            for (int i = 0; i < 2; ++i) {
+                const int index = (first + first_row + t * 16 + lane / 4 + 8 * i) / ratio;
+                position[i] = index < rest.item.row_count ? rest.rows[index].position : 0;
             }
+            mask(s[t], position, stretch, key + lane % 4 * 2, window);
         }
-        uint32_t p[S::kRowTiles][S::kKeys / 4];
+    }
+
+    // P of the scores, as mma's operand; what was summed so far follows the rows' maxima.
+    __device__ __forceinline__ void weigh(float (&s)[S::kRowTiles][S::kKeys / 2],
+                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c) {
         float factor[S::kRowTiles][2];
         bool rescale = false;
 #pragma unroll
@@ -161,15 +194,17 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
-                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
+                for (int i = 0; i < S::kColumns / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
         }
+    }
 
-        next_slot();
-        // Fragments of V are loaded kAhead products early.
-        constexpr int kAhead = 4, kSteps = S::kKeys / 16 * (HeadDim / 16);
+    // O += P V of the slot's values. Fragments of V are loaded kAhead products early.
+    __device__ __forceinline__ void accumulate(uint32_t slot,
+                                               const uint32_t (&p)[S::kRowTiles][S::kKeys / 4]) {
+        constexpr int kAhead = 4, kEach = S::kColumns / 16, kSteps = S::kKeys / 16 * kEach;
         uint32_t b[kAhead][4];
         const auto load_values = [&](int step) {
-            const int j = step / (HeadDim / 16), d = step % (HeadDim / 16);
+            const int j = step / kEach, d = step % kEach;
             load_matrix_transposed(b[step % kAhead], (slot + (v_lane ^ d % 4 * 32)) +
                                                          d / 4 * (S::kKeys * 128) + j * 2048);
         };
@@ -178,7 +213,7 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
             if (i + kAhead - 1 < kSteps) load_values(i + kAhead - 1);
-            const int j = i / (HeadDim / 16), d = i % (HeadDim / 16);
+            const int j = i / kEach, d = i % kEach;
             const uint32_t(&v)[4] = b[i % kAhead];
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
@@ -186,29 +221,86 @@ __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t qu
                 mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], v[2], v[3], T());
             }
         }
-        leave_slot();
     }
 
+    // The rows' results to where they belong.
+    __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
+                                          int ratio, const Logits<Special> &logits, int first) {
 #pragma unroll
-    for (int t = 0; t < S::kRowTiles; ++t)
+        for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float total = sum[t][i];
-            total += __shfl_xor_sync(~0u, total, 1);
-            total += __shfl_xor_sync(~0u, total, 2);
-            const int r = first_row + t * 16 + lane / 4 + 8 * i;
-            if (r / ratio >= rest.item.row_count) continue;
-            const AttentionRow row = rest.rows[r / ratio];
-            const int head = kv_head * ratio + r % ratio;
-            const float inverse = total > 0 ? 1.f / total : 0.f;
-            const Destination<T> to(a, row.token, row.slot, head, HeadDim);
+            for (int i = 0; i < 2; ++i) {
+                float total = sum[t][i];
+                total += __shfl_xor_sync(~0u, total, 1);
+                total += __shfl_xor_sync(~0u, total, 2);
+                const int r = first + first_row + t * 16 + lane / 4 + 8 * i;
+                if (r / ratio >= rest.item.row_count) continue;
+                const AttentionRow row = rest.rows[r / ratio];
+                const int head = kv_head * ratio + r % ratio;
+                total = logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
+                const float inverse = total > 0 ? 1.f / total : 0.f;
+                const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
-            for (int j = 0; j < HeadDim / 8; ++j) {
-                to.write(j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
-                         o[t][j * 4 + i * 2 + 1] * inverse);
+                for (int j = 0; j < S::kColumns / 8; ++j) {
+                    to.write(part * S::kColumns + j * 8 + lane % 4 * 2,
+                             o[t][j * 4 + i * 2] * inverse, o[t][j * 4 + i * 2 + 1] * inverse);
+                }
+                if (lane % 4 == 0 && part == 0)
+                    write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
             }
-            if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * c, total);
+    }
+};
+
+// The job's rows from `first` on, as many as a pass has.
+template <int HeadDim, int Slots, bool Special, typename T> __device__ void
+matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest, int first) {
+    using S = Shape<HeadDim>;
+    const int ratio = a.heads / a.kv_heads;
+    const Logits<Special> logits(a);
+    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest, first);
+    TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
+#pragma unroll 1
+    for (int i = 0; i + 1 < Slots; ++i) ring.issue();
+    WarpRows<HeadDim, Special, T> rows(queries);
+    // Where stream jobs come here, most warps have nothing but copies to do.
+    const bool works = S::kStreams || first + rows.first_row < rest.item.row_count * ratio;
+    const Bounds bounds(rest.item, a.window);
+    for (int tile = 0; tile < ring.n; ++tile) {
+        float s[S::kRowTiles][S::kKeys / 2];
+        uint32_t p[S::kRowTiles][S::kKeys / 4];
+        ring.wait();
+        if (works) rows.scores(ring.slot, s);
+        ring.leave();
+        if (works) {
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t) logits.cap(s[t]);
+            const KeyStretch stretch = ring.stretch(tile);
+            const int key = ring.first_key(tile);
+            if (bounds.hide(stretch, key, S::kKeys)) {
+                rows.hide(rest, stretch, key, first, ratio, a.window, s);
+            }
+            rows.weigh(s, p, logits.c);
         }
+        ring.wait();
+        if (works) rows.accumulate(ring.slot, p);
+        ring.leave();
+    }
+    rows.write(a, kv_head, rest, ratio, logits, first);
+}
+
+template <int HeadDim, int Slots, bool Special, typename T>
+__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
+    using S = Shape<HeadDim>;
+    if constexpr (S::kRows == kMatrixRows) {
+        matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, 0);
+    } else {
+        const int rows = rest.item.row_count * (a.heads / a.kv_heads);
+#pragma unroll 1
+        for (int first = 0; first < rows; first += S::kRows) {
+            if (first > 0) __syncthreads(); // all are done with the queries and the ring
+            matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, first);
+        }
+    }
 }
 
 } // namespace batchllm::cuda::sm80

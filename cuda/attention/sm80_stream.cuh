@@ -5,33 +5,40 @@
 
 namespace batchllm::cuda::sm80 {
 
-// One of a stream job's warps: its keys of every page against all query rows; the result, not
-// normalised, in o.
-template <int HeadDim, int Slots, typename T>
-__device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t ring,
-                            const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
-                            float (&sum)[2]) {
+// A warp's keys of a job, both stretches in a row, on their way through the warp's ring: its 16 of every
+// page, K and V in turn, a slot each.
+template <int HeadDim, int Slots> struct WarpRing {
     using S = Shape<HeadDim>;
-    constexpr int kSlots = S::stream_slots(Slots);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int ratio = a.heads / a.kv_heads;
-    const int rows = rest.item.row_count * ratio;
-    const float c = a.scale * kLog2e;
+    static constexpr int kSlots = S::stream_slots(Slots);
+    const AttentionArguments &a;
+    const Rest &rest;
+    const int kv_head, lane, warp;
+    const uint32_t ring;
+    const int n0, n;       // pages in which this warp has keys: of the first stretch, of both
+    int pages, next_pages; // their numbers in the lanes, 32 at once, one batch early
+    int issued = 0;        // slots filled
+    uint32_t into;         // the next to be filled
+    uint32_t slot;         // the one computed on
 
-    // Pages in which this warp has keys, both stretches in a row; their numbers in the lanes, 32 at
-    // once, one batch early.
-    const int n0 = tiles(max(0, rest.item.stretch[0].keys - warp * 16), kPageKeys);
-    const int n = n0 + tiles(max(0, rest.item.stretch[1].keys - warp * 16), kPageKeys);
-    const auto pages_from = [&](int base) {
+    __device__ __forceinline__ WarpRing(const AttentionArguments &a, const Rest &rest, int kv_head,
+                                        uint32_t ring)
+        : a(a), rest(rest), kv_head(kv_head), lane(threadIdx.x % 32), warp(threadIdx.x / 32),
+          ring(ring), n0(tiles(max(0, rest.item.stretch[0].keys - warp * 16), kPageKeys)),
+          n(n0 + tiles(max(0, rest.item.stretch[1].keys - warp * 16), kPageKeys)),
+          pages(pages_from(0)), next_pages(pages_from(32)), into(ring), slot(ring) {}
+    __device__ __forceinline__ int pages_from(int base) const {
         const int i = base + lane;
         if (i >= n) return 0;
         return __ldg(a.pages + (i < n0 ? rest.item.stretch[0].page_begin + i
                                        : rest.item.stretch[1].page_begin + i - n0));
-    };
-    int pages = pages_from(0), next_pages = pages_from(32);
-    int issued = 0; // slots filled: this warp's K and V of each page in turn
-    uint32_t into = ring;
-    const auto issue = [&] {
+    }
+    __device__ __forceinline__ uint32_t after(uint32_t at) const {
+        return at + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
+                   ? ring
+                   : at + S::kStreamSlotBytes;
+    }
+    // The next slot's copies, if there are more.
+    __device__ __forceinline__ void issue() {
         const int at = issued / 2;
         if (at < n) {
             if (issued % 64 == 0 && issued > 0) {
@@ -51,18 +58,27 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
                 copy_async(into + i * 512 + lane * 16, from + i / 4 * S::kHalfBlock + i % 4 * 512,
                            warp * 16 + i % 4 * 4 + lane / 8 < keys);
             }
-            into = into + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
-                       ? ring
-                       : into + S::kStreamSlotBytes;
+            into = after(into);
         }
         ++issued;
         copy_async_commit();
-    };
-#pragma unroll 1
-    for (int i = 0; i + 1 < kSlots; ++i) issue();
+    }
+    // Until `slot` is full.
+    __device__ __forceinline__ void wait() {
+        copy_async_wait<kSlots - 2>();
+        __syncwarp(); // the slot is full; all lanes are done with the one before
+        issue();
+    }
+    __device__ __forceinline__ void leave() { slot = after(slot); }
+};
 
-    int position[2];
-    uint32_t q[HeadDim / 16][4];
+// A stream job's query rows, as mma's operand, and their positions.
+template <int HeadDim, typename T>
+__device__ __forceinline__ void read_queries(const AttentionArguments &a, const Rest &rest,
+                                             int kv_head, uint32_t (&q)[HeadDim / 16][4],
+                                             int (&position)[2]) {
+    const int lane = threadIdx.x % 32;
+    const int ratio = a.heads / a.kv_heads, rows = rest.item.row_count * ratio;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
@@ -81,6 +97,22 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
             }
         }
     }
+}
+
+// One of a stream job's warps: its keys of every page against all query rows; the result, not
+// normalised, in o.
+template <int HeadDim, int Slots, bool Special, typename T>
+__device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t slots,
+                            const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
+                            float (&sum)[2]) {
+    const Logits<Special> logits(a);
+    WarpRing<HeadDim, Slots> ring(a, rest, kv_head, slots);
+    const int lane = ring.lane;
+#pragma unroll 1
+    for (int i = 0; i + 1 < ring.kSlots; ++i) ring.issue();
+    int position[2];
+    uint32_t q[HeadDim / 16][4];
+    read_queries<HeadDim, T>(a, rest, kv_head, q, position);
 #pragma unroll
     for (int i = 0; i < HeadDim / 2; ++i) o[i] = 0;
 #pragma unroll
@@ -91,36 +123,26 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
 
     const uint32_t k_lane = (lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4);
     const uint32_t v_lane = (lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4);
-    uint32_t slot = ring;
-    const auto next_slot = [&] {
-        copy_async_wait<kSlots - 2>();
-        __syncwarp(); // the slot is full; all lanes are done with the one before
-        issue();
-    };
-    const auto leave_slot = [&] {
-        slot = slot + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
-                   ? ring
-                   : slot + S::kStreamSlotBytes;
-    };
     const Bounds bounds(rest.item, a.window);
-    for (int at = 0; at < n; ++at) {
-        next_slot();
+    for (int at = 0; at < ring.n; ++at) {
+        ring.wait();
         float s[8] = {};
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
             uint32_t b[4];
-            load_matrix(b, (slot + (k_lane ^ k % 4 * 32)) + k / 4 * 2048);
+            load_matrix(b, (ring.slot + (k_lane ^ k % 4 * 32)) + k / 4 * 2048);
             mma_sync(s, q[k], b[0], b[1], T());
             mma_sync(s + 4, q[k], b[2], b[3], T());
         }
-        leave_slot();
-        const KeyStretch stretch = rest.item.stretch[at < n0 ? 0 : 1];
-        const int key = (at < n0 ? at : at - n0) * kPageKeys + warp * 16;
+        ring.leave();
+        logits.cap(s);
+        const KeyStretch stretch = rest.item.stretch[at < ring.n0 ? 0 : 1];
+        const int key = (at < ring.n0 ? at : at - ring.n0) * kPageKeys + ring.warp * 16;
         if (bounds.hide(stretch, key, 16)) {
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
         }
         float factor[2];
-        const bool rescale = softmax(s, maximum, sum, factor, c);
+        const bool rescale = softmax(s, maximum, sum, factor, logits.c);
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
@@ -128,15 +150,15 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
 #pragma unroll
             for (int i = 0; i < HeadDim / 2; ++i) o[i] *= factor[i / 2 % 2];
         }
-        next_slot();
+        ring.wait();
 #pragma unroll
         for (int d = 0; d < HeadDim / 16; ++d) {
             uint32_t b[4];
-            load_matrix_transposed(b, (slot + (v_lane ^ d % 4 * 32)) + d / 4 * 2048);
+            load_matrix_transposed(b, (ring.slot + (v_lane ^ d % 4 * 32)) + d / 4 * 2048);
             mma_sync(&o[d * 8], p, b[0], b[1], T());
             mma_sync(&o[d * 8 + 4], p, b[2], b[3], T());
         }
-        leave_slot();
+        ring.leave();
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -145,21 +167,21 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t r
     }
 }
 
-template <int HeadDim, int Slots, typename T> __device__ void
+template <int HeadDim, int Slots, bool Special, typename T> __device__ void
 stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest &rest) {
     using S = Shape<HeadDim>;
     constexpr int kSlots = S::stream_slots(Slots);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int ratio = a.heads / a.kv_heads;
     const int rows = rest.item.row_count * ratio;
-    const float c = a.scale * kLog2e;
+    const Logits<Special> logits(a);
     const bool works = S::kWarps == kStreamWarps || warp < kStreamWarps;
 
     float o[HeadDim / 2], maximum[2], sum[2];
     if (works) {
-        stream_keys<HeadDim, Slots, T>(a, kv_head,
-                                       shared_address(shared) + warp * kSlots * S::kStreamSlotBytes,
-                                       rest, o, maximum, sum);
+        stream_keys<HeadDim, Slots, Special, T>(
+            a, kv_head, shared_address(shared) + warp * kSlots * S::kStreamSlotBytes, rest, o,
+            maximum, sum);
     }
     // The rings become [warp][row][kResultStride], not normalised.
     auto *results = reinterpret_cast<float *>(shared);
@@ -175,7 +197,7 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
                 make_float2(o[j * 4 + i * 2], o[j * 4 + i * 2 + 1]);
         }
         if (lane % 4 == 0) {
-            rest.max_sum[warp][r][0] = maximum[i] * c;
+            rest.max_sum[warp][r][0] = maximum[i] * logits.c;
             rest.max_sum[warp][r][1] = sum[i];
         }
     }
@@ -199,9 +221,10 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
             x.z += weight * part.z;
             x.w += weight * part.w;
         }
-        const float inverse = total > 0 ? 1.f / total : 0.f;
         const AttentionRow row = rest.rows[r / ratio];
         const int head = kv_head * ratio + r % ratio;
+        total = logits.with_sink(total, top, row.slot, head);
+        const float inverse = total > 0 ? 1.f / total : 0.f;
         const Destination<T> to(a, row.token, row.slot, head, HeadDim);
         to.write(column, x.x * inverse, x.y * inverse);
         to.write(column + 2, x.z * inverse, x.w * inverse);

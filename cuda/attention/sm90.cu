@@ -1,114 +1,11 @@
-// Fused attention for Hopper: O = softmax(scale Q K^T) V over paged keys and values. The kernel and
-// its launcher; attention/sm90.cuh says how it is put together.
-#include "attention/sm90_feed.cuh"
-#include "attention/sm90_narrow.cuh"
-#include "attention/sm90_stream.cuh"
-#include "attention/sm90_wide.cuh"
+// Fused attention for Hopper: the kernels of launches without a cap and sinks, and the launcher.
+#include "attention/sm90_kernel.cuh"
 
 namespace batchllm::cuda {
-namespace {
-
-template <int HeadDim, typename T> __global__ void __launch_bounds__(kThreads, 1)
-    attention(const __grid_constant__ AttentionArguments a) {
-    using S = Shape<HeadDim>;
-    extern __shared__ __align__(1024) unsigned char shared[];
-    const uint32_t slots = shared_address(shared) + S::kRegionBytes;
-    Rest *rest = reinterpret_cast<Rest *>(shared + S::kRest);
-    if (threadIdx.x == 0) {
-        constexpr int kWarps = kConsumers / 32;
-        rest->merge_next = 0;
-        for (int i = 0; i < kJobs; ++i) {
-            barrier_init(shared_address(&rest->job_full[i]), 1);
-            barrier_init(shared_address(&rest->job_done[i]), kWarps);
-            barrier_init(shared_address(&rest->job_empty[i]), 2); // feeder and signaller
-        }
-        for (int i = 0; i < kQueries; ++i) {
-            barrier_init(shared_address(&rest->queries_full[i]), 1);
-            barrier_init(shared_address(&rest->queries_empty[i]), kWarps);
-        }
-        barrier_init(shared_address(&rest->draw), 1);
-        barrier_init(shared_address(&rest->region_free), kWarps);
-        for (int i = 0; i < S::kSlots; ++i) {
-            barrier_init(shared_address(&rest->full[i]), 1);
-            barrier_init(shared_address(&rest->empty[i]), kWarps);
-        }
-        barrier_init_fence();
-    }
-    __syncthreads();
-
-    if (threadIdx.x >= kConsumers) {
-        registers_fewer<S::kAuxiliaryRegisters>();
-        const int warp = threadIdx.x / 32;
-        if (warp == 8) {
-            feed<HeadDim>(a, slots, rest);
-        } else if (warp == 9) {
-            fetch_jobs<HeadDim, T>(a, shared, rest);
-        } else if (warp == 10) {
-            signal_jobs(a, rest);
-        } else {
-            merge_partials<HeadDim, T, true>(a, rest, threadIdx.x % 32);
-        }
-    } else {
-        registers_more<S::kConsumerRegisters>();
-        const int thread = threadIdx.x;
-        if (thread >= 128) named_barrier_arrive(kTurn, kConsumers); // warpgroup 0 is first
-        Consumer<HeadDim> self{Ratio(a)};
-        Ring<kJobs> ring;
-        while (true) {
-            barrier_wait(shared_address(&rest->job_full[ring.slot]), ring.phase);
-            const Job &job = rest->jobs[ring.slot];
-            if (__shfl_sync(~0u, job.number, 0) < 0) break;
-            const Form form =
-                static_cast<Form>(__shfl_sync(~0u, int(form_of(a, job, self.ratio.ratio)), 0));
-            auto next = ring;
-            next.advance();
-            if (form == Form::stream) {
-                stream_job<HeadDim, T>(a, job, shared, slots, rest, self, thread);
-            } else if (form == Form::narrow) {
-                narrow_job<HeadDim, T>(a, job, shared, slots, rest, self, thread);
-            } else {
-                wide_job<HeadDim, T>(a, job, shared, slots, rest, self, next, thread);
-            }
-            self.after_wide = form == Form::wide;
-            __syncwarp();
-            if (thread % 32 == 0) barrier_arrive(shared_address(&rest->job_done[ring.slot]));
-            ring = next;
-        }
-        merge_partials<HeadDim, T, false>(a, rest, thread % 32);
-    }
-}
-
-template <int HeadDim, typename T>
-cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    const auto kernel = attention<HeadDim, T>;
-    const int bytes = kSharedBytes<HeadDim>;
-    cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-    kernel<<<sms, kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
-}
-
-template <typename T>
-cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    switch (a.head_dim) {
-    case 64:
-        return launch<64, T>(a, sms, stream);
-    case 128:
-        return launch<128, T>(a, sms, stream);
-    case 256:
-        return launch<256, T>(a, sms, stream);
-    default:
-        return cudaErrorInvalidValue;
-    }
-}
-
-} // namespace
 
 cudaError_t launch_attention_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    return a.type == AttentionType::bf16 ? launch_type<__nv_bfloat16>(a, sms, stream)
-                                         : launch_type<__half>(a, sms, stream);
+    return special(a) ? sm90::launch<true>(a, sms, stream) : sm90::launch<false>(a, sms, stream);
 }
 
 } // namespace batchllm::cuda

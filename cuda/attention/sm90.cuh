@@ -20,7 +20,7 @@
 #include "attention/common.cuh"
 #include "attention/hopper.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
@@ -111,4 +111,4 @@ __device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &
     return form_of(a, job, a.heads / a.kv_heads);
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

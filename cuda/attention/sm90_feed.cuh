@@ -4,7 +4,7 @@
 
 #include "attention/sm90.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 // Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, the first
 // too: CTAs wait for one another's partials, and a job that belonged to a CTA that has not begun could
@@ -284,4 +284,4 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     }
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

@@ -4,7 +4,7 @@
 
 #include "attention/sm90_merge.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 // What a consumer thread keeps from job to job.
 template <int HeadDim> struct Consumer {
@@ -34,6 +34,13 @@ __device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int 
     return row;
 }
 
+// Of a thread's two rows of mma's accumulators: `first` and the eighth after it.
+__device__ __forceinline__ void read_positions(const Job &job, const Ratio &ratio, int first,
+                                               int (&position)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) position[i] = read_row(job, ratio, first + 8 * i).position;
+}
+
 // A tile of a job's keys: whichever stretch it is of.
 struct Tile {
     KeyStretch stretch;
@@ -41,6 +48,51 @@ struct Tile {
     __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
         : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
           key((tile < n0 ? tile : tile - n0) * keys) {}
+};
+
+// Scores of a tile's keys that a row must not see.
+template <int Keys, int Count>
+__device__ __forceinline__ void hide_keys(const Tile &at, const Bounds &bounds,
+                                          const int (&position)[2], int lane, int window,
+                                          float (&s)[Count]) {
+    if (bounds.hide(at.stretch, at.key, Keys)) {
+        mask(s, position, at.stretch, at.key + lane % 4 * 2, window);
+    }
+}
+
+// How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
+// wgmma in a loop that may diverge is serialised (C7520).
+template <int Keys> struct Tiles {
+    int n0, n; // of the first stretch, of both
+    __device__ __forceinline__ Tiles(const KeyStretch &s0, const KeyStretch &s1)
+        : n0(__shfl_sync(~0u, tiles(s0.keys, Keys), 0)),
+          n(n0 + __shfl_sync(~0u, tiles(s1.keys, Keys), 0)) {}
+    __device__ __forceinline__ int last_keys(const KeyStretch &s0, const KeyStretch &s1) const {
+        return __shfl_sync(~0u, n > n0 ? s1.keys - (n - n0 - 1) * Keys : s0.keys - (n - 1) * Keys,
+                           0);
+    }
+};
+
+// The ring of slots as a thread of a matrix job's consumers sees it.
+template <int HeadDim> struct Slots {
+    using S = Shape<HeadDim>;
+    using Place = Ring<S::kSlots>;
+    uint32_t first; // slot
+    Rest *rest;
+    int lane;
+
+    __device__ __forceinline__ uint32_t address(const Place &at) const {
+        return first + at.slot * S::kSlotBytes;
+    }
+    __device__ __forceinline__ bool full(const Place &at) const {
+        return barrier_test(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void wait(const Place &at) const {
+        barrier_wait(shared_address(&rest->full[at.slot]), at.phase);
+    }
+    __device__ __forceinline__ void release(const Place &at) const {
+        if (lane == 0) barrier_arrive(shared_address(&rest->empty[at.slot]));
+    }
 };
 
 // Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
@@ -125,4 +177,4 @@ __device__ __forceinline__ void rescale(float (&o)[Parts][Outputs], const float 
         for (int i = 0; i < Outputs; ++i) o[h][i] *= factor[i / 2 % 2];
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

@@ -4,9 +4,10 @@
 // of its token and KV head shows that all its partials are there.
 #pragma once
 
+#include "attention/merge.cuh"
 #include "attention/sm90.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ int load_acquire(const int *p) {
@@ -59,9 +60,8 @@ struct Merged {
 
 // Rows [row, row + Rows) of the merged tokens' heads, those below end; the loads of Rows * Batch partials
 // are in flight together.
-template <int HeadDim, typename T, int Rows, int Batch> __device__ void
+template <int HeadDim, bool Special, typename T, int Rows, int Batch> __device__ void
 merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merged &last) {
-    constexpr int kEach = HeadDim / 32;
     const int ratio = a.heads / a.kv_heads;
     int token[Rows], head[Rows];
     PartialRange range[Rows];
@@ -85,14 +85,9 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
         if (ready) break;
         __nanosleep(100);
     }
-    float top[Rows], sum[Rows], o[Rows][kEach] = {};
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-        top[r] = -INFINITY;
-        sum[r] = 0;
-    }
+    HeadResult<HeadDim> result[Rows];
     for (int base = 0; base < most; base += Batch) {
-        float lse[Rows][Batch], part[Rows][Batch][kEach];
+        float lse[Rows][Batch], part[Rows][Batch][HeadDim / 32];
 #pragma unroll
         for (int r = 0; r < Rows; ++r)
 #pragma unroll
@@ -101,57 +96,20 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
                 const int64_t index =
                     static_cast<int64_t>(range[r].begin + which) * a.heads + head[r];
                 lse[r][p] = __ldcg(a.partial_lse + index);
-                const float *from = a.partial_out + index * HeadDim + lane * kEach;
-                if constexpr (kEach == 2) {
-                    const float2 v = __ldcg(reinterpret_cast<const float2 *>(from));
-                    part[r][p][0] = v.x;
-                    part[r][p][1] = v.y;
-                } else {
-#pragma unroll
-                    for (int e = 0; e < kEach; e += 4) {
-                        const float4 v = __ldcg(reinterpret_cast<const float4 *>(from + e));
-                        part[r][p][e] = v.x;
-                        part[r][p][e + 1] = v.y;
-                        part[r][p][e + 2] = v.z;
-                        part[r][p][e + 3] = v.w;
-                    }
-                }
+                load_partial<HeadDim>(a, index, lane, part[r][p]);
             }
 #pragma unroll
         for (int r = 0; r < Rows; ++r) {
-            float higher = top[r];
 #pragma unroll
             for (int p = 0; p < Batch; ++p) {
                 if (base + p >= range[r].count) lse[r][p] = -INFINITY;
-                higher = fmaxf(higher, lse[r][p]);
             }
-            if (higher == -INFINITY) continue;
-            const float old = exp2_approximate(top[r] - higher);
-            top[r] = higher;
-            sum[r] *= old;
-#pragma unroll
-            for (int e = 0; e < kEach; ++e) o[r][e] *= old;
-#pragma unroll
-            for (int p = 0; p < Batch; ++p) {
-                if (lse[r][p] == -INFINITY) continue; // what an absent partial's place holds
-                const float weight = exp2_approximate(lse[r][p] - higher);
-                sum[r] += weight;
-#pragma unroll
-                for (int e = 0; e < kEach; ++e) o[r][e] += weight * part[r][p][e];
-            }
+            result[r].template add<true>(lse[r], part[r]);
         }
     }
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-        if (range[r].count == 0) continue;
-        const float scale = sum[r] > 0 ? 1.f / sum[r] : 0.f;
-        auto *out =
-            static_cast<T *>(a.out) + token[r] * a.out_stride + head[r] * HeadDim + lane * kEach;
-#pragma unroll
-        for (int e = 0; e < kEach; e += 2) {
-            *reinterpret_cast<uint32_t *>(out + e) =
-                pack(o[r][e] * scale, o[r][e + 1] * scale, T());
-        }
+        if (range[r].count > 0) result[r].template write<Special, T>(a, token[r], head[r], lane);
     }
     __syncwarp();
 #pragma unroll
@@ -161,7 +119,7 @@ merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merg
 }
 
 // Takes units of the CTA's share until there are none. Background: the warp with few registers.
-template <int HeadDim, typename T, bool Background>
+template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
     constexpr int kUnit = 4;                          // rows, if they are many
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
@@ -178,15 +136,15 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
         if constexpr (Background) {
             const int64_t end = min((unit + 1) * kUnit, rows);
             for (int64_t row = unit * kUnit; row < end; row += kTogether) {
-                merge_rows<HeadDim, T, kTogether, 2>(a, row, end, lane, last);
+                merge_rows<HeadDim, Special, T, kTogether, 2>(a, row, end, lane, last);
             }
         } else if (many) {
-            merge_rows<HeadDim, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
+            merge_rows<HeadDim, Special, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
         } else {
-            merge_rows<HeadDim, T, 1, 8>(a, unit, rows, lane, last);
+            merge_rows<HeadDim, Special, T, 1, 8>(a, unit, rows, lane, last);
         }
     }
     last.finish();
 }
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

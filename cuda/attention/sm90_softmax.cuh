@@ -6,7 +6,7 @@
 
 #include "attention/common.cuh"
 
-namespace batchllm::cuda {
+namespace batchllm::cuda::sm90 {
 
 struct RowSoftmax {
     float c;
@@ -81,4 +81,4 @@ struct RowSoftmax {
     }
 };
 
-} // namespace batchllm::cuda
+} // namespace batchllm::cuda::sm90

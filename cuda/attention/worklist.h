@@ -14,16 +14,6 @@
 
 namespace batchllm::cuda {
 
-// backend/backend.h's ContextNode, in what attention needs of it.
-struct AttentionNode {
-    int32_t parent;      // less than its own index, or -1
-    int32_t start;       // position of its first key
-    int32_t keys;        // stored once the batch has run
-    int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
-    int32_t token_count;
-    int32_t page_begin;
-};
-
 struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;

@@ -91,7 +91,14 @@ std::string TuningCache::text() const {
 
 TuningCache::TuningCache(std::string path, std::string stamp, std::string *warning)
     : path_(std::move(path)), stamp_(std::move(stamp)) {
-    if (path_.empty() || !file_exists(path_)) return;
+    if (path_.empty()) return;
+    const Result<bool> there = file_exists(path_);
+    if (!there.ok()) {
+        *warning = "tuning cache: " + there.status().message() + "; not used";
+        path_.clear();
+        return;
+    }
+    if (!*there) return;
     const Result<std::string> read = read_file(path_, kMostBytes);
     if (!read.ok()) {
         *warning = "tuning cache: " + read.status().message() + "; not used";

@@ -1,7 +1,6 @@
 #include "step/samples.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 
 namespace batchllm::cuda {
@@ -68,12 +67,12 @@ SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t outp
     return task;
 }
 
-SampleTask StepSamples::task_of(const LogitsRow &row, int32_t number, int64_t logits_row) {
-    if (!row.targets.empty()) {
+SampleTask StepSamples::task_of(const OutputRow &row, int32_t number, int64_t logits_row) {
+    if (row.task == Task::score) {
         SampleTask task{};
         task.row = static_cast<int32_t>(logits_row);
         task.output = number;
-        task.target_begin = static_cast<int32_t>(target_begin_[static_cast<size_t>(number)]);
+        task.target_begin = static_cast<int32_t>(rows_.target_begin(number));
         task.target_count = static_cast<int32_t>(row.targets.size());
         return task;
     }
@@ -91,36 +90,24 @@ Status StepSamples::reserve(int64_t rows) {
 Status StepSamples::plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows,
                          Staging *staging) {
     vocabulary_ = vocabulary;
-    const size_t rows = batch.logits.size();
-    by_token_.resize(rows);
-    std::iota(by_token_.begin(), by_token_.end(), 0);
-    std::stable_sort(by_token_.begin(), by_token_.end(), [&](int32_t a, int32_t b) {
-        return batch.logits[static_cast<size_t>(a)].token <
-               batch.logits[static_cast<size_t>(b)].token;
-    });
-    wanted_.clear();
-    wanted_of_.resize(rows);
-    for (size_t i = 0; i < rows; ++i) {
-        const int32_t token = batch.logits[static_cast<size_t>(by_token_[i])].token;
-        if (wanted_.empty() || wanted_.back() != token) wanted_.push_back(token);
-        wanted_of_[i] = static_cast<int32_t>(wanted_.size()) - 1;
-    }
-    target_begin_.resize(rows);
-    scored_.resize(rows);
+    const size_t rows = batch.outputs.size();
+    rows_.read(batch);
+    generates_.clear();
     targets_.clear();
-    for (size_t i = 0; i < rows; ++i) {
-        const std::span<const int32_t> targets = batch.logits[i].targets;
-        target_begin_[i] = static_cast<int64_t>(targets_.size());
-        scored_[i] = !targets.empty();
-        targets_.insert(targets_.end(), targets.begin(), targets.end());
+    for (const OutputRow &row : batch.outputs) {
+        generates_.push_back(row.task == Task::generate);
+        targets_.insert(targets_.end(), row.targets.begin(), row.targets.end());
     }
     tasks_.clear();
+    wanted_of_.clear();
     edits_.clear();
     likely_ = 0;
-    for (size_t i = 0; i < rows; ++i) {
-        const int32_t number = by_token_[i];
-        tasks_.push_back(task_of(batch.logits[static_cast<size_t>(number)], number,
-                                 wanted_of_[i] % logits_rows));
+    for (size_t i = 0; i < wanted().size(); ++i) {
+        for (const int32_t number : rows_.rows_of(static_cast<int64_t>(i))) {
+            tasks_.push_back(task_of(batch.outputs[static_cast<size_t>(number)], number,
+                                     static_cast<int64_t>(i) % logits_rows));
+            wanted_of_.push_back(static_cast<int32_t>(i));
+        }
     }
     join_edited_rows();
     ASSIGN_OR_RETURN(staged_tasks_, staging->add(std::span<const SampleTask>(tasks_)));
@@ -147,9 +134,10 @@ void StepSamples::join_edited_rows() {
 
 // ---- Device ----
 
-Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t stream) {
-    const auto rows = static_cast<int64_t>(wanted_.size());
-    const int64_t tasks = this->rows();
+Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
+                        cudaStream_t stream) {
+    const auto rows = static_cast<int64_t>(wanted().size());
+    const auto tasks = static_cast<int64_t>(tasks_.size());
     const int64_t chunk = forward->logits_rows();
     int64_t task = 0;
     for (int64_t first = 0; first < rows; first += chunk) {
@@ -178,7 +166,7 @@ Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t s
 // ---- Host: after the batch ----
 
 void StepSamples::take(BatchOutput *output) {
-    output->samples.assign(tasks_.size(), SampleOutput{});
+    output->samples.assign(generates_.size(), SampleOutput{});
     for (const SampleTask &done : tasks_) {
         const SampleResult &result = answers_.as<SampleResult>()[done.output];
         SampleOutput &to = output->samples[static_cast<size_t>(done.output)];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/batch_rows.h"
 #include "device/device.h"
 #include "device/staging.h"
 #include "sampling/sampling.h"
@@ -21,7 +22,7 @@ SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t outp
 
 class StepSamples {
   public:
-    // Rows that are sampled from the logits and some random numbers alone.
+    // Whether a row is sampled by more than its logits and random numbers: by the tokens before it.
     static bool needs_history(const SamplingParams &params) {
         return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                params.frequency_penalty != 0;
@@ -30,28 +31,28 @@ class StepSamples {
     Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
     Status plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows, Staging *staging);
-    std::span<const int32_t> wanted() const { return wanted_; } // tokens, ascending, each once
-    int64_t rows() const { return static_cast<int64_t>(by_token_.size()); }
-    // Row's token can be fed to the next batch.
-    bool feeds(int64_t row) const { return scored_[static_cast<size_t>(row)] == 0; }
+    const std::vector<int32_t> &wanted() const { return rows_.tokens(); }
+    int64_t rows() const { return static_cast<int64_t>(generates_.size()); }
+    // The row samples a token, which can be fed to the next batch.
+    bool feeds(int64_t row) const {
+        return row < rows() && generates_[static_cast<size_t>(row)] != 0;
+    }
 
     // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples().
-    Status run(const Staging &staging, Forward *forward, cudaStream_t stream);
+    Status run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
+               cudaStream_t stream);
     // Once the stream has come that far.
     void take(BatchOutput *output);
 
   private:
-    SampleTask task_of(const LogitsRow &row, int32_t number, int64_t logits_row);
+    SampleTask task_of(const OutputRow &row, int32_t number, int64_t logits_row);
     void add_edits(const SampleInput &input, SampleTask *task);
     void join_edited_rows();
 
-    // Logits rows in the order of their tokens.
-    std::vector<int32_t> by_token_;     // [rows] their numbers
-    std::vector<int32_t> wanted_;       // their tokens, each once
-    std::vector<int32_t> wanted_of_;    // [rows, by_token_'s order] index into wanted_
-    std::vector<int64_t> target_begin_; // [rows] into BatchOutput::target_logprobs
-    std::vector<char> scored_;          // [rows]
-    std::vector<SampleTask> tasks_;     // [rows, by_token_'s order]
+    BatchRows rows_;
+    std::vector<char> generates_;    // [rows]
+    std::vector<SampleTask> tasks_;  // of rows that want logits, in the order of their tokens
+    std::vector<int32_t> wanted_of_; // [tasks] index into wanted()
     std::vector<LogitEdit> edits_;
     std::vector<int32_t> targets_;
     int32_t likely_ = 0; // tokens listed, of all rows

@@ -1,7 +1,7 @@
 // batchllm_tokenizer_*: text to tokens and back, a column at a time.
 #include "text/chat_template.h"
 
-#include <atomic>
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
 #include <new>
@@ -42,6 +42,13 @@ Status check_threads(int32_t threads) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "threads is %d: it cannot be negative", threads);
 }
 
+// One item is not worth a thread, and none gets more than one.
+int32_t threads_for(int64_t items, int32_t threads) {
+    if (items <= 1) return 1;
+    const auto most = static_cast<int32_t>(std::min<int64_t>(items, ThreadPool::most_threads));
+    return threads == 0 ? std::min(most, ThreadPool::available()) : std::min(threads, most);
+}
+
 // Runs convert(i, &item) -> Status for n items over threads, in blocks, and joins the items. An item
 // that fails is empty and has its status.
 template <typename Item, typename Convert> std::unique_ptr<ColumnBatch>
@@ -53,11 +60,9 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
     batch->all_statuses.assign(static_cast<size_t>(n), BATCHLLM_OK);
     batch->all_error_offsets.reserve(static_cast<size_t>(n) + 1);
     batch->all_error_offsets.push_back(0);
-    // One item is not worth a thread.
-    ThreadPool pool(n <= 1 ? 1 : threads);
+    ThreadPool pool(threads_for(n, threads));
     std::vector<Item> block(static_cast<size_t>(std::min(block_items, n)));
     std::vector<std::string> errors(block.size());
-    std::atomic<bool> out_of_memory{false};
     for (int64_t begin = 0; begin < n; begin += block_items) {
         const int64_t count = std::min(block_items, n - begin);
         pool.parallel_for(count, [&](int64_t i, int32_t) {
@@ -65,17 +70,14 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
             std::string &error = errors[static_cast<size_t>(i)];
             item.clear();
             error.clear();
-            try {
-                const Status status = convert(begin + i, &item);
-                if (status.ok()) return;
-                item.clear();
-                error = status.message();
-                batch->all_statuses[static_cast<size_t>(begin + i)] = status.code();
-            } catch (const std::bad_alloc &) {
-                out_of_memory.store(true, std::memory_order_relaxed);
-            }
+            const Status status = convert(begin + i, &item);
+            if (status.ok()) return;
+            // Of the whole call: the item has nothing to do with it.
+            if (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+            item.clear();
+            error = status.message();
+            batch->all_statuses[static_cast<size_t>(begin + i)] = status.code();
         });
-        if (out_of_memory.load()) throw std::bad_alloc();
         Item &all = *batch.*joined;
         for (int64_t i = 0; i < count; ++i) {
             const Item &item = block[static_cast<size_t>(i)];
@@ -106,7 +108,7 @@ int32_t batchllm_tokenizer_create(const char *path, batchllm_tokenizer **out) {
         RETURN_IF_ERROR(need("path", path));
         auto handle = std::make_unique<batchllm_tokenizer>();
         ASSIGN_OR_RETURN(handle->tokenizer, Tokenizer::load(path));
-        handle->chat = ChatTemplate::load(path);
+        ASSIGN_OR_RETURN(handle->chat, ChatTemplate::load(path));
         *out = handle.release();
         return {};
     });

@@ -4,6 +4,8 @@
 // stored together: a shared prefix, or one request's own tokens. A node may continue another (its
 // parent): a request's own tokens continue its group's prefix, which may continue a common head. A
 // node's tokens start on a page of their own, so a prefix may end anywhere and nothing is copied.
+// Each of the model's KV groups has pages of its own for a node; those that have fallen out of the
+// group's window are not kept.
 //
 // A batch token attends to all positions of its node's ancestors, and to those of its own node up
 // to itself; both limited to the layer's sliding window. The keys and values of all of a batch's
@@ -31,41 +33,71 @@ struct ContextNode {
     int32_t length;      // its tokens whose keys and values are stored once this batch has run
     int32_t token_begin; // the last token_count of them are computed in this batch and stand at
     int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
-    int32_t page_begin;  // token i of the node is in page pages[page_begin + i / page_tokens],
-    int32_t page_count;  // slot i % page_tokens
     bool shared;         // a prefix, as opposed to one request's own tokens
 };
 
-// A position whose logits are wanted, to sample a token or to score given ones.
-struct LogitsRow {
-    int32_t token;                    // index into TokenBatch::tokens
-    SampleInput sample;               // used when targets is empty
-    std::span<const int32_t> targets; // score these token ids instead
+// A node's pages in a KV group's list: column i, which has tokens [i, i + 1) * page_tokens of the node, is
+// list[begin + i]. Columns before `first` are not in the list: no query of the batch sees them.
+struct NodePages {
+    int32_t begin; // may be negative: that of column `first`, less `first`
+    int32_t first;
 };
 
-// A token that the batch before this one samples and that is not known yet (Backend::submit): stands in
-// TokenBatch::tokens for the sample of that batch's logits row `row`.
+// The pages of one KV group.
+struct GroupPages {
+    std::vector<int32_t> list;    // page numbers, node by node
+    std::vector<NodePages> nodes; // [TokenBatch::nodes]; equal for groups with the same window
+
+    int32_t page(int32_t node, int32_t column) const {
+        return list[static_cast<size_t>(nodes[static_cast<size_t>(node)].begin + column)];
+    }
+};
+
+// What a row of the data set wants, and so what a request wants of the tokens that it computes.
+enum class Task : uint8_t {
+    generate, // a token, sampled from the logits
+    score,    // log-probabilities of given tokens
+    embed,    // the hidden state, after the last norm
+    classify, // the same: the head that it goes through is small and is the runtime's
+};
+constexpr bool embedded(Task task) { return task == Task::embed || task == Task::classify; }
+
+// A token of the batch whose result is wanted.
+struct OutputRow {
+    int32_t token; // index into TokenBatch::tokens
+    Task task = Task::generate;
+    int32_t count = 1;                // embed: the sum over so many tokens, from `token` on
+    SampleInput sample{};             // generate
+    std::span<const int32_t> targets; // score: these token ids
+};
+
+// A token that the batch before this one samples and that is not known yet (Backend::forward): stands in
+// TokenBatch::tokens for the sample of that batch's output row `row`.
 constexpr int32_t fed_token(int32_t row) { return -1 - row; }
 
 struct TokenBatch {
     std::vector<int32_t> tokens;    // [tokens] ids, or fed_token()s
     std::vector<int32_t> positions; // [tokens]
     std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
-    std::vector<int32_t> pages;     // page numbers, node by node
-    std::vector<LogitsRow> logits;
+    std::vector<GroupPages> pages;  // [KV groups]
+    std::vector<OutputRow> outputs;
 
     void clear() {
         tokens.clear();
         positions.clear();
         nodes.clear();
-        pages.clear();
-        logits.clear();
+        for (GroupPages &group : pages) {
+            group.list.clear();
+            group.nodes.clear();
+        }
+        outputs.clear();
     }
 };
 
 struct BatchOutput {
-    std::vector<SampleOutput> samples;  // [TokenBatch::logits]; token -1 for scored rows
+    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token -1 but for generate
     std::vector<float> target_logprobs; // scored rows' targets, one row after the other
+    std::vector<float> hidden;          // [embedded rows, BackendInfo::hidden]
 };
 
 struct BackendOptions {
@@ -85,17 +117,21 @@ struct BackendInfo {
     std::string compute_type; // "bf16", "f32", ...
     std::string device;       // for people: processor or GPU, and what is used of it
     int32_t vocabulary = 0;
+    int32_t hidden = 0; // size of a hidden state
     int32_t page_tokens = 0;
-    int64_t page_bytes = 0; // all layers, keys and values
+    int64_t page_bytes = 0; // keys and values of the layers of one KV group
     int64_t pages = 0;
+    std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
     int64_t step_tokens = 0;       // most tokens that one batch may hold
     int32_t eos_token = -1;        // sim without a model: the id that ends a row, if any
-    int32_t batches_in_flight = 1; // most batches submitted and not collected
+    int32_t batches_in_flight = 1; // most batches gone forward and not collected
     std::string warning;           // to be logged once; or ""
 };
 
-// Batches are computed one after another, in the order in which they were submitted. An error is final:
-// the backend is not used again, but to be destroyed.
+// A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make
+// masks while the device computes. Batches are computed one after another, in the order of forward; each
+// is sampled before the next goes forward. An error is final: the backend is not used again, but to be
+// destroyed.
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -104,7 +140,11 @@ class Backend {
     // Starts to compute the batch, behind those in flight, of which there are fewer than
     // info().batches_in_flight. The batch is read before this returns. Its pages may be those that a
     // batch in flight reads or writes.
-    virtual Status submit(const TokenBatch &batch) = 0;
+    virtual Status forward(const TokenBatch &batch) = 0;
+
+    // Starts to take what its rows want from the batch that went forward last. masks: [rows], of which
+    // those of rows that generate count, read before this returns; or none at all.
+    virtual Status sample(std::span<const TokenMask> masks) = 0;
 
     // The output of the oldest batch in flight; waits for it.
     virtual Status collect(BatchOutput *output) = 0;
@@ -120,24 +160,10 @@ class Backend {
     virtual double last_run_seconds() const = 0;
 
     Status run(const TokenBatch &batch, BatchOutput *output) {
-        RETURN_IF_ERROR(submit(batch));
+        RETURN_IF_ERROR(forward(batch));
+        RETURN_IF_ERROR(sample({}));
         return collect(output);
     }
-};
-
-// Computes a batch while it is submitted.
-class SynchronousBackend : public Backend {
-  public:
-    Status submit(const TokenBatch &batch) final { return compute(batch, &output_); }
-    Status collect(BatchOutput *output) final {
-        std::swap(*output, output_);
-        return {};
-    }
-
-  private:
-    virtual Status compute(const TokenBatch &batch, BatchOutput *output) = 0;
-
-    BatchOutput output_;
 };
 
 // Each takes its KV memory at once. model is borrowed and must outlive the backend.

@@ -10,14 +10,14 @@
 
 #include "backend/backend.h"
 
-// Changes with every change to what the two libraries share.
-#define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 2"
+// Changes when batchllm_cuda_layout or the function does.
+#define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 3"
 
-// Sizes of the shared types: a library built from another tree most likely differs in one.
+// What both libraries must agree on. Its first member stays as it is, for a library of another version.
 struct batchllm_cuda_layout {
     const char *interface_text; // BATCHLLM_CUDA_INTERFACE
     uint64_t version;           // of batchllm.h
-    uint64_t model, options, info, batch, params;
+    uint64_t headers; // hash of backend/backend.h, of all that it includes, and of the compiler
 };
 
 extern "C" {
@@ -34,14 +34,7 @@ namespace batchllm {
 
 using CudaBackendCreate = decltype(&batchllm_cuda_backend_create_v1);
 
-inline batchllm_cuda_layout cuda_layout() {
-    return {BATCHLLM_CUDA_INTERFACE,
-            (BATCHLLM_VERSION_MAJOR << 16) | (BATCHLLM_VERSION_MINOR << 8) | BATCHLLM_VERSION_PATCH,
-            sizeof(Model),
-            sizeof(BackendOptions),
-            sizeof(BackendInfo),
-            sizeof(TokenBatch),
-            sizeof(SamplingParams)};
-}
+// Of the core that the caller is linked with. Each of the two libraries has a core of its own.
+batchllm_cuda_layout cuda_layout();
 
 } // namespace batchllm

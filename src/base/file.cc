@@ -10,38 +10,10 @@
 namespace batchllm {
 namespace {
 
-class Descriptor {
-  public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(const Descriptor &) = delete;
-    Descriptor &operator=(const Descriptor &) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
-
-  private:
-    int fd_;
-};
-
 // The Python package reads number and path back from this form: bindings/python/batchllm/errors.py.
 Status io_error(const std::string &path, const char *what) {
     const int code = errno;
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
-}
-
-// Opens a regular file and tells its size. Anything else (a directory, a fifo) is an error.
-Result<int> open_regular(const std::string &path, size_t *size) {
-    Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (fd.get() < 0) return io_error(path, "cannot open");
-    struct stat info;
-    if (::fstat(fd.get(), &info) != 0) return io_error(path, "cannot stat");
-    if (!S_ISREG(info.st_mode)) {
-        return error(BATCHLLM_ERROR_IO, "%s: not a regular file", path.c_str());
-    }
-    *size = static_cast<size_t>(info.st_size);
-    return fd.release();
 }
 
 Status write_all(int fd, const std::string &path, std::string_view bytes) {
@@ -58,11 +30,26 @@ Status write_all(int fd, const std::string &path, std::string_view bytes) {
 
 } // namespace
 
+FileDescriptor::~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+Result<FileDescriptor> open_regular(const std::string &path, size_t *size) {
+    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (fd.get() < 0) return io_error(path, "cannot open");
+    struct stat info;
+    if (::fstat(fd.get(), &info) != 0) return io_error(path, "cannot stat");
+    if (!S_ISREG(info.st_mode)) {
+        return error(BATCHLLM_ERROR_IO, "%s: not a regular file", path.c_str());
+    }
+    *size = static_cast<size_t>(info.st_size);
+    return fd;
+}
+
 Result<MappedFile> MappedFile::open(const std::string &path) {
     MappedFile file;
     file.path_ = path;
-    ASSIGN_OR_RETURN(const int raw, open_regular(path, &file.size_));
-    Descriptor fd(raw);
+    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &file.size_));
     if (file.size_ == 0) return file;
     void *data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
     if (data == MAP_FAILED) {
@@ -90,8 +77,7 @@ MappedFile::~MappedFile() {
 
 Result<std::string> read_file(const std::string &path, size_t limit) {
     size_t size = 0;
-    ASSIGN_OR_RETURN(const int raw, open_regular(path, &size));
-    Descriptor fd(raw);
+    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
     if (size > limit) {
         return error(BATCHLLM_ERROR_IO, "%s: %zu bytes, more than the %zu allowed", path.c_str(),
                      size, limit);
@@ -113,10 +99,13 @@ Result<std::string> read_file(const std::string &path, size_t limit) {
 
 Status write_file(const std::string &path, std::string_view bytes) {
     struct stat info;
-    if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    const bool there = ::stat(path.c_str(), &info) == 0;
+    // Where it cannot be told what the target is, it is not renamed over.
+    if (!there && errno != ENOENT) return io_error(path, "cannot stat");
+    if (there && !S_ISREG(info.st_mode)) {
         // A pipe or a device is written to; renamed over, it would be gone. Of a directory the
         // open tells.
-        Descriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+        FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
@@ -129,7 +118,7 @@ Status write_file(const std::string &path, std::string_view bytes) {
         if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
     }
     {
-        Descriptor fd(raw);
+        FileDescriptor fd(raw);
         Status status = write_all(fd.get(), path, bytes);
         if (status.ok() && ::fsync(fd.get()) != 0) status = io_error(path, "cannot sync");
         if (!status.ok()) {
@@ -142,17 +131,40 @@ Status write_file(const std::string &path, std::string_view bytes) {
         ::unlink(temporary.c_str());
         return status;
     }
+    return sync_directory_of(path);
+}
+
+Status sync_directory_of(const std::string &path) {
+    const size_t slash = path.rfind('/');
+    const std::string directory = slash == std::string::npos ? "."
+                                  : slash == 0               ? "/"
+                                                             : path.substr(0, slash);
+    const FileDescriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    // One that may be written to and not read: nothing can be done about it.
+    if (fd.get() < 0 && errno == EACCES) return {};
+    if (fd.get() < 0) return io_error(directory, "cannot open");
+    // EINVAL: a file system without such a thing.
+    if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error(directory, "cannot sync");
     return {};
 }
 
-bool file_exists(const std::string &path) {
+Result<bool> file_exists(const std::string &path) {
     struct stat info;
-    return ::stat(path.c_str(), &info) == 0;
+    if (::stat(path.c_str(), &info) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) return io_error(path, "cannot stat");
+    if (::lstat(path.c_str(), &info) == 0) {
+        return error(BATCHLLM_ERROR_IO, "%s: a link to a file that is not there", path.c_str());
+    }
+    if (errno != ENOENT && errno != ENOTDIR) return io_error(path, "cannot stat");
+    return false;
 }
 
-bool is_directory(const std::string &path) {
+Result<bool> is_directory(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return false;
     struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+    if (::stat(path.c_str(), &info) != 0) return io_error(path, "cannot stat");
+    return S_ISDIR(info.st_mode);
 }
 
 } // namespace batchllm

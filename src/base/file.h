@@ -6,10 +6,29 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
 namespace batchllm {
+
+// An open file, closed with the object.
+class FileDescriptor {
+  public:
+    explicit FileDescriptor(int fd) : fd_(fd) {}
+    FileDescriptor(FileDescriptor &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    FileDescriptor &operator=(FileDescriptor &&) = delete;
+    ~FileDescriptor();
+    int get() const { return fd_; }
+    int release() { return std::exchange(fd_, -1); }
+
+  private:
+    int fd_;
+};
+
+// Opens a regular file for reading and tells its size. Anything else (a directory, a FIFO, whose
+// opening would wait for a writer, a device) is an error.
+Result<FileDescriptor> open_regular(const std::string &path, size_t *size);
 
 // A regular file mapped read-only. The bytes stay valid while the object lives. A file that another
 // process truncates while it is mapped raises SIGBUS on access, as with any mapping: callers map
@@ -37,12 +56,19 @@ class MappedFile {
 // The whole of a regular file of at most `limit` bytes.
 Result<std::string> read_file(const std::string &path, size_t limit);
 
-// Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, and renames it over the
-// target. On an error (a full disk, say) the temporary file is removed and the target is as it was.
+// Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, renames it over the target
+// and syncs the directory. On an error (a full disk, say) the temporary file is removed and the target is as it was.
 // A target that is a pipe or a device is written to as it is.
 Status write_file(const std::string &path, std::string_view bytes);
 
-bool file_exists(const std::string &path);
-bool is_directory(const std::string &path);
+// Syncs the directory that holds the path: a file created or renamed there outlives the machine.
+Status sync_directory_of(const std::string &path);
+
+// Whether there is something at the path: a file, a directory, what a link leads to. An error where
+// that cannot be told (no permission, a failing disk) and for a link that leads to nothing: a file that
+// is there but cannot be reached must not be taken for one that was never made.
+Result<bool> file_exists(const std::string &path);
+// The same, of a directory: false for what is something else, or not there.
+Result<bool> is_directory(const std::string &path);
 
 } // namespace batchllm

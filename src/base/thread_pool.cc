@@ -1,17 +1,11 @@
 #include "base/thread_pool.h"
 
-#include <exception>
+#include <algorithm>
 #include <sched.h>
+#include <utility>
 
 namespace batchllm {
 namespace {
-
-int32_t available_cores() {
-    cpu_set_t set;
-    if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    const unsigned cores = std::thread::hardware_concurrency();
-    return cores == 0 ? 1 : static_cast<int32_t>(cores);
-}
 
 // About 20 microseconds.
 constexpr int32_t kSpins = 1000;
@@ -26,9 +20,16 @@ void relax() {
 
 } // namespace
 
+int32_t ThreadPool::available() {
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    const unsigned cores = std::thread::hardware_concurrency();
+    return cores == 0 ? 1 : static_cast<int32_t>(cores);
+}
+
 ThreadPool::ThreadPool(int32_t threads)
-    : size_(threads > 0 ? threads : available_cores()),
-      spins_(size_ <= available_cores() ? kSpins : 0) {
+    : size_(std::min(threads > 0 ? threads : available(), most_threads)),
+      spins_(size_ <= available() ? kSpins : 0) {
     try {
         for (int32_t thread = 1; thread < size_; ++thread) {
             threads_.emplace_back([this, thread] { work(thread); });
@@ -66,8 +67,15 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t, i
     }
     if (wake) start_.notify_all();
     take_tasks(task, count, 0);
+    finish_loop();
+    if (!failed_.load(std::memory_order_acquire)) return;
+    const std::exception_ptr failure = std::exchange(failure_, nullptr);
+    failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(failure);
+}
 
-    // Nothing is left to take: close the loop to those who have not joined, wait for those who have.
+// Nothing is left to take: closes the loop to those who have not joined, waits for those who have.
+void ThreadPool::finish_loop() {
     std::unique_lock lock(mutex_);
     task_ = nullptr;
     if (active_.load(std::memory_order_acquire) == 0) return;
@@ -107,8 +115,15 @@ void ThreadPool::work(int32_t thread) {
 }
 
 void ThreadPool::take_tasks(const std::function<void(int64_t, int32_t)> &task, int64_t count,
-                            int32_t thread) {
-    for (int64_t i = next_.fetch_add(1); i < count; i = next_.fetch_add(1)) task(i, thread);
+                            int32_t thread) noexcept {
+    try {
+        for (int64_t i = next_.fetch_add(1); i < count; i = next_.fetch_add(1)) task(i, thread);
+    } catch (...) {
+        next_.store(count); // nobody begins another
+        if (!failed_.exchange(true, std::memory_order_relaxed)) {
+            failure_ = std::current_exception();
+        }
+    }
 }
 
 } // namespace batchllm

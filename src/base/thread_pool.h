@@ -1,5 +1,5 @@
 // A fixed set of threads that run one parallel loop at a time. The caller takes part, so a pool of
-// one thread starts none. Tasks must not throw.
+// one thread starts none. What a task throws, on whatever thread, the caller of the loop gets.
 //
 // Loops that follow each other closely are short (a decode step has a hundred of some 50
 // microseconds), so a thread looks out for the next one for a few microseconds before it sleeps,
@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -18,23 +19,32 @@ namespace batchllm {
 
 class ThreadPool {
   public:
+    // A pool that asks for more gets no more: so many would leave none to other programs.
+    static constexpr int32_t most_threads = 1024;
+
     // threads = 0: one for each core that this process may run on. Fewer than asked for where the
-    // system starts no more.
+    // system starts no more, down to the caller alone.
     explicit ThreadPool(int32_t threads);
     ThreadPool(const ThreadPool &) = delete;
     ThreadPool &operator=(const ThreadPool &) = delete;
     ~ThreadPool();
 
+    // Cores that this process may run on.
+    static int32_t available();
+
     int32_t size() const { return size_; }
 
     // Calls task(i, thread) for i in [0, count), thread in [0, size()), each i once, in no fixed
     // order, and returns when all are done. One caller at a time; a task must not call it again.
+    // When a task throws, those not yet begun are left out; once no thread is in the loop any more,
+    // the first exception is thrown here.
     void parallel_for(int64_t count, const std::function<void(int64_t, int32_t)> &task);
 
   private:
     void work(int32_t thread);
     void take_tasks(const std::function<void(int64_t, int32_t)> &task, int64_t count,
-                    int32_t thread);
+                    int32_t thread) noexcept;
+    void finish_loop();
 
     int32_t size_;
     int32_t spins_; // looks before sleeping; 0 when there are more threads than cores
@@ -51,6 +61,8 @@ class ThreadPool {
     bool waiting_ = false; // the caller sleeps on done_
     bool stop_ = false;
     std::atomic<int64_t> next_{0};
+    std::atomic<bool> failed_{false};
+    std::exception_ptr failure_; // the first; written by the thread that set failed_
 };
 
 } // namespace batchllm

@@ -87,4 +87,7 @@ int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &in
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);
 
+// Of the exception being handled. Takes no memory: there may be none.
+int report_exception() noexcept;
+
 } // namespace batchllm::cli

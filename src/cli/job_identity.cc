@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <memory>
+#include <new>
 #include <unistd.h>
 
 #include <simdjson.h>
@@ -18,20 +18,6 @@
 namespace batchllm::cli {
 namespace {
 
-class Descriptor {
-  public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(const Descriptor &) = delete;
-    Descriptor &operator=(const Descriptor &) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    int get() const { return fd_; }
-
-  private:
-    int fd_;
-};
-
 std::string hexadecimal(uint64_t value) {
     char text[17];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
@@ -40,7 +26,10 @@ std::string hexadecimal(uint64_t value) {
 
 class Hasher {
   public:
-    Hasher() : state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
+    Hasher() : state_(XXH3_createState()) {
+        if (state_ == nullptr) throw std::bad_alloc();
+        XXH3_64bits_reset(state_);
+    }
     Hasher(const Hasher &) = delete;
     Hasher &operator=(const Hasher &) = delete;
     ~Hasher() { XXH3_freeState(state_); }
@@ -55,12 +44,9 @@ class Hasher {
 // evenly spread, the first and the last of the file among them. With its size.
 Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int64_t blocks,
                               int64_t block_bytes, int64_t *file_bytes) {
-    Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    struct stat info;
-    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) {
-        return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", path.c_str(), std::strerror(errno));
-    }
-    const int64_t size = info.st_size;
+    size_t bytes = 0;
+    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &bytes));
+    const auto size = static_cast<int64_t>(bytes);
     if (file_bytes != nullptr) *file_bytes = size;
     if (size <= whole_bytes) {
         block_bytes = int64_t{1} << 20;
@@ -99,12 +85,18 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
         return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", directory.c_str(),
                      std::strerror(errno));
     }
+    const std::unique_ptr<DIR, int (*)(DIR *)> owner(handle, ::closedir);
     std::vector<std::string> names;
+    errno = 0;
     while (const dirent *entry = ::readdir(handle)) {
         const std::string name = entry->d_name;
         if (name.ends_with(".safetensors")) names.push_back(name);
+        errno = 0;
     }
-    ::closedir(handle);
+    if (errno != 0) {
+        return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", directory.c_str(),
+                     std::strerror(errno));
+    }
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -116,7 +108,8 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
                              "tokenizer_config.json", "model.safetensors.index.json"}) {
         const std::string path = model_dir + "/" + name;
         std::string value = "none";
-        if (file_exists(path)) {
+        ASSIGN_OR_RETURN(const bool there, file_exists(path));
+        if (there) {
             ASSIGN_OR_RETURN(value, hash_file(path, INT64_MAX, 0, 0, nullptr));
         }
         identity->add(std::string("model ") + name, value);
@@ -125,7 +118,8 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     for (const char *name : {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
                              "additional_chat_templates/tool_use.jinja"}) {
         const std::string path = model_dir + "/" + name;
-        if (!file_exists(path)) continue;
+        ASSIGN_OR_RETURN(const bool there, file_exists(path));
+        if (!there) continue;
         ASSIGN_OR_RETURN(const std::string value, hash_file(path, INT64_MAX, 0, 0, nullptr));
         identity->add(std::string("model ") + name, value);
     }
@@ -168,7 +162,9 @@ Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_
     simdjson::dom::object root, job;
     JobIdentity identity;
     int64_t version = 0;
-    const bool readable = parser.parse(json.data(), json.size()).get(root) == simdjson::SUCCESS &&
+    const auto problem = parser.parse(json.data(), json.size()).get(root);
+    if (problem == simdjson::MEMALLOC) throw std::bad_alloc();
+    const bool readable = problem == simdjson::SUCCESS &&
                           root["batchllm_state"].get(version) == simdjson::SUCCESS &&
                           root["created"].get(identity.created) == simdjson::SUCCESS &&
                           root["job"].get(job) == simdjson::SUCCESS;

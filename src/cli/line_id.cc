@@ -1,5 +1,6 @@
 #include "cli/line_id.h"
 
+#include <new>
 #include <utility>
 
 #include <simdjson.h>
@@ -51,8 +52,10 @@ std::optional<LineId> find_line_id(std::string_view text) {
     ondemand::parser parser;
     ondemand::document document;
     ondemand::object members;
-    if (parser.iterate(padded).get(document) != simdjson::SUCCESS ||
-        document.get_object().get(members) != simdjson::SUCCESS) {
+    if (padded.data() == nullptr) throw std::bad_alloc();
+    const auto problem = parser.iterate(padded).get(document);
+    if (problem == simdjson::MEMALLOC) throw std::bad_alloc();
+    if (problem != simdjson::SUCCESS || document.get_object().get(members) != simdjson::SUCCESS) {
         return std::nullopt;
     }
     LineId line;

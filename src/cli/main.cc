@@ -1,8 +1,11 @@
 // The batchllm program: reads the command line, sets up signals, calls a command.
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <exception>
+#include <fcntl.h>
+#include <new>
 #include <unistd.h>
 
 #include "cli/command_line.h"
@@ -28,17 +31,44 @@ void handle_signals() {
     ::signal(SIGXFSZ, SIG_IGN);
 }
 
+// A descriptor 0, 1 or 2 that was closed at the start (by a daemon, by cron) would go to the first file
+// that is opened, and what is printed would end in it. /dev/null takes its place, opened so that reading
+// from stdin and writing to stdout and stderr fail as they did.
+bool keep_standard_descriptors() {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+    }
+    return true;
+}
+
 } // namespace
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv) try {
+    if (!keep_standard_descriptors()) return batchllm::cli::exit_fatal;
     handle_signals();
     return batchllm::cli::run_command_line(argc, argv, interrupted);
+} catch (...) {
+    return batchllm::cli::report_exception();
 }
 
 namespace batchllm::cli {
 
 int report(const std::string &message) {
     std::fprintf(stderr, "batchllm: %s\n", message.c_str());
+    return exit_fatal;
+}
+
+int report_exception() noexcept {
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        std::fputs("batchllm: out of memory\n", stderr);
+    } catch (const std::exception &failure) {
+        std::fprintf(stderr, "batchllm: a fault of the program: %s\n", failure.what());
+    } catch (...) {
+        std::fputs("batchllm: a fault of the program\n", stderr);
+    }
     return exit_fatal;
 }
 

@@ -30,23 +30,20 @@ uint64_t read_word(const char *bytes) {
     return value;
 }
 
-Status io_error(const std::string &path, const char *what) {
-    const int code = errno;
+Status io_error(const std::string &path, const char *what, int code = errno) {
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
 }
 
-// Writes all, or tells how much went out before the error.
-Status write_all(int fd, const std::string &path, std::string_view bytes, size_t *written) {
+// Writes all, or tells how much went out before the error, whose number it returns.
+int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     *written = 0;
     while (*written < bytes.size()) {
         const ssize_t part = ::write(fd, bytes.data() + *written, bytes.size() - *written);
-        if (part < 0) {
-            if (errno == EINTR) continue;
-            return io_error(path, "cannot write");
-        }
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) return errno;
         *written += static_cast<size_t>(part);
     }
-    return {};
+    return 0;
 }
 
 // Reads a file front to back through one buffer.
@@ -110,10 +107,19 @@ class Scanner {
     size_t begin_ = 0;
 };
 
-bool same_file(int fd, const std::string &path) {
+Result<bool> same_file(int fd, const std::string &path) {
     struct stat one, other;
-    return ::fstat(fd, &one) == 0 && ::stat(path.c_str(), &other) == 0 &&
-           one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    if (::fstat(fd, &one) != 0) return io_error(path, "cannot stat");
+    if (::stat(path.c_str(), &other) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR) return false;
+        return io_error(path, "cannot stat");
+    }
+    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+// A block that never reached the disk reads as zeros.
+bool all_zero(std::string_view bytes) {
+    return bytes.find_first_not_of('\0') == std::string_view::npos;
 }
 
 } // namespace
@@ -129,9 +135,16 @@ bool LineSet::insert(int64_t line) {
 
 void OutputBatch::commit_line(int64_t input_line, bool failed) {
     const size_t begin = ends_.empty() ? 0 : ends_.back();
-    append_word(&records_, static_cast<uint64_t>(input_line) << 1 | (failed ? 1 : 0));
-    append_word(&records_, line_hash(std::string_view(text_).substr(begin)));
-    ends_.push_back(text_.size());
+    std::string record;
+    append_word(&record, static_cast<uint64_t>(input_line) << 1 | (failed ? 1 : 0));
+    append_word(&record, line_hash(std::string_view(text_).substr(begin)));
+    records_ += record;
+    try {
+        ends_.push_back(text_.size());
+    } catch (...) {
+        records_.resize(records_.size() - record.size());
+        throw;
+    }
     if (failed) ++failed_;
 }
 
@@ -154,34 +167,66 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
         file.fd_ = STDOUT_FILENO;
         return file;
     }
-    struct stat info;
-    // A pipe opened for reading too would never tell that its reader has gone.
-    const bool exists = ::stat(path.c_str(), &info) == 0;
-    const bool special = exists && !S_ISREG(info.st_mode);
-    file.fd_ =
-        ::open(path.c_str(), (special ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND) | O_CLOEXEC, 0666);
     file.owned_ = true;
-    if (file.fd_ < 0 || ::fstat(file.fd_, &info) != 0) return io_error(path, "cannot open");
-    file.regular_ = S_ISREG(info.st_mode);
-    if (!file.regular_) {
-        if (existing == ExistingOutput::resume) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "%s: not a regular file: --resume cannot read it back", path.c_str());
-        }
-        return file;
-    }
-    if (input_path != "-" && same_file(file.fd_, input_path)) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path.c_str());
-    }
-    if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) {
-            return error(BATCHLLM_ERROR_IO, "%s: another run is writing to it", path.c_str());
-        }
-        return io_error(path, "cannot lock");
-    }
-    file.created_ = !exists;
-    RETURN_IF_ERROR(file.prepare(existing, identity));
+    RETURN_IF_ERROR(file.open_file(input_path, existing));
+    if (file.regular_) RETURN_IF_ERROR(file.prepare(existing, identity));
     return file;
+}
+
+// Opens the file and, where it is a regular one, locks it. Other runs do the same to the same path: one
+// that fails removes the file that it created, under its lock; so the lock counts only while the path
+// still leads to the file that was locked.
+Status OutputFile::open_file(const std::string &input_path, ExistingOutput existing) {
+    const char *path = path_.c_str();
+    while (true) {
+        struct stat info;
+        // A pipe opened for reading too would never tell that its reader has gone.
+        const bool there = ::stat(path, &info) == 0;
+        if (!there && errno != ENOENT) return io_error(path_, "cannot stat");
+        bool created = false;
+        if (there && !S_ISREG(info.st_mode)) {
+            fd_ = ::open(path, O_WRONLY | O_CLOEXEC);
+        } else {
+            fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+            created = fd_ >= 0;
+            // Behind a link that leads to nothing yet the file is made, but not ours to remove.
+            const bool link = ::lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+            if (!created) {
+                fd_ = ::open(path, O_RDWR | (link ? O_CREAT : 0) | O_APPEND | O_CLOEXEC, 0666);
+                if (fd_ < 0 && errno == ENOENT && !link) continue; // removed meanwhile
+            }
+        }
+        if (fd_ < 0 || ::fstat(fd_, &info) != 0) return io_error(path_, "cannot open");
+        regular_ = S_ISREG(info.st_mode);
+        if (!regular_) {
+            if (existing != ExistingOutput::resume) return {};
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: not a regular file: --resume cannot read it back", path);
+        }
+        ASSIGN_OR_RETURN(const bool is_input,
+                         input_path != "-" ? same_file(fd_, input_path) : Result<bool>(false));
+        if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
+        RETURN_IF_ERROR(lock_file());
+        // Between the opening and the lock another run may have done its whole job.
+        if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+        created_ = created && info.st_size == 0;
+        if (still_named()) return {};
+        created_ = false;
+        ::close(std::exchange(fd_, -1));
+    }
+}
+
+Status OutputFile::lock_file() {
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
+    if (errno != EWOULDBLOCK) return io_error(path_, "cannot lock");
+    return error(BATCHLLM_ERROR_IO, "%s: another run is writing to it", path_.c_str());
+}
+
+// Whether the path leads to the open file.
+bool OutputFile::still_named() const {
+    struct stat own, named;
+    return ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
 // Decides what is to become of a regular output file that may hold something.
@@ -191,9 +236,12 @@ Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
     if (existing == ExistingOutput::resume && identity == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
-    if (existing == ExistingOutput::resume && file_exists(state_path_)) {
-        resuming_ = true;
-        return resume_state(identity);
+    if (existing == ExistingOutput::resume) {
+        ASSIGN_OR_RETURN(const bool has_state, file_exists(state_path_));
+        if (has_state) {
+            resuming_ = true;
+            return resume_state(identity);
+        }
     }
     if (info.st_size > 0 && existing == ExistingOutput::refuse) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -216,9 +264,12 @@ Status OutputFile::start() {
         if (::ftruncate(state_fd_, state_bytes_) != 0) {
             return io_error(state_path_, "cannot truncate");
         }
-        return {};
+        return sync();
     }
     if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
+    // What comes after must not reach the disk before this.
+    RETURN_IF_ERROR(sync());
+    RETURN_IF_ERROR(sync_directory_of(path_));
     if (!state_header_.empty()) return start_state();
     if (::unlink(state_path_.c_str()) != 0 && errno != ENOENT) {
         return io_error(state_path_, "cannot remove");
@@ -274,11 +325,23 @@ Status OutputFile::match_lines(uint64_t records_begin) {
             continue;
         }
         const uint64_t word = read_word(record.data());
-        if (read_word(record.data() + 8) != line_hash(line)) {
+        const bool lost = all_zero(record) || line.find('\0') != std::string_view::npos;
+        if (!lost && read_word(record.data() + 8) != line_hash(line)) {
+            // Half a record is at the edge of a lost block.
+            ASSIGN_OR_RETURN(const std::string_view next,
+                             records.exactly(static_cast<size_t>(record_bytes)));
+            if (all_zero(next)) {
+                surplus = 1;
+                continue;
+            }
             return error(BATCHLLM_ERROR_IO,
                          "%s: line %lld is not what an earlier run wrote there; --force starts "
                          "over",
                          path_.c_str(), static_cast<long long>(resumed_rows_ + 1));
+        }
+        if (lost) {
+            surplus = 1;
+            continue;
         }
         if (word >> 1 == 0 || word >> 41 != 0 || !done_.insert(static_cast<int64_t>(word >> 1))) {
             return error(BATCHLLM_ERROR_IO, "%s: damaged at record %lld; --force starts over",
@@ -305,8 +368,8 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
       rows_failed_(other.rows_failed_) {}
 
 OutputFile::~OutputFile() {
-    // A run that never began leaves nothing behind.
-    if (owned_ && created_ && !started_) ::unlink(path_.c_str());
+    // A run that never began leaves nothing behind. It has held the lock since it created the file.
+    if (owned_ && created_ && !started_ && still_named()) ::unlink(path_.c_str());
     if (owned_ && fd_ >= 0) ::close(fd_);
     if (state_fd_ >= 0) ::close(state_fd_);
 }
@@ -314,14 +377,14 @@ OutputFile::~OutputFile() {
 Status OutputFile::append(const OutputBatch &batch) {
     size_t written = 0;
     if (state_fd_ >= 0) {
-        Status status = write_all(state_fd_, state_path_, batch.records(), &written);
-        if (!status.ok()) {
+        const int failure = write_all(state_fd_, batch.records(), &written);
+        if (failure != 0) {
             // Records without lines do no harm, but half a record would shift all later ones.
             if (::ftruncate(state_fd_, state_bytes_) != 0) return io_error(state_path_, "truncate");
-            return status;
+            return io_error(state_path_, "cannot write", failure);
         }
     }
-    Status status = write_all(fd_, path_, batch.lines(), &written);
+    const int failure = write_all(fd_, batch.lines(), &written);
     int64_t lines = 0;
     int64_t failed = 0;
     size_t kept = 0;
@@ -335,14 +398,13 @@ Status OutputFile::append(const OutputBatch &batch) {
     state_bytes_ += lines * record_bytes;
     rows_written_ += lines;
     rows_failed_ += failed;
-    if (!status.ok() && regular_) {
-        // Leaves whole lines only. If this fails too, --resume does the same.
-        if (::ftruncate(fd_, bytes_) != 0 ||
-            (state_fd_ >= 0 && ::ftruncate(state_fd_, state_bytes_) != 0)) {
-            return status;
-        }
+    if (failure == 0) return {};
+    // Leaves whole lines only. If this fails too, --resume does the same.
+    if (regular_ && ::ftruncate(fd_, bytes_) == 0 && state_fd_ >= 0 &&
+        ::ftruncate(state_fd_, state_bytes_) != 0) {
+        return io_error(state_path_, "truncate");
     }
-    return status;
+    return io_error(path_, "cannot write", failure);
 }
 
 Status OutputFile::sync() {

@@ -4,7 +4,9 @@
 // then for each line of the output, in its order, a record of 16 bytes: which input line it answers
 // and a hash of the output line. The record is written before the line. So at any moment the state
 // holds at least the records of all lines in the output, and a job killed anywhere is resumed by
-// dropping a torn last line and the records that have no line. docs/formats.md has the layout.
+// dropping a torn last line and the records that have no line. A machine that goes down may lose any
+// of what was written since the last sync, and leave zeros in its place: from the first such place on
+// the rows are run again. docs/formats.md has the layout.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,11 @@ class OutputBatch {
   public:
     // The buffer to append one whole line to, LF included; then commit it.
     std::string *text() { return &text_; }
+    // The line is all there when memory runs out here, or not there at all.
     void commit_line(int64_t input_line, bool failed);
+
+    // Drops what was appended since the last line: half a line, when memory ran out.
+    void drop_uncommitted() { text_.resize(ends_.empty() ? 0 : ends_.back()); }
 
     const std::string &lines() const { return text_; }
     const std::string &records() const { return records_; }
@@ -69,6 +75,7 @@ class OutputFile {
     Status start();
 
     // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
+    // What is written and what is counted agree even when memory runs out here.
     Status append(const OutputBatch &batch);
 
     // To the disk itself: what was written outlives the machine.
@@ -77,7 +84,7 @@ class OutputFile {
     const LineSet &done() const { return done_; } // by earlier runs
     int64_t resumed_rows() const { return resumed_rows_; }
     int64_t resumed_failed() const { return resumed_failed_; }
-    int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state
+    int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state, or lost
     int64_t rows_written() const { return rows_written_; }   // by this run
     int64_t rows_failed() const { return rows_failed_; }
     bool started() const { return started_; }
@@ -85,6 +92,9 @@ class OutputFile {
 
   private:
     OutputFile() = default;
+    Status open_file(const std::string &input_path, ExistingOutput existing);
+    Status lock_file();
+    bool still_named() const;
     Status prepare(ExistingOutput existing, JobIdentity *identity);
     Status start_state();
     Status resume_state(JobIdentity *identity);
@@ -96,7 +106,7 @@ class OutputFile {
     int state_fd_ = -1;
     bool owned_ = false;
     bool regular_ = false;
-    bool created_ = false; // by this run
+    bool created_ = false; // by this run, which also holds the lock
     bool started_ = false;
     bool resuming_ = false;
     std::string state_header_; // empty: no state is kept

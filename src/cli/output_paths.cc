@@ -9,11 +9,22 @@
 namespace batchllm::cli {
 namespace {
 
+Status io_error(const std::string &path, const char *what) {
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(errno));
+}
+
+// A link that leads to nothing is a file to be made.
+Result<bool> exists(const std::string &path, struct stat *info) {
+    if (::stat(path.c_str(), info) == 0) return true;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    return io_error(path, "cannot stat");
+}
+
 // Whether both are one file, or would be once written.
-bool same_file(const std::string &a, const std::string &b) {
+Result<bool> same_file(const std::string &a, const std::string &b) {
     struct stat one, other;
-    const bool a_exists = ::stat(a.c_str(), &one) == 0;
-    const bool b_exists = ::stat(b.c_str(), &other) == 0;
+    ASSIGN_OR_RETURN(const bool a_exists, exists(a, &one));
+    ASSIGN_OR_RETURN(const bool b_exists, exists(b, &other));
     if (a_exists != b_exists) return false;
     if (a_exists) {
         return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
@@ -38,12 +49,16 @@ Status check_output_paths(const std::string &input, std::span<const NamedPath> o
     for (size_t i = 0; i < outputs.size(); ++i) {
         const NamedPath &output = outputs[i];
         if (!named(output.path)) continue;
-        if (named(input) && same_file(output.path, input)) {
+        ASSIGN_OR_RETURN(const bool is_input,
+                         named(input) ? same_file(output.path, input) : Result<bool>(false));
+        if (is_input) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: is the input", output.option,
                          output.path.c_str());
         }
         for (const NamedPath &other : outputs.first(i)) {
-            if (!named(other.path) || !same_file(output.path, other.path)) continue;
+            if (!named(other.path)) continue;
+            ASSIGN_OR_RETURN(const bool same, same_file(output.path, other.path));
+            if (!same) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: is the file of %s too",
                          output.option, output.path.c_str(), other.option);
         }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <numeric>
 
 #include "base/file.h"
@@ -220,15 +219,15 @@ int plan_command(const PlanOptions &options, const std::atomic<bool> &interrupte
     }
     if (!status.ok()) return report(status.message());
     return failed > 0 ? exit_row_errors : exit_ok;
-} catch (const std::exception &failure) {
-    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+} catch (...) {
+    return report_exception();
 }
 
 int inspect_command(const InspectOptions &options) try {
     const Status status = inspect(options);
     return status.ok() ? exit_ok : report(status.message());
-} catch (const std::exception &failure) {
-    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+} catch (...) {
+    return report_exception();
 }
 
 } // namespace batchllm::cli

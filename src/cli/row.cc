@@ -1,6 +1,7 @@
 #include "cli/row.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -357,6 +358,8 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     element root;
     const simdjson::error_code code =
         parser.parse(reinterpret_cast<const uint8_t *>(text.data()), text.size(), false).get(root);
+    // Not the row's fault: the run ends, and finds the row again when it goes on.
+    if (code == simdjson::MEMALLOC) throw std::bad_alloc();
     if (code == simdjson::NUMBER_ERROR) set_id_alone(text, row);
     if (code != simdjson::SUCCESS) return json_error(code);
     object members;

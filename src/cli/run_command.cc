@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <ctime>
-#include <exception>
 
 #include "cli/output_paths.h"
 #include "cli/run_job.h"
@@ -64,8 +63,8 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
                &interrupted);
     const Status status = job.run(std::move(input).value());
     return job.finish(status);
-} catch (const std::exception &failure) {
-    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+} catch (...) {
+    return report_exception();
 }
 
 } // namespace batchllm::cli

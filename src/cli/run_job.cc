@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <vector>
 
 #include "base/file.h"
@@ -18,6 +19,16 @@ void log_to_stderr(void *user, int32_t level, const char *message) {
     const char *names[] = {"error", "warning", "info", "debug"};
     const char *clear = *static_cast<const bool *>(user) ? "\r\x1b[K" : "";
     std::fprintf(stderr, "%sbatchllm: %s: %s\n", clear, names[std::clamp(level, 0, 3)], message);
+}
+
+// What body returns, or the Status of what it throws. Takes no memory of its own: both texts are short
+// enough for a std::string to hold in place.
+template <typename Body> Status status_of(Body body) {
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        return Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    }
 }
 
 const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
@@ -70,7 +81,9 @@ RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFi
 
 Status RunJob::create_engine() {
     const std::string tokenizer_path = options_.in.model + "/tokenizer.json";
-    if (!options_.in.model.empty() && file_exists(tokenizer_path)) {
+    ASSIGN_OR_RETURN(const bool has_tokenizer,
+                     options_.in.model.empty() ? false : file_exists(tokenizer_path));
+    if (has_tokenizer) {
         batchllm_tokenizer *tokenizer = nullptr;
         RETURN_IF_ERROR(
             call_status(batchllm_tokenizer_create(options_.in.model.c_str(), &tokenizer)));
@@ -126,10 +139,10 @@ Status RunJob::run(LineReader input) {
     windows.previous_plan = options_.plan;
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
                         tokenizer_.get(), &output_.done());
-    Status status = run_windows(&source);
+    Status status = status_of([&] { return run_windows(&source); });
     // What has finished is written, whatever happened after.
     if (!status.ok() && status.code() != BATCHLLM_ERROR_IO) {
-        const Status written = write_results();
+        const Status written = status_of([&] { return write_results(); });
         if (!written.ok()) status = written;
     }
     display_.update(progress(source), true);
@@ -239,9 +252,12 @@ Status RunJob::save_plan(const Window &window) {
 
 Status RunJob::write_batch() {
     if (batch_.empty()) return {};
-    Status status = output_.append(batch_);
-    batch_.clear();
-    return status;
+    // Cleared however it goes: no line is written twice.
+    struct Clear {
+        OutputBatch *batch;
+        ~Clear() { batch->clear(); }
+    } const clear{&batch_};
+    return output_.append(batch_);
 }
 
 Status RunJob::write_failed(const Window &window) {
@@ -259,6 +275,7 @@ Status RunJob::write_results() {
     batchllm_results *raw = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_poll(engine_.get(), 0, &raw)));
     const ResultsHandle results(raw);
+    batch_.drop_uncommitted();
     for (int64_t first = 0; first < results->count;) {
         const uint64_t tag = results->tags[first];
         int64_t count = 1;

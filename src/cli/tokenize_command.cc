@@ -5,7 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
-#include <exception>
+#include <new>
 #include <unistd.h>
 
 #include <simdjson.h>
@@ -48,6 +48,7 @@ class ItemReader {
             parser_
                 .parse(reinterpret_cast<const uint8_t *>(line.text.data()), line.text.size(), false)
                 .get(root);
+        if (code == simdjson::MEMALLOC) throw std::bad_alloc();
         if (code == simdjson::NUMBER_ERROR) {
             const std::optional<LineId> found = find_line_id(line.text);
             if (found.has_value()) item.id = found->id;
@@ -275,8 +276,8 @@ int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &in
     if (!status.ok()) return report(status.message());
     if (interrupted.load()) return exit_interrupted;
     return failed > 0 ? exit_row_errors : exit_ok;
-} catch (const std::exception &failure) {
-    return report(std::string("out of memory or a fault of the program: ") + failure.what());
+} catch (...) {
+    return report_exception();
 }
 
 } // namespace batchllm::cli

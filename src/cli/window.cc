@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <iterator>
-#include <new>
+#include <system_error>
 
 #include "base/file.h"
 
@@ -31,16 +31,6 @@ struct TextColumn {
 
 std::vector<int32_t> item_tokens(const batchllm_column &column, int64_t i) {
     return {column.tokens + column.offsets[i], column.tokens + column.offsets[i + 1]};
-}
-
-// Running out of memory on the thread is an error like any other.
-Result<std::unique_ptr<Window>> next_window(WindowBuilder *builder) {
-    try {
-        return builder->next();
-    } catch (const std::bad_alloc &) {
-        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
-                     "out of memory while reading the input; lower --window-tokens");
-    }
 }
 
 RowError tokenize_error(int32_t status) {
@@ -92,7 +82,7 @@ Status WindowBuilder::read_rows() {
 }
 
 // Turns the conversations among the rows into the text that the model sees.
-void WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *rows) {
+Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *rows) {
     TextColumn conversations;
     std::vector<Row *> wanted;
     for (Row &row : *rows) {
@@ -101,18 +91,16 @@ void WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *ro
         row.text = std::string();
         wanted.push_back(&row);
     }
-    if (wanted.empty()) return;
+    if (wanted.empty()) return {};
     batchllm_column *column = nullptr;
-    const Status status = call_status(batchllm_tokenizer_apply_chat_template(
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_apply_chat_template(
         tokenizer_, conversations.count(), conversations.text.data(), conversations.offsets.data(),
-        parse_special ? 0u : BATCHLLM_CHAT_REFUSE_SPECIAL, options_.threads, &column));
+        parse_special ? 0u : BATCHLLM_CHAT_REFUSE_SPECIAL, options_.threads, &column)));
     const ColumnHandle owner(column);
     for (int64_t i = 0; i < conversations.count(); ++i) {
         Row &row = *wanted[static_cast<size_t>(i)];
         RowError error;
-        if (!status.ok()) {
-            error = {row_error_code(status.code()), status.message()};
-        } else if (column->statuses[i] != BATCHLLM_OK) {
+        if (column->statuses[i] != BATCHLLM_OK) {
             error = {row_error_code(column->statuses[i]),
                      std::string(column->errors + column->error_offsets[i],
                                  column->errors + column->error_offsets[i + 1])};
@@ -124,10 +112,11 @@ void WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *ro
         failed_.push_back({row.line, std::move(row.record), std::move(error)});
         row.line = 0; // taken out
     }
+    return {};
 }
 
 // Encodes the text rows that want these flags.
-void WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
+Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
     TextColumn texts;
     std::vector<Row *> wanted;
     for (Row &row : *rows) {
@@ -141,18 +130,16 @@ void WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
         row.text = std::string();
         wanted.push_back(&row);
     }
-    if (wanted.empty()) return;
+    if (wanted.empty()) return {};
     batchllm_column *column = nullptr;
-    const Status status = call_status(
-        batchllm_tokenizer_encode(tokenizer_, texts.count(), texts.text.data(),
-                                  texts.offsets.data(), flags, options_.threads, &column));
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_encode(tokenizer_, texts.count(),
+                                                          texts.text.data(), texts.offsets.data(),
+                                                          flags, options_.threads, &column)));
     const ColumnHandle owner(column);
     for (int64_t i = 0; i < texts.count(); ++i) {
         Row &row = *wanted[static_cast<size_t>(i)];
         RowError error;
-        if (!status.ok()) {
-            error = {row_error_code(status.code()), status.message()};
-        } else if (column->statuses[i] != BATCHLLM_OK) {
+        if (column->statuses[i] != BATCHLLM_OK) {
             error = tokenize_error(column->statuses[i]);
         } else {
             row.tokens = item_tokens(*column, i);
@@ -161,10 +148,11 @@ void WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
         failed_.push_back({row.line, std::move(row.record), std::move(error)});
         row.line = 0; // taken out
     }
+    return {};
 }
 
 // Encodes the continuations given as text: by themselves, without special tokens added.
-void WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
+Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
     for (Row &row : *rows) {
         if (row.line == 0 || !row.scored || !row.score_is_text) continue;
         TextColumn texts;
@@ -172,14 +160,15 @@ void WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
         const uint32_t flags = row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u;
         RowError error;
         batchllm_column *column = nullptr;
-        const Status status = tokenizer_ == nullptr
-                                  ? Status(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
-                                           "\"score\" has text and the model has no tokenizer.json")
-                                  : call_status(batchllm_tokenizer_encode(
-                                        tokenizer_, texts.count(), texts.text.data(),
-                                        texts.offsets.data(), flags, 1, &column));
+        if (tokenizer_ == nullptr) {
+            error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER),
+                     "\"score\" has text and the model has no tokenizer.json"};
+        } else {
+            RETURN_IF_ERROR(
+                call_status(batchllm_tokenizer_encode(tokenizer_, texts.count(), texts.text.data(),
+                                                      texts.offsets.data(), flags, 1, &column)));
+        }
         const ColumnHandle owner(column);
-        if (!status.ok()) error = {row_error_code(status.code()), status.message()};
         for (int64_t i = 0; error.code.empty() && i < texts.count(); ++i) {
             if (column->statuses[i] != BATCHLLM_OK) {
                 error = tokenize_error(column->statuses[i]);
@@ -194,16 +183,21 @@ void WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
         failed_.push_back({row.line, std::move(row.record), std::move(error)});
         row.line = 0;
     }
+    return {};
 }
 
 // chunk_ -> ready_, each row with its tokens.
-void WindowBuilder::tokenize_rows() {
+Status WindowBuilder::tokenize_rows() {
     const auto start = std::chrono::steady_clock::now();
     if (tokenizer_ != nullptr) {
-        for (const bool parse_special : {false, true}) apply_chat_template(parse_special, &chunk_);
-        for (uint32_t flags = 0; flags < 4; ++flags) tokenize_with(flags, &chunk_);
+        for (const bool parse_special : {false, true}) {
+            RETURN_IF_ERROR(apply_chat_template(parse_special, &chunk_));
+        }
+        for (uint32_t flags = 0; flags < 4; ++flags) {
+            RETURN_IF_ERROR(tokenize_with(flags, &chunk_));
+        }
     }
-    tokenize_scores(&chunk_);
+    RETURN_IF_ERROR(tokenize_scores(&chunk_));
     for (Row &row : chunk_) {
         if (row.line == 0) continue;
         RowError error;
@@ -223,6 +217,7 @@ void WindowBuilder::tokenize_rows() {
     }
     chunk_.clear();
     tokenize_seconds_ += seconds_since(start);
+    return {};
 }
 
 void WindowBuilder::add_row(Row row, Window *window) {
@@ -255,7 +250,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
             if (input_ended_) break;
             if (rows + static_cast<int64_t>(failed_.size()) >= options_.rows) break;
             RETURN_IF_ERROR(read_rows());
-            tokenize_rows();
+            RETURN_IF_ERROR(tokenize_rows());
             continue;
         }
         const auto length = static_cast<int64_t>(ready_.front().tokens.size());
@@ -304,7 +299,8 @@ Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
     if (options_.previous_plan.empty()) return static_cast<const batchllm_plan *>(nullptr);
     std::string path = options_.previous_plan;
     const std::string numbered = std::string(path).append(".").append(std::to_string(number));
-    if (number > 1 && file_exists(numbered)) path = numbered;
+    ASSIGN_OR_RETURN(const bool has_own, number > 1 ? file_exists(numbered) : false);
+    if (has_own) path = numbered;
     if (path != previous_path_) {
         ASSIGN_OR_RETURN(previous_, load_previous_plan(path, tokenizer_));
         previous_path_ = path;
@@ -350,7 +346,11 @@ WindowSource::WindowSource(LineReader input, RowReaderOptions row_options, Windo
     : input_(std::move(input)),
       builder_(&input_, std::move(row_options), std::move(options), tokenizer, done, &stop_) {
     input_.stop_at(&stop_);
-    thread_ = std::thread([this] { work(); });
+    try {
+        thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error &) {
+        // The system gives no more threads: take() builds the windows.
+    }
 }
 
 WindowSource::~WindowSource() {
@@ -359,34 +359,51 @@ WindowSource::~WindowSource() {
         stop_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
 }
 
 void WindowSource::work() {
+    std::exception_ptr exception;
+    try {
+        build_until_last();
+    } catch (...) {
+        exception = std::current_exception();
+    }
+    std::lock_guard lock(mutex_);
+    exception_ = exception;
+    finished_ = true;
+    changed_.notify_all();
+}
+
+void WindowSource::build_until_last() {
     bool last = false;
     while (!last) {
-        Result<std::unique_ptr<Window>> window = next_window(&builder_);
+        Result<std::unique_ptr<Window>> window = builder_.next();
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || window_ == nullptr; });
-        if (stop_) break;
+        if (stop_) return;
         if (!window.ok()) {
             failure_ = std::move(window).status();
-            break;
+            return;
         }
         last = window.value()->last;
         window_ = std::move(window).value();
         finished_ = last;
         changed_.notify_all();
     }
-    std::lock_guard lock(mutex_);
-    finished_ = true;
-    changed_.notify_all();
 }
 
 Result<std::unique_ptr<Window>> WindowSource::take(int64_t milliseconds) {
+    if (!thread_.joinable()) {
+        if (finished_) return std::unique_ptr<Window>();
+        ASSIGN_OR_RETURN(std::unique_ptr<Window> built, builder_.next());
+        finished_ = built->last;
+        return built;
+    }
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(milliseconds),
                       [this] { return window_ != nullptr || finished_; });
+    if (window_ == nullptr && exception_ != nullptr) std::rethrow_exception(exception_);
     if (window_ == nullptr && !failure_.ok()) return failure_;
     std::unique_ptr<Window> window = std::move(window_);
     lock.unlock();

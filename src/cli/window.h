@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -78,10 +79,10 @@ class WindowBuilder {
 
   private:
     Status read_rows();
-    void tokenize_rows();
-    void apply_chat_template(bool parse_special, std::vector<Row> *rows);
-    void tokenize_with(uint32_t flags, std::vector<Row> *rows);
-    void tokenize_scores(std::vector<Row> *rows);
+    Status tokenize_rows();
+    Status apply_chat_template(bool parse_special, std::vector<Row> *rows);
+    Status tokenize_with(uint32_t flags, std::vector<Row> *rows);
+    Status tokenize_scores(std::vector<Row> *rows);
     void add_row(Row row, Window *window);
     Status plan(Window *window);
     Result<const batchllm_plan *> previous_plan(int64_t number);
@@ -104,7 +105,7 @@ class WindowBuilder {
     std::string previous_path_;
 };
 
-// The thread around a builder.
+// The thread around a builder. Where none can be started, the caller of take() does the work.
 class WindowSource {
   public:
     // input is owned; the rest as for WindowBuilder.
@@ -114,13 +115,15 @@ class WindowSource {
     WindowSource &operator=(const WindowSource &) = delete;
     ~WindowSource(); // stops the thread after the piece of work at hand
 
-    // The next window: null when it is not ready within the milliseconds, or after the last one.
+    // The next window: null when it is not ready within the milliseconds, or after the last one. What
+    // the builder threw is thrown here.
     Result<std::unique_ptr<Window>> take(int64_t milliseconds);
     int64_t input_file_bytes() const { return input_.file_bytes(); }
     std::atomic<bool> &stop() { return stop_; }
 
   private:
     void work();
+    void build_until_last();
 
     LineReader input_;
     std::atomic<bool> stop_{false};
@@ -129,6 +132,7 @@ class WindowSource {
     std::condition_variable changed_;
     std::unique_ptr<Window> window_;
     Status failure_;
+    std::exception_ptr exception_; // that ended the thread
     bool finished_ = false;
     std::thread thread_;
 };

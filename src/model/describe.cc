@@ -119,7 +119,8 @@ Result<Model> describe_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Model model, describe(document.root()));
     model.directory = model_dir;
     const std::string path = model_dir + "/generation_config.json";
-    if (file_exists(path)) RETURN_IF_ERROR(read_generation_config(path, &model));
+    ASSIGN_OR_RETURN(const bool given, file_exists(path));
+    if (given) RETURN_IF_ERROR(read_generation_config(path, &model));
     return model;
 }
 

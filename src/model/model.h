@@ -119,7 +119,8 @@ struct Layer {
 };
 
 // Layers whose keys and values live and are freed together: their pages are taken and given back as
-// one, by page tables of the group's own.
+// one, by page tables of the group's own. They have one window and one shape of heads, and as many of them
+// make a group as a page has planes: so pages of all groups have one size, and any page serves any group.
 struct KvGroup {
     int32_t window = 0; // of its layers; 0: all positions are kept
     std::vector<int32_t> layers;
@@ -157,13 +158,16 @@ struct Model {
     std::vector<MappedFile> files; // stay mapped while the model lives
 
     int64_t weight_bytes() const;
+    int32_t kv_planes() const;               // of a page: layers of the largest group
+    std::vector<int32_t> kv_windows() const; // [kv_groups]
 };
 
 // Every tensor of the description, in a fixed order; the head's only when it is not the embedding.
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 
-// Sets kv_groups and the layers' places in them.
+// Sets kv_groups and the layers' places in them. A model whose layers are all of one kind has one group.
+// Else a page's planes are so many that a long request takes the least memory, in at most 16 groups.
 void place_keys_and_values(Model *model);
 
 // Ropes that depend on the length of rows take the frequencies for rows of up to `longest` positions.

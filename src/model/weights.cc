@@ -143,15 +143,19 @@ Result<Checkpoint> open_checkpoint(const std::string &model_dir) {
     Checkpoint checkpoint;
     const std::string single = model_dir + "/model.safetensors";
     const std::string index = model_dir + "/model.safetensors.index.json";
-    if (file_exists(single)) {
+    ASSIGN_OR_RETURN(const bool has_single, file_exists(single));
+    ASSIGN_OR_RETURN(const bool has_index, file_exists(index));
+    if (has_single) {
         RETURN_IF_ERROR(checkpoint.add_file(single));
-    } else if (file_exists(index)) {
+    } else if (has_index) {
         RETURN_IF_ERROR(add_shards(model_dir, index, &checkpoint));
     } else {
+        ASSIGN_OR_RETURN(const bool has_torch, file_exists(model_dir + "/pytorch_model.bin"));
+        ASSIGN_OR_RETURN(const bool has_torch_index,
+                         file_exists(model_dir + "/pytorch_model.bin.index.json"));
         return error(code, "%s: neither model.safetensors nor model.safetensors.index.json%s",
                      model_dir.c_str(),
-                     file_exists(model_dir + "/pytorch_model.bin") ||
-                             file_exists(model_dir + "/pytorch_model.bin.index.json")
+                     has_torch || has_torch_index
                          ? "; pytorch_model.bin must be converted to safetensors"
                          : "");
     }

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/file.h"
 #include "plan/plan_bytes.h"
@@ -16,6 +18,12 @@ constexpr char magic[] = "BLLMPLAN";
 constexpr size_t magic_bytes = sizeof magic - 1;
 constexpr uint32_t flag_self_contained = 1;
 constexpr int compression_level = 3;
+
+// zstd's own word for what went wrong; it runs out of memory as anything else does.
+Status zstd_error(size_t result, int32_t code) {
+    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+    return error(code, "zstd: %s", ZSTD_getErrorName(result));
+}
 
 // The most that a frame of so many bytes may hold: no plan compresses better (writers see to that),
 // so a small file cannot make a reader take much memory.
@@ -35,7 +43,7 @@ Result<std::string> compress(const std::string &sections) {
     const size_t bytes =
         ZSTD_compress2(context.get(), frame.data(), frame.size(), sections.data(), sections.size());
     if (ZSTD_isError(bytes)) {
-        return error(BATCHLLM_ERROR_INTERNAL, "zstd: %s", ZSTD_getErrorName(bytes));
+        return zstd_error(bytes, BATCHLLM_ERROR_INTERNAL);
     }
     frame.resize(bytes);
     return frame;
@@ -122,7 +130,7 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
     }
     const auto sections = std::make_unique_for_overwrite<std::byte[]>(size);
     const size_t bytes = ZSTD_decompress(sections.get(), size, frame.data(), frame.size());
-    if (ZSTD_isError(bytes)) return error(bad, "zstd: %s", ZSTD_getErrorName(bytes));
+    if (ZSTD_isError(bytes)) return zstd_error(bytes, bad);
     if (bytes != size) return error(bad, "the zstd frame is not as long as it declares");
     return read_plan_sections({sections.get(), size}, (flags & flag_self_contained) != 0);
 }

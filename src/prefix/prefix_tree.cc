@@ -109,7 +109,7 @@ void PrefixTree::find_nodes(std::span<const TokenRun> runs) {
 }
 
 void PrefixTree::link_nodes() {
-    std::sort(nodes_.begin(), nodes_.end(), [](const PrefixNode &a, const PrefixNode &b) {
+    std::sort(nodes_.begin(), nodes_.end(), [](const PrefixTreeNode &a, const PrefixTreeNode &b) {
         return a.begin != b.begin ? a.begin < b.begin : a.depth < b.depth;
     });
     leaf_parents_.resize(leaves_.size());

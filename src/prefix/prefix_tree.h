@@ -14,7 +14,7 @@ namespace batchllm {
 
 using TokenRun = std::span<const int32_t>;
 
-struct PrefixNode {
+struct PrefixTreeNode {
     int32_t depth;   // tokens from the root
     uint32_t parent; // the root's is itself
     uint32_t begin;  // its runs are leaves [begin, end)
@@ -34,14 +34,14 @@ class PrefixTree {
     // Time: the tokens that tell the runs apart are read once, and n log n beside that (expected).
     explicit PrefixTree(std::span<const TokenRun> runs);
 
-    std::span<const PrefixNode> nodes() const { return nodes_; }
+    std::span<const PrefixTreeNode> nodes() const { return nodes_; }
     // [runs] run numbers, depth first.
     std::span<const uint32_t> leaves() const { return leaves_; }
     // [runs] the deepest node above each leaf, in the order of leaves().
     std::span<const uint32_t> leaf_parents() const { return leaf_parents_; }
 
     PrefixEdge edge(uint32_t node) const {
-        const PrefixNode &n = nodes_[node];
+        const PrefixTreeNode &n = nodes_[node];
         const int32_t above = nodes_[n.parent].depth;
         return {leaves_.empty() ? 0 : leaves_[n.begin], above, n.depth - above};
     }
@@ -50,7 +50,7 @@ class PrefixTree {
     void find_nodes(std::span<const TokenRun> runs);
     void link_nodes();
 
-    std::vector<PrefixNode> nodes_;
+    std::vector<PrefixTreeNode> nodes_;
     std::vector<uint32_t> leaves_;
     std::vector<uint32_t> leaf_parents_;
 };

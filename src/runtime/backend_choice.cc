@@ -1,6 +1,7 @@
 #include "runtime/backend_choice.h"
 
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include "runtime/cuda_library.h"
@@ -55,7 +56,14 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
     };
     {
         std::vector<std::jthread> others;
-        for (size_t i = 1; i < count; ++i) others.emplace_back(make, i);
+        others.reserve(count);
+        for (size_t i = 1; i < count; ++i) {
+            try {
+                others.emplace_back(make, i);
+            } catch (const std::system_error &) {
+                make(i); // the system gives no more threads
+            }
+        }
         make(0);
     }
     for (const Status &status : statuses) RETURN_IF_ERROR(status);

@@ -34,7 +34,9 @@ Result<Library> open_library() {
     // The second is where a build folder has it.
     for (const char *place : {"", "../cuda/"}) {
         const std::string beside = folder + place + kName;
-        if (!folder.empty() && file_exists(beside)) {
+        if (folder.empty()) break;
+        ASSIGN_OR_RETURN(const bool there, file_exists(beside));
+        if (there) {
             path = beside;
             break;
         }

@@ -38,9 +38,12 @@ Engine::~Engine() = default;
 Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
     log_ = options.log;
-    if (!options.model_dir.empty() && file_exists(options.model_dir + "/tokenizer.json")) {
-        ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
-        chat_ = ChatTemplate::load(options.model_dir);
+    if (!options.model_dir.empty()) {
+        ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
+        if (reads_text) {
+            ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
+            ASSIGN_OR_RETURN(chat_, ChatTemplate::load(options.model_dir));
+        }
     }
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);

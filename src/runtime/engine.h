@@ -2,7 +2,7 @@
 //
 //     add_*  -> rows (row_store.h), checked; a bad row's result at once
 //     build_groups -> plan of all rows that have not started
-//     step   -> deal: groups of the plan become jobs (job.h, slice.h) of a device's lane (lane.h)
+//     step   -> place: groups of the plan become jobs (job.h, slice.h) of a device's lane (lane.h)
 //               schedule: the next token batches of the lanes, put in flight
 //               post-process, of one batch: tokens and scores to their sequences, finished jobs to
 //               results
@@ -107,15 +107,23 @@ class Engine {
     ThreadPool &pool();
 
     // engine_plan.cc
-    std::vector<int64_t> rows_to_plan(std::vector<int64_t> *ended);
+    struct PlannedRows {
+        Plan plan;
+        std::vector<int64_t> ids; // row of the plan -> id, or -1
+    };
+    std::vector<int64_t> rows_left(std::vector<int64_t> *ended);
+    TokenRow token_row(int64_t *id);
+    PlanOptions plan_options() const;
+    std::optional<PlannedRows> take_given_plan(const std::vector<int64_t> &left);
+    Result<PlannedRows> plan_rows(const std::vector<int64_t> &left);
     static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
     bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
 
-    // engine_deal.cc
-    struct Hand;
-    class Dealer;
-    Status deal();
+    // engine_place.cc
+    struct LaneShare;
+    class Placement;
+    Status place_groups();
     Job *start_job(int64_t id, Lane *lane);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;
@@ -164,7 +172,7 @@ class Engine {
     std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
     std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
     std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_
-    int64_t next_group_ = 0;             // groups before it have been dealt
+    int64_t next_group_ = 0;             // groups before it have been placed
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
     std::vector<Job *> finished_jobs_; // of this step
@@ -179,7 +187,7 @@ class Engine {
     std::atomic<bool> cancels_waiting_{false};
 
     batchllm_stats stats_{};
-    int64_t plan_tokens_left_ = 0; // to compute for groups not dealt
+    int64_t plan_tokens_left_ = 0; // to compute for groups not placed
     int64_t prompt_tokens_done_ = 0;
     StepCounts last_counts_{}; // of the step
     std::optional<std::chrono::steady_clock::time_point> first_step_;

@@ -20,22 +20,17 @@ struct Encoded {
     Status status;
 };
 
-// encode(i, &tokens) for each i of a block, on all threads. A thread that runs out of memory makes
-// the whole call run out of memory: a row must not be blamed for it.
+// encode(i, &tokens) for each i of a block, on all threads. Running out of memory is the whole call's
+// failure: a row must not be blamed for it.
 template <typename Encode>
 void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
     if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
-    std::atomic<bool> out_of_memory{false};
     pool->parallel_for(count, [&](int64_t i, int32_t) {
         Encoded &encoded = (*block)[static_cast<size_t>(i)];
         encoded.tokens.clear();
-        try {
-            encoded.status = encode(i, &encoded.tokens);
-        } catch (const std::bad_alloc &) {
-            out_of_memory.store(true, std::memory_order_relaxed);
-        }
+        encoded.status = encode(i, &encoded.tokens);
+        if (encoded.status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
     });
-    if (out_of_memory.load()) throw std::bad_alloc();
 }
 
 // Tokens of row i and those that follow it, as far as a segment of the row store may want them.

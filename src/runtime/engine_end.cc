@@ -29,6 +29,7 @@ void Engine::end_job(Job *job) {
 
 void Engine::cancel_waiting(Row *row) {
     const int32_t samples = row->score != nullptr ? 1 : row->params->samples;
+    OutcomesOfRow made(&intake_.outcomes);
     for (int32_t sample = 0; sample < samples; ++sample) {
         Outcome outcome;
         outcome.tag = row->tag;
@@ -38,6 +39,7 @@ void Engine::cancel_waiting(Row *row) {
         outcome.has_logprobs = row->score == nullptr && row->params->logprobs >= 0;
         intake_.outcomes.push_back(std::move(outcome));
     }
+    made.keep();
     // Its memory goes when the plan comes to it.
     row->state = RowState::answered;
     intake_.generation -= generation_of(*row);

@@ -44,8 +44,10 @@ Status Engine::run_step() {
     try {
         failed_ = run_started_step();
     } catch (const std::bad_alloc &) {
+        // As long as a std::string holds without taking memory.
         failed_ = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
     } catch (const std::exception &fault) {
+        failed_ = Status(BATCHLLM_ERROR_INTERNAL, "a fault");
         failed_ = Status(BATCHLLM_ERROR_INTERNAL, fault.what());
     }
     return failed_;
@@ -71,8 +73,8 @@ Status Engine::fill(Lane *lane) {
         const TokenBatch *batch = nullptr;
         {
             const Stopwatch watch(&stats_.schedule_seconds);
-            RETURN_IF_ERROR(deal());
-            batch = &lane->plan();
+            RETURN_IF_ERROR(place_groups());
+            batch = &lane->next_batch();
         }
         if (batch->tokens.empty()) break;
         RETURN_IF_ERROR(lane->submit(*batch));
@@ -130,7 +132,7 @@ void Engine::post_process(Lane *lane) {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
-        if (sequence != nullptr && targets > 0) {
+        if (sequence != nullptr && record.tasks[i] == Task::score) {
             accept_scores(sequence, {output.target_logprobs.data() + target, targets},
                           output.samples[i].finite);
         } else if (sequence != nullptr) {

@@ -19,7 +19,8 @@ void make_candidates_sequence(const Row &row, Job *job) {
     if (candidates.empty()) return;
     Sequence &sequence = job->sequences.emplace_back();
     set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
-    sequence.score_positions = 1;
+    sequence.task = Task::score;
+    sequence.wanted_positions = 1;
     sequence.target_offsets = {0, static_cast<int32_t>(candidates.size())};
     sequence.targets = std::move(candidates);
 }
@@ -33,9 +34,10 @@ void make_continuation_sequence(const Row &row, std::span<const int32_t> continu
     sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
                                continuation.end() - 1);
     set_prompt(&sequence, sequence.own_tokens, row.length - 1);
-    sequence.score_positions = static_cast<int32_t>(continuation.size());
+    sequence.task = Task::score;
+    sequence.wanted_positions = static_cast<int32_t>(continuation.size());
     sequence.targets.assign(continuation.begin(), continuation.end());
-    for (int32_t i = 0; i <= sequence.score_positions; ++i) sequence.target_offsets.push_back(i);
+    for (int32_t i = 0; i <= sequence.wanted_positions; ++i) sequence.target_offsets.push_back(i);
 }
 
 void make_scored_sequences(const Row &row, Job *job) {
@@ -62,7 +64,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         const int32_t drawn = params.greedy() ? 0 : i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
-            sequence.stop.reset(new StopWatch{
+            sequence.stop.reset(new StopFinder{
                 StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
         }
     }
@@ -132,6 +134,29 @@ void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
     outcomes->push_back(std::move(outcome));
 }
 
+void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *tokenizer,
+                    std::deque<Outcome> *outcomes) {
+    for (int32_t sample = 0; sample < to.samples; ++sample) {
+        const bool one_for_all = job.sequences.size() == 1;
+        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
+        Outcome outcome;
+        outcome.tag = to.tag;
+        outcome.sample = sample;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
+        outcome.prompt_tokens = job.prompt_length;
+        outcome.shared_tokens = job.shared_tokens;
+        outcome.tokens = sequence.output;
+        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
+        outcome.has_logprobs = job.params->logprobs >= 0;
+        outcome.logprobs = sequence.logprobs;
+        outcome.top_counts = sequence.top_counts;
+        outcome.top = sequence.top;
+        outcomes->push_back(std::move(outcome));
+    }
+}
+
 } // namespace
 
 bool Job::any_answer_left() const {
@@ -188,29 +213,13 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
 
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes) {
+    OutcomesOfRow made(outcomes);
     if (job.score != nullptr) {
         answer_scores(job, to, cancelled, outcomes);
-        return;
+    } else {
+        answer_samples(job, to, tokenizer, outcomes);
     }
-    for (int32_t sample = 0; sample < to.samples; ++sample) {
-        const bool one_for_all = job.sequences.size() == 1;
-        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
-        Outcome outcome;
-        outcome.tag = to.tag;
-        outcome.sample = sample;
-        outcome.status = sequence.status;
-        outcome.error = sequence.error;
-        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
-        outcome.prompt_tokens = job.prompt_length;
-        outcome.shared_tokens = job.shared_tokens;
-        outcome.tokens = sequence.output;
-        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
-        outcome.has_logprobs = job.params->logprobs >= 0;
-        outcome.logprobs = sequence.logprobs;
-        outcome.top_counts = sequence.top_counts;
-        outcome.top = sequence.top;
-        outcomes->push_back(std::move(outcome));
-    }
+    made.keep();
 }
 
 } // namespace batchllm

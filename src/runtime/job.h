@@ -20,7 +20,7 @@ class Lane;
 struct Job;
 
 // The text of a sequence as it grows, up to the first stop string in it.
-struct StopWatch {
+struct StopFinder {
     StreamDecoder decoder;
     StopScanner scanner;
     std::string text;
@@ -40,7 +40,7 @@ struct Sequence : Request {
     std::vector<int32_t> top_counts;
     std::vector<TopLogprob> top;
     std::vector<float> score_logprobs; // [targets], as they arrive
-    std::unique_ptr<StopWatch> stop;   // only with stop strings
+    std::unique_ptr<StopFinder> stop;  // only with stop strings
     int32_t text_tokens = -1;          // tokens of `output` that are text; -1: all
     int32_t finish = 0;                // BATCHLLM_FINISH_, once done
     int32_t status = BATCHLLM_OK;
@@ -78,8 +78,8 @@ struct JobLimits {
 std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
                               const JobLimits &limits);
 
-// The result that the job gives one of its rows: `samples` outcomes. A cancelled row gets what there
-// is so far.
+// The result that the job gives one of its rows: `samples` outcomes, or none when memory runs out. A
+// cancelled row gets what there is so far.
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes);
 

@@ -12,6 +12,7 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     options.pages = info.pages;
     options.page_tokens = info.page_tokens;
     options.step_tokens = info.step_tokens;
+    options.kv_windows = info.kv_windows;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }
@@ -28,6 +29,11 @@ bool Lane::takes_another() const {
     if (in_flight() == 0) return true;
     return in_flight() < backend_->info().batches_in_flight &&
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
+}
+
+Status Lane::submit(const TokenBatch &batch) {
+    RETURN_IF_ERROR(backend_->forward(batch));
+    return backend_->sample({});
 }
 
 Status Lane::collect() {

@@ -1,13 +1,13 @@
-// One device of the engine: its backend, its scheduler with the requests dealt to it, and the batches
+// One device of the engine: its backend, its scheduler with the requests placed on it, and the batches
 // that it has in flight.
 //
-//     plan     the next batch of its requests
-//     submit   puts it in flight, behind the one that runs
-//     collect  waits for the oldest batch: record() and output() are its
-//     finish   moves the requests on, once the engine has handed the outputs out
+//     next_batch   of its requests
+//     submit       puts it in flight, behind the one that runs, and has it sampled
+//     collect      waits for the oldest batch: record() and output() are its
+//     finish       moves the requests on, once the engine has handed the outputs out
 //
-// With a backend that takes one batch at a time each batch is collected before the next is planned.
-// With one that takes two, a batch is planned and submitted while the one before it runs.
+// With a backend that takes one batch at a time each batch is collected before the next is built.
+// With one that takes two, a batch is built and submitted while the one before it runs.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Lane {
 
     // Another batch can be put in flight, and nearly all requests can be in it.
     bool takes_another() const;
-    const TokenBatch &plan() { return scheduler_.next_step(); }
-    Status submit(const TokenBatch &batch) { return backend_->submit(batch); }
+    const TokenBatch &next_batch() { return scheduler_.next_step(); }
+    Status submit(const TokenBatch &batch);
 
     bool ready() const { return backend_->ready(); }
     Status collect();

@@ -31,6 +31,24 @@ struct Outcome {
     std::vector<float> score_logprobs;  // [sum of score_lengths]
 };
 
+// The outcomes of one row as they are added to a queue: all of them stay, or none.
+class OutcomesOfRow {
+  public:
+    explicit OutcomesOfRow(std::deque<Outcome> *outcomes)
+        : outcomes_(outcomes), before_(outcomes->size()) {}
+    OutcomesOfRow(const OutcomesOfRow &) = delete;
+    OutcomesOfRow &operator=(const OutcomesOfRow &) = delete;
+    ~OutcomesOfRow() {
+        while (!kept_ && outcomes_->size() > before_) outcomes_->pop_back();
+    }
+    void keep() { kept_ = true; }
+
+  private:
+    std::deque<Outcome> *outcomes_;
+    size_t before_;
+    bool kept_ = false;
+};
+
 // batchllm_results with the memory that its pointers lead to. Deleted as a whole.
 struct ResultBatch : batchllm_results {
     // Takes outcomes from the front of the queue: up to max_results of them (0: all), never

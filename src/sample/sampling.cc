@@ -300,11 +300,18 @@ int32_t draw(std::span<const float> logits, float largest, const SampleInput &in
     return tokens[draw_index(kept, largest, input)];
 }
 
+void apply_mask(TokenMask mask, std::span<float> logits) {
+    for (size_t token = 0; token < logits.size(); ++token) {
+        if ((mask[token / 32] >> (token % 32) & 1) == 0) logits[token] = -infinity;
+    }
+}
+
 } // namespace
 
 void sample(std::span<float> logits, const SampleInput &input, SampleOutput *output) {
     const SamplingParams &params = *input.params;
     *output = SampleOutput{};
+    if (input.mask != nullptr) apply_mask(input.mask, logits);
     Extent extent = find_extent(logits);
     output->finite = extent.finite;
     if (!extent.finite) return;

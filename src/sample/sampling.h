@@ -44,6 +44,10 @@ inline constexpr int64_t stop_bytes_limit = 1 << 16;
 // it. A bias of -infinity bans its token.
 Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabulary);
 
+// The tokens that a row may be given, a bit each, the lowest bit of the first word for token 0; null:
+// any. [(vocabulary + 31) / 32]
+using TokenMask = const uint32_t *;
+
 // What the sampler must know of one position whose logits were computed.
 struct SampleInput {
     const SamplingParams *params;
@@ -51,6 +55,7 @@ struct SampleInput {
     std::span<const int32_t> output; // generated so far
     uint64_t random_key;             // of (engine seed, row seed, row tag, sample number)
     int32_t position;                // of the token to be chosen, counted from the prompt's start
+    TokenMask mask = nullptr;
 };
 
 struct TopLogprob {
@@ -62,8 +67,8 @@ struct SampleOutput {
     int32_t token = -1;
     bool finite = true;          // false, and no token: the logits, before or after the
                                  // parameters, hold a NaN or +inf, or nothing but -inf
-    float logprob = 0;           // natural log, of the model's own distribution (before any
-                                 // parameter), filled when params->logprobs >= 0
+    float logprob = 0;           // natural log, of the model's own distribution over the tokens of
+                                 // the mask (before any parameter), filled when logprobs >= 0
     std::vector<TopLogprob> top; // likeliest first, the lower id of equals; params->logprobs of
                                  // them, less those of probability 0
 };
@@ -76,6 +81,7 @@ double random_uniform(uint64_t key, int32_t position);
 
 // Chooses a token. logits [vocabulary] is scratch: changed by the call. Deterministic. Thread-safe.
 // The steps, in this order; l is a token's logit:
+//   mask           l = -infinity for tokens that are not in it
 //   bias           l += bias of the token
 //   repetition     once for each token of prompt or output: l > 0 ? l / penalty : l * penalty (CTRL,
 //                  and transformers)

@@ -20,18 +20,19 @@ bool has_penalties(const SamplingParams *params) {
 } // namespace
 
 void BatchBuilder::build(std::span<Request *const> running,
-                         std::span<const int32_t> planned_prefixes, PrefixForest *forest,
+                         std::span<const int32_t> scheduled_prefixes, PrefixForest *forest,
                          BatchRecord *record) {
     ++step_;
     batch_.clear();
     record_ = record;
     record->sampled.clear();
+    record->tasks.clear();
     record->targets.clear();
     record->counts = {};
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
             own_node(request, forest);
-    for (const int32_t prefix : planned_prefixes)
+    for (const int32_t prefix : scheduled_prefixes)
         if (forest->at(prefix).chunk > 0) prefix_node(prefix, forest);
     for (Request *request : running)
         if (request->chunk > 0 && request->state != RequestState::decoding)
@@ -46,10 +47,15 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.length = computed + chunk;
     node.token_begin = static_cast<int32_t>(batch_.tokens.size());
     node.token_count = chunk;
-    node.page_begin = static_cast<int32_t>(batch_.pages.size());
-    node.page_count = static_cast<int32_t>(pages_for(node.length, page_tokens_));
     node.shared = shared;
-    batch_.pages.insert(batch_.pages.end(), pages.begin(), pages.begin() + node.page_count);
+    const int64_t columns = pages_for(node.length, page_tokens_);
+    for (size_t g = 0; g < batch_.pages.size(); ++g) {
+        const GroupPageTable &table = pages.group(g);
+        GroupPages &group = batch_.pages[g];
+        group.nodes.push_back({static_cast<int32_t>(group.list.size()) - table.first, table.first});
+        group.list.insert(group.list.end(), table.pages.begin(),
+                          table.pages.begin() + (columns - table.first));
+    }
     batch_.nodes.push_back(node);
     return static_cast<int32_t>(batch_.nodes.size()) - 1;
 }
@@ -64,7 +70,7 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
         chain_.push_back(parent);
     int32_t node = parent < 0 ? -1 : forest->at(parent).batch_node;
     for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
-        PrefixNode &part = forest->at(*i);
+        ScheduledPrefix &part = forest->at(*i);
         node = add_node(node, part.start, part.computed, part.chunk, part.pages, true);
         part.batch_node = node;
         part.batch_step = step_;
@@ -109,9 +115,10 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     }
 }
 
-void BatchBuilder::add_row(Request *request, const LogitsRow &row) {
-    batch_.logits.push_back(row);
+void BatchBuilder::add_row(Request *request, const OutputRow &row) {
+    batch_.outputs.push_back(row);
     record_->sampled.push_back(request);
+    record_->tasks.push_back(row.task);
     record_->targets.push_back(static_cast<int32_t>(row.targets.size()));
 }
 
@@ -119,13 +126,14 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     const int32_t prompt = request->prompt.length;
     const int32_t begin = request->own_begin + request->computed;
     const int32_t end = begin + request->chunk;
-    LogitsRow row{};
+    OutputRow row{};
     row.sample.params = request->params;
     row.sample.prompt = {request->prompt.tokens, static_cast<size_t>(prompt)};
     row.sample.output = request->output;
     row.sample.random_key = request->random_key;
-    request->logits_row = static_cast<int32_t>(batch_.logits.size());
-    if (request->max_tokens > 0) {
+    request->logits_row = static_cast<int32_t>(batch_.outputs.size());
+    row.task = request->task;
+    if (request->task == Task::generate) {
         const auto known = static_cast<int32_t>(request->output.size());
         if (end < prompt + known + request->unknown) return;
         row.token = token_begin + request->chunk - 1;
@@ -134,13 +142,21 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
         add_row(request, row);
         return;
     }
-    const int32_t first_scored = prompt - request->score_positions;
-    for (int32_t i = std::max(request->scored, begin - first_scored); first_scored + i < end; ++i) {
+    const int32_t first_wanted = prompt - request->wanted_positions;
+    const int32_t first = std::max(request->taken, begin - first_wanted);
+    if (embedded(request->task)) {
+        if (first_wanted + first >= end) return;
+        row.token = token_begin + first_wanted + first - begin;
+        row.count = end - first_wanted - first;
+        add_row(request, row);
+        return;
+    }
+    for (int32_t i = first; first_wanted + i < end; ++i) {
         const size_t target = static_cast<size_t>(request->target_offsets[static_cast<size_t>(i)]);
         const size_t target_end =
             static_cast<size_t>(request->target_offsets[static_cast<size_t>(i) + 1]);
-        row.token = token_begin + first_scored + i - begin;
-        row.sample.position = first_scored + i + 1;
+        row.token = token_begin + first_wanted + i - begin;
+        row.sample.position = first_wanted + i + 1;
         row.targets = {request->targets.data() + target, target_end - target};
         add_row(request, row);
     }

@@ -19,12 +19,15 @@ namespace batchllm {
 class BatchBuilder {
   public:
     // feeds: SchedulerOptions::feeds.
-    BatchBuilder(int32_t page_tokens, std::function<bool(const SampleInput &)> feeds)
-        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {}
+    BatchBuilder(int32_t page_tokens, size_t kv_groups,
+                 std::function<bool(const SampleInput &)> feeds)
+        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {
+        batch_.pages.resize(kv_groups);
+    }
 
-    // Fills the batch from the chunks of the requests and of the planned prefixes, and its record
+    // Fills the batch from the chunks of the requests and of the scheduled prefixes, and its record
     // but for what the builder does not know: the pages used and the preemptions.
-    void build(std::span<Request *const> running, std::span<const int32_t> planned_prefixes,
+    void build(std::span<Request *const> running, std::span<const int32_t> scheduled_prefixes,
                PrefixForest *forest, BatchRecord *record);
 
     const TokenBatch &batch() const { return batch_; }
@@ -33,7 +36,7 @@ class BatchBuilder {
     int32_t prefix_node(int32_t prefix, PrefixForest *forest);
     void own_node(Request *request, PrefixForest *forest);
     void add_logits(Request *request, int32_t token_begin);
-    void add_row(Request *request, const LogitsRow &row);
+    void add_row(Request *request, const OutputRow &row);
     int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
                      const PageTable &pages, bool shared);
 

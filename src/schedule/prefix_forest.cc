@@ -14,9 +14,9 @@ int32_t PrefixForest::add(int32_t parent, int32_t end) {
         free_slots_.pop_back();
     }
     const int32_t start = parent < 0 ? 0 : at(parent).start + at(parent).length;
-    PrefixNode &node = at(slot);
+    ScheduledPrefix &node = at(slot);
     PageTable pages = std::move(node.pages); // keeps its memory
-    node = PrefixNode{};
+    node = ScheduledPrefix{};
     node.pages = std::move(pages);
     node.parent = parent;
     node.start = start;
@@ -38,9 +38,9 @@ void PrefixForest::remove_pending(int32_t node) {
 
 void PrefixForest::hold(int32_t node) {
     while (node >= 0) {
-        PrefixNode &prefix = at(node);
+        ScheduledPrefix &prefix = at(node);
         if (prefix.live++ > 0) return;
-        live_pages_ += pages_for(prefix.length, pool_->page_tokens());
+        live_pages_ += pool_->pages_kept(prefix.length);
         if (prefix.idle) {
             prefix.idle = false;
             idle_.erase(std::find(idle_.begin(), idle_.end(), node));
@@ -54,9 +54,9 @@ void PrefixForest::hold(int32_t node) {
 int32_t PrefixForest::release(int32_t node) {
     int32_t cancelled = 0;
     while (node >= 0) {
-        PrefixNode &prefix = at(node);
+        ScheduledPrefix &prefix = at(node);
         if (--prefix.live > 0) break;
-        live_pages_ -= pages_for(prefix.length, pool_->page_tokens());
+        live_pages_ -= pool_->pages_kept(prefix.length);
         cancelled += prefix.chunk;
         prefix.chunk = 0;
         if (prefix.computed > 0) {
@@ -72,7 +72,7 @@ int32_t PrefixForest::release(int32_t node) {
 }
 
 void PrefixForest::evict(int32_t node) {
-    PrefixNode &prefix = at(node);
+    ScheduledPrefix &prefix = at(node);
     if (prefix.idle) {
         prefix.idle = false;
         idle_.erase(std::find(idle_.begin(), idle_.end(), node));
@@ -80,8 +80,8 @@ void PrefixForest::evict(int32_t node) {
     pool_->give(&prefix.pages);
     prefix.computed = 0;
     prefix.resident = false;
-    // A parent's chunk is never cancelled here: chunks are planned from the root down, and a prefix
-    // with something computed or planned below it is complete.
+    // A parent's chunk is never cancelled here: chunks are scheduled from the root down, and a prefix
+    // with something computed or scheduled below it is complete.
     if (prefix.parent >= 0) release(prefix.parent);
 }
 
@@ -95,16 +95,17 @@ bool PrefixForest::evict_idle() {
 int64_t PrefixForest::pages_to_hold(int32_t node) const {
     int64_t pages = 0;
     for (; node >= 0 && at(node).live == 0; node = at(node).parent) {
-        pages += pages_for(at(node).length, pool_->page_tokens());
+        pages += pool_->pages_kept(at(node).length);
         if (at(node).resident) break;
     }
     return pages;
 }
 
 void PrefixForest::finish_chunk(int32_t node) {
-    PrefixNode &prefix = at(node);
+    ScheduledPrefix &prefix = at(node);
     prefix.computed += prefix.chunk;
     prefix.chunk = 0;
+    pool_->slide(&prefix.pages, prefix.computed);
     if (prefix.computed > prefix.highest) {
         tokens_left_ -= prefix.computed - prefix.highest;
         prefix.highest = prefix.computed;

@@ -8,8 +8,13 @@
 //            batch can need it: it is idle, and its pages may be taken when others need them; it is
 //            computed again should one of its pending requests be admitted later.
 //
+// What continues a prefix starts at its end, at any time while it is resident. So of a KV group with a
+// window it keeps the pages that the window reaches back to from its end; while it is computed, from its
+// next token.
+//
 // Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
-// its children's); idle prefixes are resident, hold pages, and have live == 0 < pending.
+// its children's); idle prefixes are resident, hold pages or (when no window reaches back into them, in
+// any group) none, and have live == 0 < pending.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +25,11 @@
 
 namespace batchllm {
 
-struct PrefixNode {
+struct ScheduledPrefix {
     int32_t parent = -1;
     int32_t start = 0;    // position of its first token
     int32_t length = 0;   // its own tokens: those beyond the parent's
-    int32_t computed = 0; // of them, stored
+    int32_t computed = 0; // of them, stored, or about to be by a batch in flight
     int32_t highest = 0;  // most that were ever stored: what is computed below it is recomputed
     int32_t chunk = 0;    // in the batch that is being built
     int32_t pending = 0;
@@ -46,13 +51,13 @@ class PrefixForest {
 
     // A prefix of positions [parent's end, end). The parent counts it as pending.
     int32_t add(int32_t parent, int32_t end);
-    PrefixNode &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
-    const PrefixNode &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+    ScheduledPrefix &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+    const ScheduledPrefix &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
 
     void add_pending(int32_t node) { at(node).pending += 1; }
     void remove_pending(int32_t node);
     void hold(int32_t node);
-    // Returns the tokens of the chunk that was planned for it, when nobody is left to need them.
+    // Returns the tokens of the chunk that was scheduled for it, when nobody is left to need them.
     int32_t release(int32_t node);
 
     // Drops the idle prefix that is needed last. False when none is idle.
@@ -63,14 +68,14 @@ class PrefixForest {
     int64_t pages_to_hold(int32_t node) const; // what live_pages would grow by with hold(node)
     int64_t tokens_left() const { return tokens_left_; } // never computed yet, of pending prefixes
 
-    // The batch that was built has run.
+    // The batch that was built is in flight: what it computes counts as stored from here on.
     void finish_chunk(int32_t node);
 
   private:
     void evict(int32_t node);
 
     PagePool *pool_;
-    std::vector<PrefixNode> nodes_;
+    std::vector<ScheduledPrefix> nodes_;
     std::vector<int32_t> free_slots_;
     std::vector<int32_t> idle_;
     int64_t live_pages_ = 0;

@@ -1,7 +1,7 @@
 // The three queues, admission and preemption.
 //
 // Requests run in the order of their admission, and one is admitted only when the tokens of all that
-// run already are planned and some of the budget is left. So at most one request, the youngest, has
+// run already are scheduled and some of the budget is left. So at most one request, the youngest, has
 // prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
 // in this step still need.
 //
@@ -9,9 +9,10 @@
 //   1. A page is taken from a request only for a decode token of one that was admitted before it,
 //      the youngest first. So the oldest is never preempted.
 //   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
-//      the oldest, now alone, still finds none, then its pages fit but for the slots that its
-//      prefixes' last pages leave empty: it starts again without sharing, once, and Scheduler::fits
-//      says that this fits.
+//      the oldest, now alone, still finds none in a step in which nothing else was planned, then its
+//      pages fit but for the slots that its prefixes' last pages leave empty, and for the pages that its
+//      prefixes keep in groups whose window has moved on: it starts again without sharing, once, and
+//      Scheduler::fits says that this fits.
 //   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
 // Order the states of a job by (requests finished, requests started again unshared, output tokens
 // generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
@@ -35,11 +36,11 @@ const TokenBatch &Scheduler::next_step() {
     if (impl.in_flight == 2) throw std::logic_error("scheduler: a third batch in flight");
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
-    impl.planned_prefixes.clear();
-    impl.plan_decode();
-    impl.plan_prompts();
+    impl.scheduled_prefixes.clear();
+    impl.schedule_decode();
+    impl.schedule_prompts();
     BatchRecord &record = impl.record(impl.in_flight);
-    impl.builder.build(impl.running, impl.planned_prefixes, &impl.forest, &record);
+    impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &record);
     record.counts.preemptions = impl.preemptions;
     record.counts.pages_used = impl.pool.used();
     impl.counts = record.counts;
@@ -51,7 +52,7 @@ const TokenBatch &Scheduler::next_step() {
 }
 
 // First queue.
-void Scheduler::Impl::plan_decode() {
+void Scheduler::Impl::schedule_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
         if (request->state != RequestState::decoding || budget == 0) continue;
@@ -68,15 +69,15 @@ void Scheduler::Impl::plan_decode() {
 
 // Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
 // prefix that this batch completes, the own tokens of its requests.
-void Scheduler::Impl::plan_prompts() {
+void Scheduler::Impl::schedule_prompts() {
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
-        plan_prompt(running.back());
+        schedule_prompt(running.back());
     bool forecast_made = false;
     while (budget > 0) {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
+            if (preemptions > 0 || (pool.free() < pool.groups() && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
@@ -90,33 +91,33 @@ void Scheduler::Impl::plan_prompts() {
         admit(request);
         if (forecast_made)
             forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
-        plan_prompt(request);
+        schedule_prompt(request);
     }
 }
 
-void Scheduler::Impl::plan_prompt(Request *request) {
-    if (plan_prefix(request)) plan_own(request);
+void Scheduler::Impl::schedule_prompt(Request *request) {
+    if (schedule_prefix(request)) schedule_own(request);
 }
 
-// Plans the next tokens of the request's prefix and of those above it. True when they are complete
+// Schedules the next tokens of the request's prefix and of those above it. True when they are complete
 // with this batch.
-bool Scheduler::Impl::plan_prefix(Request *request) {
+bool Scheduler::Impl::schedule_prefix(Request *request) {
     chain.clear();
     for (int32_t i = request->prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
         chain.push_back(i);
     for (auto i = chain.rbegin(); i != chain.rend(); ++i) {
-        PrefixNode &node = forest.at(*i);
+        ScheduledPrefix &node = forest.at(*i);
         const int64_t stored = int64_t{node.computed} + node.chunk;
         const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
         if (wanted == 0) return false;
         const int64_t got = grow(&node.pages, stored, wanted);
         if (got > 0) {
-            if (node.chunk == 0) planned_prefixes.push_back(*i);
+            if (node.chunk == 0) scheduled_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
             node.source = request->prompt.tokens;
             budget -= got;
         }
-        if (got == 0 && running.size() == 1) {
+        if (got == 0 && finds_no_page()) {
             start_unshared(request);
             return false;
         }
@@ -125,22 +126,28 @@ bool Scheduler::Impl::plan_prefix(Request *request) {
     return true;
 }
 
-void Scheduler::Impl::plan_own(Request *request) {
+void Scheduler::Impl::schedule_own(Request *request) {
     // Not held back: its tokens are known, or it decoded and starts again unshared in this batch.
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
     const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
-    if (got == 0 && running.size() == 1) start_unshared(request);
+    if (got == 0 && finds_no_page()) start_unshared(request);
+}
+
+// Of a request that got no page for its prompt: nor will it in the next step. Where windows move on, what
+// is planned for its prefix in this one may give pages back.
+bool Scheduler::Impl::finds_no_page() const {
+    return running.size() == 1 && (!pool.slides() || budget == options.step_tokens);
 }
 
 // Takes pages for more tokens of a node. Returns how many of them there is room for.
 int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
     const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
-    while (static_cast<int64_t>(pages->size()) < wanted)
+    while (pages->columns < wanted)
         if (!pool.take(pages) && !forest.evict_idle()) break;
-    return std::min(tokens, static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored);
+    return std::min(tokens, int64_t{pages->columns} * pool.page_tokens() - stored);
 }
 
 // Room for a decode token, if need be on a page of a younger request.
@@ -155,8 +162,8 @@ bool Scheduler::Impl::grow_by_preemption(Request *request) {
 // The batch is in flight: what it computes counts as stored from here on.
 void Scheduler::Impl::move_on() {
     held_back = 0;
-    for (const int32_t prefix : planned_prefixes) forest.finish_chunk(prefix);
-    planned_prefixes.clear();
+    for (const int32_t prefix : scheduled_prefixes) forest.finish_chunk(prefix);
+    scheduled_prefixes.clear();
     size_t kept = 0;
     for (Request *request : running) {
         if (request->chunk == 0 || !count_chunk(request)) {
@@ -176,13 +183,14 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     const int64_t left = own_prompt_left(*request);
     request->computed += request->chunk;
     request->chunk = 0;
+    pool.slide(&request->pages, request->computed);
     request->highest = std::max(request->highest, request->computed);
     own_tokens_left -= left - own_prompt_left(*request);
-    if (request->max_tokens < 1) {
+    if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
-        request->scored =
-            std::max(request->scored, end - request->prompt.length + request->score_positions);
-        return request->scored == request->score_positions;
+        request->taken =
+            std::max(request->taken, end - request->prompt.length + request->wanted_positions);
+        return request->taken == request->wanted_positions;
     }
     if (request->computed < own_target(*request)) return false;
     request->state = RequestState::decoding; // it samples
@@ -231,7 +239,24 @@ bool Scheduler::Impl::forecast_allows(const Request &request) const {
         forest.live_pages() + (request.prefix < 0 ? 0 : forest.pages_to_hold(request.prefix));
     const int64_t slots =
         forecast.peak_with(own_target(request) + pool.page_tokens() / 2, outlook(request));
-    return prefix_pages + pages_for(slots, pool.page_tokens()) <= pool.total();
+    return prefix_pages + pages_for(slots, pool.page_tokens()) + pages_of_chunks(request) <=
+           pool.total();
+}
+
+// What groups with windows hold beyond them while a prompt is computed: the tokens of a step.
+int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
+    if (!pool.slides()) return 0;
+    int64_t longest_node = own_target(request);
+    for (int32_t i = request.prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
+        longest_node = std::max<int64_t>(longest_node, forest.at(i).length);
+    int64_t pages = 0;
+    for (const KvWindow &kind : pool.windows()) {
+        if (kind.window == 0) continue;
+        const int64_t beyond =
+            std::clamp<int64_t>(longest_node - kind.window, 0, options.step_tokens);
+        pages += kind.groups * pages_for(beyond, pool.page_tokens());
+    }
+    return pages;
 }
 
 void Scheduler::Impl::admit(Request *request) {
@@ -240,7 +265,7 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages, before any of its tokens is planned; it waits before all
+// Takes the youngest request's pages, before any of its tokens is scheduled; it waits before all
 // others.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();
@@ -270,9 +295,7 @@ void Scheduler::Impl::start_unshared(Request *request) {
 Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-bool Scheduler::fits(int64_t tokens) const {
-    return tokens - 1 <= impl_->pool.total() * impl_->pool.page_tokens();
-}
+bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.most_tokens(); }
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }

@@ -12,6 +12,9 @@
 // last score) is known at once; an EOS or a stop string is found one batch late, and that batch's
 // sample is nobody's.
 //
+// A request and a prefix have pages of each KV group. Those of a group with a window go back as soon as
+// no token to come sees them.
+//
 // Always: a page is in the free list or belongs to one node; progress is made by every step; any
 // request that fits the pool alone finishes. Batches run in the order in which they are built, so a
 // page given back may be used by the next batch, also when one in flight still reads or writes it.
@@ -25,6 +28,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "kv/page_pool.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
 
@@ -45,11 +49,11 @@ struct Request {
     TokenRow prompt{};                      // borrowed until the request has finished
     const SamplingParams *params = nullptr; // borrowed likewise
     uint64_t random_key = 0;
-    int32_t max_tokens = 0; // most tokens to generate, clipped to the longest request;
-                            // 0: a request that is scored
-    // Scored requests: the logits of the last score_positions prompt positions are wanted;
-    // position i of them scores targets[target_offsets[i], target_offsets[i + 1]).
-    int32_t score_positions = 0;
+    Task task = Task::generate;
+    int32_t max_tokens = 0; // generate: most tokens, clipped to the longest request
+    // But for generate: the results of the last so many prompt positions are wanted. score: position i
+    // of them scores targets[target_offsets[i], target_offsets[i + 1]). embed: the sum over them.
+    int32_t wanted_positions = 0;
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
     int64_t row = 0; // the runtime's own
@@ -65,17 +69,17 @@ struct Request {
     RequestState state = RequestState::waiting;
     int32_t prefix = -1;    // node of the shared prefix that its own tokens continue
     int32_t own_begin = 0;  // position of its first own token: so many prompt tokens are shared
-    int32_t computed = 0;   // own positions whose keys and values are stored
+    int32_t computed = 0;   // own positions whose keys and values are stored, or about to be
     int32_t chunk = 0;      // own tokens in the batch that is being built
     int32_t highest = 0;    // most that `computed` ever was: what is below it is recomputed
-    int32_t scored = 0;     // score positions in the batches built so far
+    int32_t taken = 0;      // wanted positions in the batches built so far
     int32_t unknown = 0;    // tokens behind `output` that batches in flight sample
     int32_t logits_row = 0; // the first of its rows in the newest batch, where it has one
     bool feeds = false;     // what that row samples can be taken into the next batch unknown
     int32_t generated = 0;  // output tokens that the expected lengths have been told of
     int32_t preemptions = 0;
-    int64_t place = -1;         // in the waiting queue, or -1
-    std::vector<int32_t> pages; // page table of its own tokens
+    int64_t place = -1; // in the waiting queue, or -1
+    PageTable pages;    // of its own tokens
 };
 
 struct SchedulerOptions {
@@ -92,6 +96,7 @@ struct SchedulerOptions {
     // Backend::feeds. Rows with penalties are never asked about: their sampling needs all tokens
     // before. Null: nothing is taken into a batch unknown.
     std::function<bool(const SampleInput &)> feeds = nullptr;
+    std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
 };
 
 struct StepCounts {
@@ -108,8 +113,9 @@ struct StepCounts {
 // What the runtime must know of a batch once its outputs are there.
 struct BatchRecord {
     StepCounts counts;
-    std::vector<Request *> sampled; // [logits rows]; null: the request has ended in the meantime
-    std::vector<int32_t> targets;   // [logits rows] token ids scored there; 0: one is sampled
+    std::vector<Request *> sampled; // [output rows]; null: the request has ended in the meantime
+    std::vector<Task> tasks;        // [output rows]
+    std::vector<int32_t> targets;   // [output rows] token ids scored there
 };
 
 // Order of calls: next_step, the runtime runs the batch, finish_step, and again; or with a batch in
@@ -121,14 +127,15 @@ class Scheduler {
     ~Scheduler();
 
     // Whether a request of so many tokens (prompt and output; count one output token for a scored
-    // request) fits the pool alone. The last token is never stored, so the answer is exact: any
-    // request that fits finishes, even where its group's prefix would waste the page that it lacks.
+    // request) fits the pool alone. The last token is never stored, and what falls out of windows goes
+    // back, so the answer is exact: any request that fits finishes, even where its group's prefix would
+    // waste the page that it lacks.
     bool fits(int64_t tokens) const;
 
-    // Takes a plan's groups behind those already held. requests[i] is the plan's row i; a null
+    // Queues a plan's groups behind those already there. requests[i] is the plan's row i; a null
     // entry is a row that is not to be computed (its prefix is not either, when nobody else needs
     // it). A row takes its group's prefix only as far as its prompt's `shareable` and
-    // score_positions allow: else the nearest parent prefix that they do, or none.
+    // wanted_positions allow: else the nearest parent prefix that they do, or none.
     // Errors, with nothing taken: a request that does not fit; a plan that is not of these requests.
     Status add(const Plan &plan, std::span<Request *const> requests);
 
@@ -139,8 +146,8 @@ class Scheduler {
     const StepCounts &counts() const; // of that batch
 
     int32_t in_flight() const;
-    // The batch in flight that was built first. sampled[i] is the request of its logits[i]. A scored
-    // request's rows come in the order of its score positions.
+    // The batch in flight that was built first. sampled[i] is the request of its outputs[i]. The rows of
+    // a request that does not generate come in the order of its wanted positions.
     const BatchRecord &oldest() const;
     std::span<Request *const> sampled() const { return oldest().sampled; }
     // Of the newest batch in flight, the requests that cannot be in the next one before its samples
@@ -152,7 +159,7 @@ class Scheduler {
     void finish_step();
 
     // A request that the runtime has set `done` outside a step (cancelled) gives up its place. What
-    // a batch in flight computes for it is nobody's.
+    // a batch in flight computes for it is discarded.
     void drop(Request *request);
 
     int64_t waiting() const; // preempted ones included

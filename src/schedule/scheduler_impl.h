@@ -1,4 +1,4 @@
-// What the parts of the scheduler share: scheduler.cc plans steps, scheduler_rows.cc takes requests
+// What the parts of the scheduler share: scheduler.cc schedules steps, scheduler_rows.cc takes requests
 // in and lets them go.
 #pragma once
 
@@ -40,8 +40,9 @@ inline int64_t own_prompt_left(const Request &request) {
 
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
-        : options(given), pool(given.pages, given.page_tokens), forest(&pool),
-          builder(given.page_tokens, given.feeds) {
+        : options(given), pool(given.pages, given.page_tokens, given.kv_windows), forest(&pool),
+          builder(given.page_tokens, given.kv_windows.size(), given.feeds),
+          forecast(pool.windows(), given.page_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
 
@@ -50,12 +51,13 @@ struct Scheduler::Impl {
     void enqueue(Request *request, int32_t prefix);
 
     // next_step
-    void plan_decode();
-    void plan_prompts();
-    void plan_prompt(Request *request);
-    bool plan_prefix(Request *request);
-    void plan_own(Request *request);
+    void schedule_decode();
+    void schedule_prompts();
+    void schedule_prompt(Request *request);
+    bool schedule_prefix(Request *request);
+    void schedule_own(Request *request);
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
+    bool finds_no_page() const;
     bool grow_by_preemption(Request *request);
     void move_on();
     bool count_chunk(Request *request);
@@ -65,6 +67,7 @@ struct Scheduler::Impl {
     void pop_waiting();
     void forecast_running();
     bool forecast_allows(const Request &request) const;
+    int64_t pages_of_chunks(const Request &request) const;
     Outlook outlook(const Request &request) const;
     void admit(Request *request);
     void preempt_youngest();
@@ -95,11 +98,11 @@ struct Scheduler::Impl {
     int64_t ending = 0;             // requests
     int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
 
-    // Of the step that is being planned.
+    // Of the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
-    std::vector<int32_t> planned_prefixes; // parents before children
-    std::vector<int32_t> chain;            // scratch
+    std::vector<int32_t> scheduled_prefixes; // parents before children
+    std::vector<int32_t> chain;              // scratch
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.

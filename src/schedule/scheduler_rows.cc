@@ -21,18 +21,17 @@ Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> reques
     if (static_cast<int64_t>(requests.size()) != plan.row_count())
         return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
                      static_cast<long long>(plan.row_count()), requests.size());
-    const int64_t slots = pool.total() * pool.page_tokens();
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request *request = requests[i];
         if (!request) continue;
-        if (request->prompt.length < 1 || request->score_positions > request->prompt.length ||
-            (request->max_tokens < 1 && request->score_positions < 1))
+        if (request->prompt.length < 1 || request->wanted_positions > request->prompt.length ||
+            (request->task == Task::generate ? request->max_tokens : request->wanted_positions) < 1)
             return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
-        if (stored_at_most(*request) > slots)
+        if (stored_at_most(*request) > pool.most_tokens())
             return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
                          "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
                          static_cast<long long>(stored_at_most(*request)),
-                         static_cast<long long>(slots));
+                         static_cast<long long>(pool.most_tokens()));
     }
     const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
     for (int64_t i = 0; i < prefixes; ++i) {
@@ -57,10 +56,10 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->state = RequestState::waiting;
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
-    request->computed = request->chunk = request->highest = request->scored = 0;
+    request->computed = request->chunk = request->highest = request->taken = 0;
     request->unknown = request->generated = 0;
     request->preemptions = 0;
-    request->pages.clear();
+    request->pages = {};
     request->place = first_place + static_cast<int64_t>(queue.size());
     if (prefix >= 0) forest.add_pending(prefix);
     queue.push_back(request);
@@ -90,7 +89,7 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
             if (!request) continue;
             const int32_t limit =
                 std::min(request->prompt.shareable,
-                         request->prompt.length - std::max(1, request->score_positions));
+                         request->prompt.length - std::max(1, request->wanted_positions));
             int32_t prefix = group.prefix;
             while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
                 prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
@@ -122,7 +121,7 @@ void Scheduler::finish_step() {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
         if (request == nullptr || request->state == RequestState::finished) continue;
-        if (record.targets[i] == 0) {
+        if (request->task == Task::generate) {
             request->unknown -= 1;
             if (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
@@ -130,7 +129,7 @@ void Scheduler::finish_step() {
             }
         }
         if (request->done) {
-            if (request->max_tokens > 0)
+            if (request->task == Task::generate)
                 impl.lengths.ended(request->max_tokens,
                                    static_cast<int64_t>(request->output.size()));
             impl.end(request);

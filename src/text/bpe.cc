@@ -14,6 +14,12 @@ constexpr std::string_view kSpaceMark = "\xE2\x96\x81"; // U+2581, the space of 
 
 } // namespace
 
+std::string byte_fallback_token(uint8_t byte) {
+    char token[8];
+    std::snprintf(token, sizeof token, "<0x%02X>", byte & 255U);
+    return token;
+}
+
 BpeModel::BpeModel(BpeSettings settings, bool byte_level)
     : settings_(std::move(settings)), byte_level_(byte_level), merges_(settings_.merges.size()) {
     for (size_t rank = 0; rank < settings_.merges.size(); ++rank) {
@@ -35,9 +41,7 @@ void BpeModel::load_symbols() {
     const TokenTable &vocabulary = settings_.vocabulary;
     byte_tokens_.assign(256, -1);
     for (uint32_t byte = 0; byte < 256 && settings_.byte_fallback; ++byte) {
-        char code[8];
-        std::snprintf(code, sizeof code, "<0x%02X>", byte & 255);
-        byte_tokens_[byte] = vocabulary.find(code);
+        byte_tokens_[byte] = vocabulary.find(byte_fallback_token(static_cast<uint8_t>(byte)));
     }
     if (byte_level_) {
         byte_symbols_.resize(256);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "text/word_cache.h"
 
 namespace batchllm {
+
+// "<0x0A>": the token that byte_fallback means by a byte.
+std::string byte_fallback_token(uint8_t byte);
 
 // One line of "merges".
 struct MergePair {

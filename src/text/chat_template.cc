@@ -17,10 +17,11 @@ constexpr char template_name[] = "chat_template.jinja";
 constexpr char tool_template_name[] = "additional_chat_templates/tool_use.jinja";
 constexpr char legacy_name[] = "chat_template.json";
 
-std::string directory_of(const std::string &path) {
-    if (is_directory(path)) return path;
+Result<std::string> directory_of(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool of_directory, is_directory(path));
+    if (of_directory) return path;
     const size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : path.substr(0, slash);
+    return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
 }
 
 // What transformers leaves of a rendered conversation that is to be continued.
@@ -71,17 +72,18 @@ std::tm local_time_now() {
     return local;
 }
 
-std::unique_ptr<const ChatTemplate> ChatTemplate::load(const std::string &path) {
+Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::load(const std::string &path) {
     auto made = std::make_unique<ChatTemplate>();
-    const std::string directory = directory_of(path);
+    ASSIGN_OR_RETURN(const std::string directory, directory_of(path));
     made->problem_ = made->read_files(directory);
+    if (is_failure_of_process(made->problem_.code())) return made->problem_;
     if (made->problem_.ok() && made->templates_.empty()) {
         made->problem_ =
             error(BATCHLLM_ERROR_ROW_TEMPLATE,
                   "the model has no chat template: there is none in %s, %s and %s of %s",
                   template_name, config_name, legacy_name, directory.c_str());
     }
-    return made;
+    return std::unique_ptr<const ChatTemplate>(std::move(made));
 }
 
 std::unique_ptr<const ChatTemplate>
@@ -96,13 +98,16 @@ Status ChatTemplate::read_files(const std::string &directory) {
     for (const auto &[name, file] :
          {std::pair("default", template_name), std::pair("tool_use", tool_template_name)}) {
         const std::string path = directory + "/" + file;
-        if (!file_exists(path)) continue;
+        ASSIGN_OR_RETURN(const bool there, file_exists(path));
+        if (!there) continue;
         ASSIGN_OR_RETURN(std::string source, read_file(path, most_template_bytes));
         RETURN_IF_ERROR(add(name, path, std::move(source)));
     }
     RETURN_IF_ERROR(read_config(directory, templates_.empty()));
     const std::string legacy = directory + "/" + legacy_name;
-    if (!templates_.empty() || !file_exists(legacy)) return {};
+    if (!templates_.empty()) return {};
+    ASSIGN_OR_RETURN(const bool there, file_exists(legacy));
+    if (!there) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::load(legacy, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
     ASSIGN_OR_RETURN(const JsonValue value, document.root().at("chat_template"));
@@ -113,7 +118,8 @@ Status ChatTemplate::read_files(const std::string &directory) {
 Status ChatTemplate::read_config(const std::string &directory, bool with_templates) {
     const std::string config = directory + "/" + config_name;
     bool complete = false;
-    if (file_exists(config)) {
+    ASSIGN_OR_RETURN(const bool has_config, file_exists(config));
+    if (has_config) {
         ASSIGN_OR_RETURN(const JsonDocument document,
                          JsonDocument::load(config, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
         const JsonValue root = document.root();
@@ -125,7 +131,9 @@ Status ChatTemplate::read_config(const std::string &directory, bool with_templat
         }
     }
     const std::string tokens = directory + "/" + tokens_name;
-    if (complete || !file_exists(tokens)) return {};
+    if (complete) return {};
+    ASSIGN_OR_RETURN(const bool has_tokens, file_exists(tokens));
+    if (!has_tokens) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::load(tokens, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
     return read_special_tokens(document.root());
@@ -207,6 +215,11 @@ Status ChatTemplate::render(std::string_view text, const Options &options, std::
     ASSIGN_OR_RETURN(
         const Conversation conversation,
         read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
+    if (chosen->source.find(conversation.continued) == std::string::npos) {
+        return error(BATCHLLM_ERROR_ROW_TEMPLATE,
+                     "continue_final_message: the chat template does not read \"%s\"",
+                     conversation.continued.c_str());
+    }
     evaluator.set("messages", conversation.messages);
     evaluator.set("tools", conversation.tools);
     evaluator.set("documents", conversation.documents);

@@ -23,9 +23,9 @@ inline constexpr EncodeOptions chat_encode_options = {.add_special = false, .par
 // Immutable once loaded: any number of threads may render.
 class ChatTemplate {
   public:
-    // Of a model directory, or of the directory of a tokenizer.json. Never fails: what is wrong with
-    // the files, or that there is no template, is every conversation's error.
-    static std::unique_ptr<const ChatTemplate> load(const std::string &path);
+    // Of a model directory, or of the directory of a tokenizer.json. Fails only when the files cannot
+    // be read: what is wrong in them, or that there is no template, is every conversation's error.
+    static Result<std::unique_ptr<const ChatTemplate>> load(const std::string &path);
     // Of a template's text; name stands for the file in errors.
     using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
     static std::unique_ptr<const ChatTemplate>

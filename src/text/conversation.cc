@@ -12,18 +12,18 @@ using jinja::Dict;
 using jinja::Heap;
 using jinja::Value;
 
-// The names under which a message's reasoning is passed; templates read the first.
-constexpr std::array<std::string_view, 3> reasoning_fields = {"reasoning_content", "thinking",
-                                                              "reasoning"};
+// Types of parts that hold something else than text, which no template can put into words.
+constexpr std::array<std::string_view, 9> media_types = {"image",     "image_url",   "input_image",
+                                                         "video",     "video_url",   "audio",
+                                                         "audio_url", "input_audio", "file"};
 
 // The texts of a content's parts as one; fails for parts that are not text.
-Result<std::string> join_parts(const JsonValue &content) {
-    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
+Result<std::string> join_parts(const std::vector<JsonValue> &parts) {
     std::string joined;
     for (size_t i = 0; i < parts.size(); ++i) {
         ASSIGN_OR_RETURN(const JsonValue type, parts[i].at("type"));
         ASSIGN_OR_RETURN(const std::string name, type.string());
-        if (name != "text") return type.fail("only parts of type \"text\" are supported");
+        if (name != "text") return type.fail("this template takes parts of type \"text\" alone");
         ASSIGN_OR_RETURN(const std::string part, parts[i].string("text"));
         if (i > 0) joined += '\n';
         joined += part;
@@ -31,33 +31,36 @@ Result<std::string> join_parts(const JsonValue &content) {
     return joined;
 }
 
-Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
-    if (content.is_array()) {
-        ASSIGN_OR_RETURN(std::string joined, join_parts(content));
-        if (!with_parts) return heap->string(std::move(joined));
-    } else if (!content.is_string()) {
-        return content.fail("must be a string or a list of parts");
-    }
-    return jinja::to_value(heap, content.raw());
+Status refuse_media(const JsonValue &part) {
+    if (!part.is_object()) return {};
+    const std::optional<JsonValue> type = part.find("type");
+    if (!type.has_value() || !type->is_string()) return {};
+    ASSIGN_OR_RETURN(const std::string name, type->string());
+    if (std::find(media_types.begin(), media_types.end(), name) == media_types.end()) return {};
+    return type->fail("parts of this type are not supported");
 }
 
-// A message without members that are null, and with its reasoning under every name: as transformers
-// hands it to the template.
+Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
+    if (!content.is_array()) {
+        if (content.is_string() || content.is_object() || content.is_null()) {
+            return jinja::to_value(heap, content.raw());
+        }
+        return content.fail("must be a string, a list of parts, an object or null");
+    }
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
+    for (const JsonValue &part : parts) RETURN_IF_ERROR(refuse_media(part));
+    if (with_parts) return jinja::to_value(heap, content.raw());
+    ASSIGN_OR_RETURN(std::string joined, join_parts(parts));
+    return heap->string(std::move(joined));
+}
+
+// A message as it is given, members that are null included: as transformers hands it on.
 Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts, Heap *heap) {
     ASSIGN_OR_RETURN(const auto members, message.members());
     ASSIGN_OR_RETURN(const JsonValue role, message.at("role"));
     RETURN_IF_ERROR(role.string().status());
     auto dict = std::make_unique<Dict>();
-    Value reasoning = Value::none();
-    for (const std::string_view field : reasoning_fields) {
-        const std::optional<JsonValue> found = message.find(field);
-        if (!reasoning.is(jinja::Kind::none) || !found.has_value() || found->is_null()) continue;
-        ASSIGN_OR_RETURN(reasoning, jinja::to_value(heap, found->raw()));
-    }
-    const bool reasons = !reasoning.is(jinja::Kind::none);
-    if (reasons) dict->set(Value::string("thinking"), reasoning);
     for (const auto &[key, member] : members) {
-        if (member.is_null()) continue;
         Value value;
         if (key == "content") {
             ASSIGN_OR_RETURN(value, read_content(member, with_parts, heap));
@@ -66,7 +69,6 @@ Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_p
         }
         dict->set(Value::string(key), value);
     }
-    if (reasons) dict->set(Value::string("reasoning_content"), reasoning);
     return dict;
 }
 
@@ -78,10 +80,15 @@ Result<Value> marked(const Value &text, Heap *heap) {
 Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversation, Heap *heap) {
     std::vector<Value> marked_parts = parts;
     for (auto part = marked_parts.rbegin(); part != marked_parts.rend(); ++part) {
+        if (part->is(jinja::Kind::string) && part->text().find("text") == std::string_view::npos) {
+            continue;
+        }
+        if (!part->is(jinja::Kind::dict)) break;
         auto dict = std::make_unique<Dict>();
         for (const auto &[key, value] : part->dict().items) dict->set(key, value);
         const Value *text = dict->find("text");
-        if (text == nullptr || !text->is(jinja::Kind::string)) continue;
+        if (text == nullptr) continue;
+        if (!text->is(jinja::Kind::string)) break;
         conversation->final_text = text->text();
         ASSIGN_OR_RETURN(const Value with_mark, marked(*text, heap));
         dict->set(Value::string("text"), with_mark);
@@ -95,7 +102,7 @@ Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversa
 Status mark_message(Dict *message, Conversation *conversation, Heap *heap) {
     const std::string &field = conversation->continued;
     const Value *found = message->find(field);
-    if (found == nullptr) {
+    if (found == nullptr || found->is(jinja::Kind::none)) {
         return error(BATCHLLM_ERROR_ROW_TEMPLATE,
                      "continue_final_message: the last message has no \"%s\"", field.c_str());
     }
@@ -112,14 +119,7 @@ Status mark_message(Dict *message, Conversation *conversation, Heap *heap) {
     }
     conversation->final_text = original.text();
     ASSIGN_OR_RETURN(const Value with_mark, marked(original, heap));
-    const bool reasons = std::find(reasoning_fields.begin(), reasoning_fields.end(), field) !=
-                         reasoning_fields.end();
     *const_cast<Value *>(found) = with_mark;
-    if (!reasons) return {};
-    for (const std::string_view name : reasoning_fields) {
-        const Value *copy = message->find(name);
-        if (copy != nullptr && equal(*copy, original)) message->set(Value::string(name), with_mark);
-    }
     return {};
 }
 

@@ -4,6 +4,7 @@
 
 #include "text/byte_alphabet.h"
 #include "text/lossy_utf8.h"
+#include "text/token_bytes.h"
 #include "text/utf8.h"
 
 namespace batchllm {
@@ -56,23 +57,6 @@ class ByteLevelStage : public WholeTokenStage {
     }
     LossyUtf8 utf8_;
 };
-
-// The byte of a token "<0x..>"; -1: it is no such token. As in the reference, "<0x+A>" is one too.
-int32_t fallback_byte(std::string_view token) {
-    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-    int32_t value = 0;
-    for (size_t i = 3; i < 5; ++i) {
-        const char c = token[i];
-        if (c == '+' && i == 3) continue;
-        const int32_t digit = c >= '0' && c <= '9'   ? c - '0'
-                              : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                              : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                     : -1;
-        if (digit < 0) return -1;
-        value = value * 16 + digit;
-    }
-    return value;
-}
 
 class ByteFallbackStage : public WholeTokenStage {
   public:

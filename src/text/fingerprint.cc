@@ -69,6 +69,9 @@ uint64_t tokenizer_fingerprint(const TokenizerSpec &spec) {
         hash.number(static_cast<int64_t>(step.pattern));
         hash.text(step.mark);
         hash.number(static_cast<int64_t>(step.prepend) << 1 | static_cast<int64_t>(step.cut));
+        if (step.kind != PreTokenizerStep::Kind::split_at) continue;
+        hash.text(step.separator);
+        hash.number(static_cast<int64_t>(step.behavior) << 1 | static_cast<int64_t>(step.invert));
     }
     hash.number(static_cast<int64_t>(spec.special.size()));
     for (const TemplatePiece &piece : spec.special) {

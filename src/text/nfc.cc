@@ -33,7 +33,7 @@ uint8_t combining_class(uint32_t point) {
         [](uint32_t value, const ClassRange &entry) { return value < entry.first; });
     if (range == std::begin(table)) return 0;
     --range;
-    return point <= range->last ? range->value : uint8_t{0};
+    return static_cast<uint8_t>(point <= range->last ? range->value : 0);
 }
 
 // 0: the two do not compose.

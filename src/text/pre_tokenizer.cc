@@ -1,6 +1,47 @@
 #include "text/pre_tokenizer.h"
 
 namespace batchllm {
+namespace {
+
+// A separator, or what lies before the next one.
+struct Segment {
+    size_t end;
+    bool is_match; // with invert: what lies between
+};
+
+Segment segment_at(const PreTokenizerStep &step, std::string_view piece, size_t from) {
+    const std::string &separator = step.separator;
+    if (piece.substr(from).starts_with(separator)) return {from + separator.size(), !step.invert};
+    return {std::min(piece.find(separator, from), piece.size()), step.invert};
+}
+
+} // namespace
+
+SplitPlace next_split_at(const PreTokenizerStep &step, std::string_view piece, size_t from) {
+    using Behavior = PreTokenizerStep::Behavior;
+    while (from < piece.size()) {
+        const Segment first = segment_at(step, piece, from);
+        if (step.behavior == Behavior::removed && first.is_match) {
+            from = first.end;
+            continue;
+        }
+        size_t end = first.end;
+        // A match joins the text on one side of it, if that is text; equals join in a run of them.
+        while (end < piece.size()) {
+            const Segment next = segment_at(step, piece, end);
+            const bool joins =
+                step.behavior == Behavior::with_previous ? !first.is_match && next.is_match
+                : step.behavior == Behavior::with_next   ? first.is_match && !next.is_match
+                : step.behavior == Behavior::contiguous  ? first.is_match == next.is_match
+                                                         : false;
+            if (!joins) break;
+            end = next.end;
+            if (step.behavior != Behavior::contiguous) break;
+        }
+        return {from, end};
+    }
+    return {piece.size(), piece.size()};
+}
 
 void PreTokenizer::add_marks(const PreTokenizerStep &step, std::string_view piece, bool at_start,
                              std::string *out) {

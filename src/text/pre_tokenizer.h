@@ -16,14 +16,27 @@ struct PreTokenizerStep {
         split,        // into the words of a pattern
         prefix_space, // a space before each piece that does not start with one
         metaspace,    // spaces to mark; mark before the piece; cut before each mark
+        split_at,     // at each occurrence of a string, which is kept as behavior says
     };
     enum class Prepend : uint8_t { always, first, never };
+    enum class Behavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
     Kind kind;
     SplitPattern pattern = SplitPattern::gpt2;
     std::string mark = {}; // one character
     Prepend prepend = Prepend::always;
     bool cut = true;
+    std::string separator = {}; // not empty
+    Behavior behavior = Behavior::isolated;
+    bool invert = false; // what lies between separators is taken for one, and they for the text
 };
+
+// The next word of split_at in `piece`, from byte `from` on: its begin and end; both the piece's size
+// when none is left.
+struct SplitPlace {
+    size_t begin;
+    size_t end;
+};
+SplitPlace next_split_at(const PreTokenizerStep &step, std::string_view piece, size_t from);
 
 class PreTokenizer {
   public:
@@ -67,6 +80,13 @@ template <typename Take> void PreTokenizer::run(size_t step, std::string_view pi
                 readable - static_cast<size_t>(p - piece.data()), at_start, take);
             at_start = false;
             p = word_end;
+        }
+        return;
+    case PreTokenizerStep::Kind::split_at:
+        for (SplitPlace place = next_split_at(now, piece, 0); place.begin < piece.size();
+             place = next_split_at(now, piece, place.end)) {
+            run(step + 1, piece.substr(place.begin, place.end - place.begin),
+                readable - place.begin, at_start && place.begin == 0, take);
         }
         return;
     case PreTokenizerStep::Kind::prefix_space:

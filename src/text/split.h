@@ -1,7 +1,8 @@
 // Text to words: the split patterns of tokenizer.json, each coded by hand.
 //
 // The patterns are regular expressions that cover all text: each word starts where the one before
-// ends. A pattern is known by its exact spelling. Splitting is linear in the text.
+// ends. A pattern is known by its exact spelling, in which a newline may stand as itself or as \n.
+// Splitting is linear in the text.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,10 @@ enum class SplitPattern : uint8_t {
     qwen2,       // as llama3, digits one by one
     digits,      // runs of numbers, and what lies between
     digits_each, // each number by itself, and runs of what lies between
+    qwen3_5,     // as qwen2, marks being letters
+    seed,        // as qwen2, no newlines after other characters
+    o200k,       // words end after capitals and then small letters; contractions belong to them
+    tekken,      // as o200k, without contractions, digits one by one
 };
 
 // The pattern that a regular expression spells, if it is one of the above.

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "text/encoder_scratch.h"
+#include "text/token_bytes.h"
 #include "text/tokenizer_spec.h"
 
 namespace batchllm {
@@ -120,7 +121,8 @@ Tokenizer::Tokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string &path) {
-    const std::string file = is_directory(path) ? path + "/tokenizer.json" : path;
+    ASSIGN_OR_RETURN(const bool of_directory, is_directory(path));
+    const std::string file = of_directory ? path + "/tokenizer.json" : path;
     ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_json(file));
     std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
     tokenizer->impl_ = std::make_unique<Impl>(std::move(spec));
@@ -176,6 +178,12 @@ Result<std::string> Tokenizer::decode(std::span<const int32_t> tokens, bool skip
     }
     chain.finish(&text);
     return text;
+}
+
+std::optional<std::string> Tokenizer::token_bytes(int32_t token) const {
+    const Impl::Spelling *spelling = impl_->spelling(token);
+    if (spelling == nullptr) return std::string();
+    return batchllm::token_bytes(impl_->decoder, spelling->text);
 }
 
 int32_t Tokenizer::vocabulary() const { return static_cast<int32_t>(impl_->spellings.size()); }

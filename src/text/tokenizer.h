@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,11 @@ class Tokenizer {
 
     // Decodes as a whole. Ids outside the vocabulary fail with ROW_UNKNOWN_TOKEN.
     Result<std::string> decode(std::span<const int32_t> tokens, bool skip_special) const;
+
+    // The bytes that the token adds to a text, which may be part of a character; a special token's are
+    // its spelling. Empty for an id that no token has. Nothing when the decoder puts text between
+    // tokens.
+    std::optional<std::string> token_bytes(int32_t token) const;
 
     int32_t vocabulary() const; // largest id + 1, added tokens included
     bool is_special(int32_t token) const;

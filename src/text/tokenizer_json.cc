@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/byte_alphabet.h"
 #include "text/tokenizer_parts.h"
 #include "text/tokenizer_spec.h"
 #include "text/utf8.h"
@@ -134,14 +135,34 @@ Status read_model(const JsonValue &value, BpeSettings *model) {
     RETURN_IF_ERROR(read_vocabulary(vocabulary, &model->vocabulary));
     ASSIGN_OR_RETURN(const JsonValue merges, value.at("merges"));
     RETURN_IF_ERROR(read_merges(merges, model));
-    if (const std::optional<JsonValue> token = value.given("unk_token")) {
-        ASSIGN_OR_RETURN(const std::string unknown, token->string());
-        model->unknown_token = model->vocabulary.find(unknown);
-        if (model->unknown_token < 0) {
-            return token->fail("not in the vocabulary");
-        }
-        if (unknown.empty()) return token->unsupported("an empty token");
+    return {};
+}
+
+// Whether the vocabulary spells every byte, so that no text can need the unknown token.
+bool spells_every_byte(const BpeSettings &model, bool byte_level) {
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+        std::string character;
+        utf8_append(byte_character(static_cast<uint8_t>(byte)), &character);
+        const bool spelled = byte_level && model.vocabulary.find(character) >= 0;
+        const bool falls_back =
+            model.byte_fallback &&
+            model.vocabulary.find(byte_fallback_token(static_cast<uint8_t>(byte))) >= 0;
+        if (!spelled && !falls_back) return false;
     }
+    return true;
+}
+
+// The reference misses an unknown token that its vocabulary lacks only when a text needs it.
+Status read_unknown_token(const JsonValue &model, TokenizerSpec *spec) {
+    const std::optional<JsonValue> token = model.given("unk_token");
+    if (!token.has_value()) return {};
+    ASSIGN_OR_RETURN(const std::string unknown, token->string());
+    spec->model.unknown_token = spec->model.vocabulary.find(unknown);
+    if (spec->model.unknown_token < 0) {
+        if (spells_every_byte(spec->model, spec->byte_level)) return {};
+        return token->fail("not in the vocabulary, which does not spell every byte either");
+    }
+    if (unknown.empty()) return token->unsupported("an empty token");
     return {};
 }
 
@@ -261,6 +282,7 @@ Status read_root(const JsonValue &root, TokenizerSpec *spec) {
             return part->unsupported("more than 16 steps");
         }
     }
+    RETURN_IF_ERROR(read_unknown_token(model, spec));
     RETURN_IF_ERROR(check_first_piece(root, *spec));
     if (const std::optional<JsonValue> part = root.given("added_tokens")) {
         RETURN_IF_ERROR(read_added_tokens(*part, spec));

@@ -7,12 +7,35 @@ namespace {
 
 constexpr int64_t kMostStripped = 1 << 20;
 
+// Split by a string: any behavior.
+Result<PreTokenizerStep> read_split_at(const JsonValue &part, std::string separator) {
+    using Behavior = PreTokenizerStep::Behavior;
+    PreTokenizerStep step{.kind = PreTokenizerStep::Kind::split_at};
+    step.separator = std::move(separator);
+    ASSIGN_OR_RETURN(step.invert, part.boolean("invert"));
+    ASSIGN_OR_RETURN(const std::string behavior, part.string("behavior"));
+    constexpr std::pair<std::string_view, Behavior> known[] = {
+        {"Removed", Behavior::removed},
+        {"Isolated", Behavior::isolated},
+        {"MergedWithPrevious", Behavior::with_previous},
+        {"MergedWithNext", Behavior::with_next},
+        {"Contiguous", Behavior::contiguous}};
+    for (const auto &[name, value] : known) {
+        if (name != behavior) continue;
+        step.behavior = value;
+        return step;
+    }
+    return part.fail("behavior " + in_quotes(behavior) + " is not known");
+}
+
 Result<PreTokenizerStep> read_split(const JsonValue &part) {
     RETURN_IF_ERROR(part.only_keys({"type", "pattern", "behavior", "invert"}));
     ASSIGN_OR_RETURN(const JsonValue pattern, part.at("pattern"));
     RETURN_IF_ERROR(pattern.only_keys({"Regex", "String"}));
-    if (!pattern.given("Regex").has_value())
-        return pattern.unsupported("only patterns of kind Regex are supported");
+    if (pattern.given("String").has_value()) {
+        ASSIGN_OR_RETURN(std::string separator, read_string_pattern(pattern));
+        return read_split_at(part, std::move(separator));
+    }
     ASSIGN_OR_RETURN(const std::string regex, pattern.string("Regex"));
     const auto known = split_pattern_of(regex);
     if (!known.has_value())

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
+#include <vector>
 
 #include "text/unicode_tables.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kCodePoints = 0x110000;
 
 // Characters that NFC changes by themselves, reorders, or joins to the one before.
-void mark_nfc_maybe(std::vector<uint8_t> *classes) {
+void mark_nfc_maybe(std::vector<uint16_t> *classes) {
     for (const ClassRange &range : unicode_tables::combining_ranges) {
         for (uint32_t point = range.first; point <= range.last; ++point) {
             (*classes)[point] |= kNfcMaybe;
@@ -29,7 +29,7 @@ void mark_nfc_maybe(std::vector<uint8_t> *classes) {
 } // namespace
 
 UnicodeClasses::UnicodeClasses() {
-    std::vector<uint8_t> classes(kCodePoints, 0);
+    std::vector<uint16_t> classes(kCodePoints, 0);
     for (const ClassRange &range : unicode_tables::class_ranges) {
         std::fill(classes.begin() + range.first, classes.begin() + range.last + 1, range.value);
     }
@@ -37,9 +37,9 @@ UnicodeClasses::UnicodeClasses() {
     classes['\n'] |= kNewline;
     mark_nfc_maybe(&classes);
     std::copy_n(classes.begin(), ascii_.size(), ascii_.begin());
-    std::map<std::string, uint16_t> seen;
+    std::map<std::vector<uint16_t>, uint16_t> seen;
     for (uint32_t first = 0; first < kCodePoints; first += 128) {
-        const std::string block(classes.begin() + first, classes.begin() + first + 128);
+        const std::vector<uint16_t> block(classes.begin() + first, classes.begin() + first + 128);
         const auto [place, is_new] = seen.emplace(block, static_cast<uint16_t>(seen.size()));
         if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
         index_.push_back(place->second);

@@ -8,7 +8,7 @@ namespace batchllm {
 struct ClassRange {
     uint32_t first;
     uint32_t last;
-    uint8_t value;
+    uint16_t value;
 };
 
 struct Decomposition {

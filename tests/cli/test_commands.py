@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -504,6 +505,73 @@ class TextRows(ProgramTest):
         done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--resume")
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"model tokenizer.json (was ", done.stderr)
+
+
+class Surroundings(ProgramTest):
+    """What a shell, a cache or a daemon leaves for the program to find."""
+
+    def model_with(self, name, make):
+        """A copy of a model in which one file is something else."""
+        model = self.directory / "model"
+        shutil.rmtree(model, ignore_errors=True)
+        model.mkdir()
+        for path in next(path for path in MODELS if path.name == "qwen3_bf16").iterdir():
+            (model / path.name).symlink_to(path)
+        (model / name).unlink(missing_ok=True)
+        make(model / name)
+        return model
+
+    def test_a_link_to_a_file_that_was_pruned_is_an_error_that_names_it(self):
+        for name in ("generation_config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"):
+            model = self.model_with(name, lambda path: path.symlink_to("../blobs/pruned"))
+            for command in (["run", "--backend", "cpu", "-o", self.output], ["plan", "-o", self.directory / "plan"]):
+                if command[0] == "plan" and name != "tokenizer.json":
+                    continue  # of no concern to it
+                self.input.write_bytes(lines(token_rows(2)))
+                done = self.run_program(*command, "--model", model, "-i", self.input)
+                self.assertEqual(done.returncode, 1, name)
+                self.assertIn(name.encode(), done.stderr)
+                self.assertFalse(self.output.exists())
+
+    def test_a_fifo_among_the_models_files_is_an_error_at_once(self):
+        self.input.write_bytes(lines(token_rows(2)))
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                     "special_tokens_map.json", "chat_template.jinja", "model.safetensors", "other.safetensors"):
+            model = self.model_with(name, os.mkfifo)
+            done = subprocess.run([PROGRAM, "run", "--backend", "cpu", "--model", model, "-i", self.input, "-o", self.output],
+                                  stderr=subprocess.PIPE, timeout=20)
+            self.assertEqual(done.returncode, 1, name)
+            self.assertIn(f"{name}: not a regular file".encode(), done.stderr)
+
+    def test_a_directory_among_the_models_files_is_an_error(self):
+        self.input.write_bytes(lines(token_rows(2)))
+        for name in ("generation_config.json", "other.safetensors"):
+            model = self.model_with(name, pathlib.Path.mkdir)
+            done = self.run_program("run", "--backend", "cpu", "--model", model, "-i", self.input, "-o", self.output)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"{name}: not a regular file".encode(), done.stderr)
+
+    def test_closed_standard_descriptors_do_no_harm(self):
+        self.input.write_bytes(lines(token_rows(300)))
+        expected = None
+        for closed in ([], [0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]):
+            child = subprocess.Popen([PROGRAM, "run", *SIM, "-i", self.input, "-o", self.output, "--force", "--progress", "json"],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                     preexec_fn=lambda: [os.close(fd) for fd in closed])
+            self.assertEqual(child.wait(60), 0, closed)
+            rows = by_id(self.read_output())
+            expected = expected or rows
+            self.assertEqual(rows, expected, closed)
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--resume")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_results_do_not_go_to_a_closed_stdout_in_silence(self):
+        self.input.write_bytes(lines(token_rows(3)))
+        child = subprocess.Popen([PROGRAM, "run", *SIM, "-i", self.input, "-o", "-"], stderr=subprocess.PIPE,
+                                 preexec_fn=lambda: os.close(1))
+        errors = child.communicate(timeout=60)[1]
+        self.assertEqual(child.returncode, 1)
+        self.assertIn(b"stdout: cannot write", errors)
 
 
 class GoldenModel(ProgramTest):

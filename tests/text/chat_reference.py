@@ -85,14 +85,27 @@ def call(rng):
     return made
 
 
-def content(rng, parts):
+# How the templates beside this file take contents: as text alone, as parts that are text, or as parts of any type.
+TAKES_PARTS = {"dated": "text", "typed": "text", "tagged": "text", "referring": "any"}
+
+
+def part_of_a_result(rng):
+    return rng.choice([{"type": "tool_reference", "name": rng.choice(["get_weather", "search", "brave_search"])},
+                       {"type": "tool_reference", "name": "unknown"}, {"output": rng.choice(TEXTS)},
+                       {"type": "text", "text": rng.choice(TEXTS)}, rng.choice(TEXTS)])
+
+
+def content(rng, parts, role="user"):
+    if parts == "any" and role == "tool" and rng.random() < 0.6:
+        first = [{"type": "tool_reference", "name": rng.choice(["get_weather", "search", "brave_search"])}]
+        return first * (rng.random() < 0.6) + [part_of_a_result(rng) for _ in range(rng.randrange(3))]
     if parts and rng.random() < 0.3:
         return [{"type": "text", "text": rng.choice(TEXTS)} for _ in range(rng.randrange(1, 4))]
     return rng.choice(TEXTS)
 
 
 def conversation(rng, parts):
-    """JSON text. parts: contents may be lists."""
+    """JSON text. parts: false, or a value of TAKES_PARTS."""
     messages = []
     if rng.random() < 0.5:
         messages.append({"role": "system", "content": content(rng, parts)})
@@ -100,15 +113,21 @@ def conversation(rng, parts):
         role = "user" if turn % 2 == 0 else "assistant"
         if rng.random() < 0.06:
             role = rng.choice(["user", "assistant", "tool", "system", "critic"])
-        message = {"role": role, "content": content(rng, parts)}
+        message = {"role": role, "content": content(rng, parts, role)}
+        if rng.random() < 0.05:
+            message["content"] = None
+        if rng.random() < 0.03:
+            del message["content"]
+        if rng.random() < 0.05:
+            message[rng.choice(["name", "tool_calls", "thinking"])] = None
         if role == "assistant":
             if rng.random() < 0.3:
                 message["reasoning_content"] = rng.choice(TEXTS)
             if rng.random() < 0.35:
                 message["tool_calls"] = [call(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
-                message["content"] = rng.choice([None, "", message["content"]])
+                message["content"] = rng.choice([None, "", message.get("content")])
                 messages.append(message)
-                message = {"role": "tool", "content": rng.choice(TEXTS), "tool_call_id": "abcdefghi"}
+                message = {"role": "tool", "content": content(rng, parts == "any" and parts, "tool"), "tool_call_id": "abcdefghi"}
         messages.append(message)
     made = {"messages": messages}
     if rng.random() < 0.4:
@@ -118,7 +137,7 @@ def conversation(rng, parts):
     if rng.random() < 0.3:
         made["add_generation_prompt"] = rng.random() < 0.5
     elif rng.random() < 0.2 and messages[-1]["role"] == "assistant":
-        made["continue_final_message"] = True
+        made["continue_final_message"] = rng.choice([True, True, "content", "reasoning_content", "thinking"])
     if rng.random() < 0.3:
         made["chat_template_kwargs"] = rng.choice([
             {"enable_thinking": False}, {"enable_thinking": True}, {"date_string": "9 Nov 2026"}, {"bos_token": "<other>"},

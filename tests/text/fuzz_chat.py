@@ -18,11 +18,13 @@ import chat_reference
 
 HERE = pathlib.Path(__file__).resolve().parent
 ALLOWED = ("not supported", "supported only", "is supported for", "beyond 64 bits")
-NAMES = ["messages", "tools", "add_generation_prompt", "bos_token", "missing", "x", "y", "ns", "d", "l", "s", "f", "i", "t"]
+NAMES = ["messages", "tools", "add_generation_prompt", "bos_token", "missing", "x", "y", "ns", "d", "l", "s", "f", "i", "t", "h", "h"]
 PRELUDE = ("{% set x = messages[0].content %}{% set y = 3 %}{% set ns = namespace(a=1, s='q') %}"
            "{% set d = {'a': 1, 'b': [1, 2], 'Zed': 'z', 'items': 5} %}{% set l = [3, 1, 2, 'b', none] %}"
            "{% set s = ' Ab,c\\n\\u00e9 ' %}{% set f = 2.5 %}{% set i = 7 %}{% set t = (1, 'k') %}"
-           "{% macro m(a, b=2, c='c') %}<{{ a }}|{{ b }}|{{ c }}>{% endmacro %}")
+           "{% macro m(a, b=2, c='c') %}<{{ a }}|{{ b }}|{{ c }}>{% endmacro %}"
+           "{% macro n(a, b=2) %}[{{ a }}{{ caller(a, 'q') if caller }}{{ varargs }}{{ kwargs }}]{% endmacro %}"
+           "{% set h = '<i> & \"x\"' | safe %}")
 FILTERS = ["trim", "upper", "lower", "capitalize", "title", "length", "count", "list", "first", "last", "string", "int",
            "float", "abs", "reverse", "sort", "unique", "tojson", "items", "dictsort", "sum", "min", "max", "round",
            "join", "join(', ')", "join('-', attribute='role')", "default('dflt')", "default('z', true)", "d(1)",
@@ -68,7 +70,10 @@ class Maker:
                                     "d['a']", "d.b[0]", "d['items']", "d.items", "ns.a", "ns.s", "tools[0].function.name", "t[1]", "l[5]"])
         if kind == 8:
             return self.rng.choice(["[]", "{}", "()", "[1, 'two', 3.0]", "{'k': [1]}", "(1,)", "{1: 2}", "range(3)", "range(5, 1, -2)",
-                                    "m(1)", "m(1, c=x)", "m()", "dict(a=1)", "namespace()"])
+                                    "m(1)", "m(1, c=x)", "m()", "dict(a=1)", "namespace()",
+                                    "m(*l)", "m(*[1, 2])", "m(1, *t)", "m(**{'a': 1, 'c': x})", "m(1, **{'a': 2})", "m(*x)", "m(*missing)",
+                                    "n(1, 2, 3, *t)", "n(k=1, **d)", "n(*[], **{'caller': m})", "n(1, a=3)", "dict(**d)", "range(*[1, 3])",
+                                    "m(1, b=2, *[3])", "n(x, q=h)"])
         return "(" + self.expression(2) + ")"
 
     def expression(self, depth=0):
@@ -121,6 +126,10 @@ class Maker:
             return rng.choice(["{# note #}", "{#- note -#}", "{#\n note\n#}\n", "{% raw %} {{ x }} {%- endraw -%}\n", "{% raw -%}\n {% if %}\n{% endraw %}",
                                "{% with q = 1, x = y %}{{ q }}{{ x }}{% endwith %}", "{% filter upper %}a{{ x }}{% endfilter %}",
                                "{% generation %}g{% set x = 1 %}{{ x }}{% endgeneration %}", "{%- macro w(p, q=x) -%} {{ p }}{{ q }} {%- endmacro -%}{{ w(1) }}{{ w(y, 2) }}"])
+        if rng.random() < 0.5:
+            return self.tag("call" + rng.choice([" ", "(p) ", "(p, q='d') ", "() "]) + rng.choice(
+                ["n(1)", "n(x, 3)", "m(1)", "n(y, 1, 2, z=3)", "n(*l)", "caller()", "s.upper()", "dict()", "x", "d.get('a')"])
+                ) + self.body(depth) + rng.choice(["", "{{ p }}", "{{ caller }}", "{{ varargs }}"]) + self.tag("endcall")
         return self.tag("print " + self.expression())
 
     def body(self, depth=0):
@@ -161,7 +170,7 @@ def main():
         if rng.random() < 0.2:
             name = rng.choice(sorted(written))
             template = written[name]
-            conversation = chat_reference.conversation(rng, name in ("dated", "typed"))
+            conversation = chat_reference.conversation(rng, chat_reference.TAKES_PARTS.get(name))
         else:
             template = PRELUDE + Maker(rng).body()
             conversation = chat_reference.conversation(rng, False)

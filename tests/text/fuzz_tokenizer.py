@@ -31,7 +31,7 @@ import sample_text  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-UNICODE_TOKENIZERS = ["digits", "gpt2", "qwen2"]
+UNICODE_TOKENIZERS = ["digits", "gpt2", "qwen2", "qwen3_5", "o200k", "tekken", "seed"]
 
 
 def batches(items, size):
@@ -79,6 +79,7 @@ def every_code_point():
         yield 2, "".join(c + "a" for c in characters)
         yield 2, "".join(c + " " for c in characters)
         yield 2, "".join("1" + c + c + "'" for c in characters)
+        yield 2, "".join("A" + c + "Bb" + c + "c" for c in characters)
         yield 2, "".join("e\u0323" + c + "\u0301" for c in characters)
         yield 2, "".join(c + "dog" + c + "[WORD]" for c in characters)
         yield 2, "".join(c + "<both>" + c for c in characters)
@@ -125,13 +126,13 @@ def random_file(generator):
     pick = generator.choice
     flag = lambda: generator.random() < 0.5  # noqa: E731
     byte_level = flag()
-    name = pick(["llama3", "qwen2", "gpt2", "digits"] if byte_level else
-                ["llama2", "metaspace", "metaspace_split"])
+    name = pick(["llama3", "qwen2", "gpt2", "digits", "o200k"] if byte_level else
+                ["llama2", "metaspace", "metaspace_split", "gemma"])
     with open(os.path.join(HERE, name, "tokenizer.json"), encoding="utf-8") as file:
         data = json.load(file)
     size = len(data["model"]["vocab"])
     data["model"].update(ignore_merges=flag(), fuse_unk=flag(), byte_fallback=flag(),
-                         unk_token=pick([None, "t", "<unk>" if not byte_level else "e"]))
+                         unk_token=pick([None, "t", "<unk>" if not byte_level else "e", "<absent>"]))
     data["added_tokens"] = []
     for content in generator.sample(["<s>", "</s>", "<x>", "<x>y", "the", "  ", "\u2581", "\u00e9",
                                      "e\u0301a", "<|end|>", "ab c", " b", "\n", "dog"], 5):
@@ -151,11 +152,17 @@ def random_file(generator):
     splits = [{"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior[0],
                "invert": behavior[1]}
               for regex in (make_golden.LLAMA3, make_golden.QWEN2, make_golden.CL100K,
-                            make_golden.GPT2)]
+                            make_golden.GPT2, make_golden.QWEN3_5, make_golden.SEED,
+                            make_golden.LING, make_golden.O200K, make_golden.TEKKEN)]
+    splits += [{"type": "Split", "pattern": {"String": pick([" ", "the", "e", "aa", "\u2581", "\n"])},
+                "behavior": name, "invert": flag()}
+               for name in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+                            "Contiguous")]
     numbers = {"type": "Digits", "individual_digits": flag()}
     metaspace = {"type": "Metaspace", "replacement": pick("\u2581_"),
                  "prepend_scheme": pick(["always", "first", "never"]), "split": flag()}
-    steps = pick([[], [pick(splits)], [numbers], [pick(splits), numbers]])
+    steps = pick([[], [pick(splits)], [numbers], [pick(splits), numbers],
+                  [pick(splits), pick(splits)]])
     if byte_level:
         steps.append({"type": "ByteLevel", "add_prefix_space": flag(), "trim_offsets": flag(),
                       "use_regex": flag()})

@@ -24,6 +24,24 @@ CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{
           r"|\s*[\r\n]|\s+(?!\S)|\s+")
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+QWEN3_5 = (CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+SEED = (CONTRACTIONS + "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+"
+        "|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
+LING = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+")
+
+
+def cased(contractions, digits):
+    capital, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    before, after = r"[^\r\n\p{L}\p{N}]?", contractions and contractions + "?"
+    return (f"{before}{capital}*{small}+{after}|{before}{capital}+{small}*{after}|{digits}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+O200K = cased(CONTRACTIONS, r"\p{N}{1,3}")
+TEKKEN = cased("", r"\p{N}")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 OTHER = "".join(chr(random.Random(7).choice(range(a, b + 1))) for a, b in sample_text.SCRIPTS
                 for _ in range(30))
@@ -42,8 +60,8 @@ def train_bytes(tokenizer, size, specials):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 
 
-def byte_level_split(regex):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), "isolated"),
+def byte_level_split(regex, behavior="isolated", invert=False):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), behavior, invert),
                                     pre_tokenizers.ByteLevel(add_prefix_space=False,
                                                              use_regex=False)])
 
@@ -176,12 +194,116 @@ def cl100k():
     return tokenizer
 
 
+def with_model(tokenizer, **settings):
+    data = json.loads(tokenizer.to_str())
+    data["model"].update(settings)
+    return data
+
+
+def qwen3_5():
+    tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = byte_level_split(QWEN3_5)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    train_bytes(tokenizer, 600, [])
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([AddedToken(f"<{name}>", normalized=False)
+                          for name in ("think", "/think", "tool_call", "/tool_call")])
+    return tokenizer
+
+
+def o200k():
+    """As gpt-oss and Phi-4-mini have it; the unknown token is in no vocabulary, and never needed."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = byte_level_split(O200K, "removed", True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    train_bytes(tokenizer, 600, [])
+    tokenizer.add_special_tokens([
+        "<|startoftext|>", "<|return|>", "<|start|>", "<|channel|>",
+        AddedToken("<|dummy_1|>", lstrip=True, rstrip=True, normalized=False, special=True)])
+    return with_model(tokenizer, unk_token="<|unknown|>")
+
+
+def tekken():
+    """Special tokens come first, within the vocabulary."""
+    specials = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<pad>"]
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = byte_level_split(TEKKEN)
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 600, specials)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s>:0 $A:0", pair="<s>:0 $A:0 <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def seed():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = byte_level_split(SEED)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<seed_bos> $A", pair="<seed_bos> $A <seed_bos>:1 $B:1",
+        special_tokens=[("<seed_bos>", 0)])
+    train_bytes(tokenizer, 500, ["<seed_bos>", "<seed_pad>", "<seed_eos>", "<seed_think>"])
+    return tokenizer
+
+
+def gemma():
+    """SentencePiece without a mark before the text; runs of spaces and lines are added tokens."""
+    data = sentencepiece(256, False)
+    for token in ("\n", "\n\n", "\t"):
+        data["model"]["vocab"].setdefault(token, len(data["model"]["vocab"]))
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<start_of_turn>", "<end_of_turn>"])
+    tokenizer.add_tokens([AddedToken(token, normalized=False)
+                          for token in ("\n\n", "\u2581\u2581", "\u2581\u2581\u2581", "<unused0>")])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s>:0 $A:0", pair="<s>:0 $A:0 <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def phi3():
+    """Llama 2's, with tokens that take in the white space behind them."""
+    _, data = llama2()
+    tokenizer = Tokenizer.from_str(json.dumps(data))
+    tokenizer.add_special_tokens([
+        AddedToken(token, rstrip=True, normalized=False, special=True)
+        for token in ("<|endoftext|>", "<|assistant|>", "<|user|>", "<|end|>")])
+    tokenizer.add_tokens([AddedToken("</s>", rstrip=True, normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A", pair="$A $B", special_tokens=[])
+    return tokenizer
+
+
+def command():
+    """Command R and A; StarCoder 2 and Granite 3 differ in the normalizer and the template alone."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 500, ["<PAD>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<BOS_TOKEN>:0 $A:0", pair="<BOS_TOKEN>:0 $A:0 $B:1",
+        special_tokens=[("<BOS_TOKEN>", 1)])
+    return tokenizer
+
+
 def make_all():
     """{name: text of tokenizer.json}"""
     made = {}
-    for make in (llama3, qwen2, gpt2, llama2, metaspace, metaspace_split, digits, cl100k):
-        tokenizer = make()
-        data = tokenizer[1] if isinstance(tokenizer, tuple) else json.loads(tokenizer.to_str())
+    for make in (llama3, qwen2, gpt2, llama2, metaspace, metaspace_split, digits, cl100k, qwen3_5,
+                 o200k, tekken, seed, gemma, phi3, command):
+        made_one = make()
+        if isinstance(made_one, tuple):
+            made_one = made_one[1]
+        data = made_one if isinstance(made_one, dict) else json.loads(made_one.to_str())
         made[make.__name__] = json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
     return made
 

@@ -1,6 +1,8 @@
 """Rows of every kind in, columns out, and whose memory they are."""
 
+import ctypes
 import gc
+import struct
 import unittest
 import weakref
 from array import array
@@ -93,6 +95,80 @@ class Plain(unittest.TestCase):
                 with self.subTest(tokens=tokens), self.assertRaises((TypeError, ValueError, BufferError)):
                     engine.generate(Tokens(tokens, offsets))
             self.assertEqual(len(engine.generate(Tokens(*good))), 1)
+
+
+class ArrowSchema(ctypes.Structure):
+    pass
+
+
+class ArrowArray(ctypes.Structure):
+    pass
+
+
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+ArrowSchema._fields_ = [("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_char_p),
+                        ("flags", ctypes.c_int64), ("n_children", ctypes.c_int64),
+                        ("children", ctypes.POINTER(ctypes.POINTER(ArrowSchema))), ("dictionary", ctypes.c_void_p),
+                        ("release", RELEASE), ("private_data", ctypes.c_void_p)]
+ArrowArray._fields_ = [(name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")] + [
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)), ("children", ctypes.POINTER(ctypes.POINTER(ArrowArray))),
+    ("dictionary", ctypes.c_void_p), ("release", RELEASE), ("private_data", ctypes.c_void_p)]
+
+
+class FromC:
+    """An Arrow column of a producer in C, with what a test makes wrong in it."""
+
+    def __init__(self, lists=False, **wrong):
+        self.released = 0
+
+        def release(_):
+            self.released += 1
+        self.kept = [release_array := RELEASE(release), release_schema := RELEASE(lambda _: None)]
+        self.offsets = (ctypes.c_int32 * 3)(*wrong.pop("offsets", (0, 2, 3)))
+        self.data = ctypes.create_string_buffer(struct.pack("=3i", 1, 2, 3) if lists else b"abc")
+        pointers = [None, wrong.pop("offsets_pointer", ctypes.addressof(self.offsets))]
+        data = wrong.pop("data_pointer", ctypes.addressof(self.data))
+        self.buffers = (ctypes.c_void_p * 3)(*pointers, data)
+        self.schema = ArrowSchema(format=b"+l" if lists else b"u", release=release_schema)
+        self.array = ArrowArray(length=2, n_buffers=2 if lists else 3, buffers=self.buffers, release=release_array)
+        if lists:
+            self.child_buffers = (ctypes.c_void_p * 2)(None, data)
+            self.child = ArrowArray(length=wrong.pop("child_length", 3), n_buffers=2, buffers=self.child_buffers)
+            self.child_schema = ArrowSchema(format=b"i")
+            self.array.n_children = self.schema.n_children = 1
+            self.array.children = (ctypes.POINTER(ArrowArray) * 1)(ctypes.pointer(self.child))
+            self.schema.children = (ctypes.POINTER(ArrowSchema) * 1)(ctypes.pointer(self.child_schema))
+        for name, value in wrong.items():
+            setattr(self.schema if name == "format" else self.array, name, value)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        def capsule(thing, name):
+            self.kept.append(name)
+            return new(ctypes.addressof(thing), name, None)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return capsule(self.schema, b"arrow_schema"), capsule(self.array, b"arrow_array")
+
+
+class ArrowFromC(unittest.TestCase):
+    def test_a_sound_column_is_read(self):
+        self.assertEqual(as_lists(FromC()), ["ab", "c"])
+        self.assertEqual(as_lists(FromC(lists=True)), [[1, 2], [3]])
+        self.assertEqual(as_lists(FromC(length=0, offsets_pointer=None, data_pointer=None)), [])
+
+    def test_what_would_be_read_past_is_refused_and_given_back(self):
+        for wrong in ({"length": -1}, {"offset": -1}, {"length": 1 << 62}, {"n_buffers": 1}, {"n_buffers": 0}, {"buffers": None},
+                      {"offsets_pointer": None}, {"data_pointer": None}, {"offsets": (0, 3, 2)}, {"offsets": (-1, 2, 3)},
+                      {"format": None},
+                      {"lists": True, "n_children": 0}, {"lists": True, "children": None}, {"lists": True, "length": -5},
+                      {"lists": True, "offsets_pointer": None}, {"lists": True, "data_pointer": None},
+                      {"lists": True, "child_length": 2}, {"lists": True, "child_length": -1}):
+            with self.subTest(wrong=wrong):
+                column = FromC(**wrong)
+                with self.assertRaises(ValueError):
+                    as_lists(column)
+                gc.collect()
+                self.assertEqual(column.released, 1)
 
 
 @unittest.skipIf(numpy is None, "needs numpy, pandas and pyarrow")

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <numeric>
+#include <cmath>
 
 #include "backend/cpu/processor.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 // Rows whose logits are held at once: enough to read the head's weights at full use of the
 // processor, few enough for vocabularies of hundreds of thousands.
-constexpr int64_t kLogitsRows = 64;
+constexpr int64_t kHeadRows = 64;
 constexpr int64_t kDefaultPageTokens = 16;
 constexpr double kDefaultKvFraction = 0.4;
 
@@ -94,6 +94,10 @@ Result<int64_t> kv_bytes(const BackendOptions &options) {
     return static_cast<int64_t>(static_cast<double>(available) * fraction);
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 } // namespace
 
 Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
@@ -114,6 +118,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
     info.vocabulary = model.vocabulary;
+    info.hidden = model.hidden;
     info.page_tokens = choice.page_tokens;
     // The matrix products are at full rate from a few hundred rows on; more threads want more.
     info.step_tokens = options.step_tokens > 0
@@ -127,144 +132,95 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                      KvPages::create(model, choice.element, choice.page_tokens, bytes));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
+    info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));
     ASSIGN_OR_RETURN(backend->logits_,
-                     Buffer::create(kLogitsRows * info.vocabulary * int64_t{4}, "logits"));
+                     Buffer::create(kHeadRows * info.vocabulary * int64_t{4}, "logits"));
     backend->copies_.resize(static_cast<size_t>(threads));
     return backend;
 }
 
-// What would otherwise read or write past an end; the rest is the scheduler's word.
-Status CpuBackend::check(const TokenBatch &batch) const {
-    const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
-    int64_t covered = 0;
-    for (size_t n = 0; n < batch.nodes.size(); ++n) {
-        const ContextNode &node = batch.nodes[n];
-        const int64_t pages = (int64_t{node.length} + info_.page_tokens - 1) / info_.page_tokens;
-        if (node.parent < -1 || node.parent >= static_cast<int32_t>(n) || node.length < 0 ||
-            node.token_count < 0 || node.token_count > node.length || node.token_begin < 0 ||
-            int64_t{node.token_begin} + node.token_count > tokens || node.page_begin < 0 ||
-            node.page_count < pages ||
-            int64_t{node.page_begin} + node.page_count > static_cast<int64_t>(batch.pages.size())) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: context node %zu is malformed", n);
-        }
-        covered += node.token_count;
-        for (int32_t i = 0; i < node.token_count; ++i) {
-            const int32_t t = node.token_begin + i;
-            if (batch.positions[t] != node.start + node.length - node.token_count + i) {
-                return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: token %d has position %d", t,
-                             batch.positions[t]);
-            }
-        }
-    }
-    if (covered != tokens || batch.positions.size() != batch.tokens.size()) {
-        return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: %lld tokens, nodes hold %lld",
-                     static_cast<long long>(tokens), static_cast<long long>(covered));
-    }
-    for (int32_t token : batch.tokens) {
-        if (token < 0 || token >= info_.vocabulary) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: token id %d", token);
-        }
-    }
-    for (int32_t page : batch.pages) {
-        if (page < 0 || page >= info_.pages) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: page %d of %lld", page,
-                         static_cast<long long>(info_.pages));
-        }
-    }
-    for (const LogitsRow &row : batch.logits) {
-        if (row.token < 0 || row.token >= tokens) {
-            return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: logits of token %d", row.token);
-        }
-        for (int32_t target : row.targets) {
-            if (target < 0 || target >= info_.vocabulary) {
-                return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: target id %d", target);
-            }
-        }
-    }
-    return {};
-}
-
-Status CpuBackend::compute(const TokenBatch &batch, BatchOutput *output) {
+Status CpuBackend::forward(const TokenBatch &batch) {
     const auto start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(check(batch));
-    const size_t rows = batch.logits.size();
-
-    // The wanted tokens in ascending order, and who wants each.
-    by_token_.resize(rows);
-    std::iota(by_token_.begin(), by_token_.end(), 0);
-    std::stable_sort(by_token_.begin(), by_token_.end(), [&](int32_t a, int32_t b) {
-        return batch.logits[a].token < batch.logits[b].token;
-    });
-    wanted_.clear();
-    begin_.clear();
-    for (size_t i = 0; i < rows; ++i) {
-        const int32_t token = batch.logits[by_token_[i]].token;
-        if (wanted_.empty() || wanted_.back() != token) {
-            wanted_.push_back(token);
-            begin_.push_back(static_cast<int32_t>(i));
-        }
-    }
-    begin_.push_back(static_cast<int32_t>(rows));
-
-    output->samples.assign(rows, SampleOutput{});
-    target_begin_.resize(rows);
-    int64_t targets = 0;
-    for (size_t i = 0; i < rows; ++i) {
-        target_begin_[i] = targets;
-        targets += static_cast<int64_t>(batch.logits[i].targets.size());
-    }
-    output->target_logprobs.assign(static_cast<size_t>(targets), 0.0f);
-
-    if (!batch.tokens.empty()) RETURN_IF_ERROR(forward_->run(batch, wanted_));
-    const int64_t wanted = static_cast<int64_t>(wanted_.size());
-    for (int64_t first = 0; first < wanted; first += kLogitsRows) {
-        const int64_t count = std::min(kLogitsRows, wanted - first);
-        RETURN_IF_ERROR(forward_->logits(first, count, logits_.floats()));
-        choose(batch, first, count, output);
-    }
-    last_run_seconds_ =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    RETURN_IF_ERROR(check_batch(batch, info_, nullptr));
+    outputs_ = batch.outputs;
+    rows_.read(batch);
+    if (!batch.tokens.empty()) RETURN_IF_ERROR(forward_->run(batch, rows_.tokens()));
+    last_run_seconds_ = seconds_since(start);
     return {};
 }
 
-void CpuBackend::choose(const TokenBatch &batch, int64_t first, int64_t count,
-                        BatchOutput *output) {
+Status CpuBackend::sample(std::span<const TokenMask> masks) {
+    const auto start = std::chrono::steady_clock::now();
+    output_.samples.assign(outputs_.size(), SampleOutput{});
+    output_.target_logprobs.assign(static_cast<size_t>(rows_.targets()), 0.0f);
+    const auto wanted = static_cast<int64_t>(rows_.tokens().size());
+    const bool some_logits = rows_.embedded_rows().size() < outputs_.size();
+    for (int64_t first = 0; some_logits && first < wanted; first += kHeadRows) {
+        const int64_t count = std::min(kHeadRows, wanted - first);
+        RETURN_IF_ERROR(forward_->logits(first, count, logits_.floats()));
+        choose(masks, first, count);
+    }
+    embed();
+    last_run_seconds_ += seconds_since(start);
+    return {};
+}
+
+Status CpuBackend::collect(BatchOutput *output) {
+    std::swap(*output, output_);
+    return {};
+}
+
+void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t count) {
     const auto start = std::chrono::steady_clock::now();
     const size_t vocabulary = static_cast<size_t>(info_.vocabulary);
     pool_->parallel_for(count, [&](int64_t i, int32_t thread) {
         const std::span<float> logits(logits_.floats() + i * info_.vocabulary, vocabulary);
-        const int32_t begin = begin_[first + i];
-        const int32_t end = begin_[first + i + 1];
+        const std::span<const int32_t> numbers = rows_.rows_of(first + i);
         // The sampler changes the logits: scores come first, and every sample but the last one
         // works on a copy.
         int32_t samples = 0;
-        for (int32_t r = begin; r < end; ++r) {
-            const int32_t row = by_token_[r];
-            const LogitsRow &wanted = batch.logits[row];
-            if (wanted.targets.empty()) {
+        for (const int32_t number : numbers) {
+            const OutputRow &row = outputs_[number];
+            if (row.task != Task::score) {
                 ++samples;
                 continue;
             }
-            const std::span<float> logprobs(output->target_logprobs.data() + target_begin_[row],
-                                            wanted.targets.size());
-            output->samples[row].finite = score(logits, wanted.targets, logprobs);
+            const std::span<float> logprobs(
+                output_.target_logprobs.data() + rows_.target_begin(number), row.targets.size());
+            output_.samples[number].finite = score(logits, row.targets, logprobs);
         }
-        for (int32_t r = begin; r < end; ++r) {
-            const int32_t row = by_token_[r];
-            const LogitsRow &wanted = batch.logits[row];
-            if (!wanted.targets.empty()) continue;
+        for (const int32_t number : numbers) {
+            if (outputs_[number].task == Task::score) continue;
+            SampleInput input = outputs_[number].sample;
+            if (!masks.empty()) input.mask = masks[number];
             if (--samples > 0) {
                 std::vector<float> &copy = copies_[thread];
                 copy.assign(logits.begin(), logits.end());
-                sample(copy, wanted.sample, &output->samples[row]);
+                batchllm::sample(copy, input, &output_.samples[number]);
             } else {
-                sample(logits, wanted.sample, &output->samples[row]);
+                batchllm::sample(logits, input, &output_.samples[number]);
             }
         }
     });
-    forward_->seconds().sample +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    forward_->seconds().sample += seconds_since(start);
+}
+
+// The hidden states of the rows that are embedded, each the sum over its tokens.
+void CpuBackend::embed() {
+    const std::span<const int32_t> numbers = rows_.embedded_rows();
+    const auto hidden = static_cast<size_t>(info_.hidden);
+    output_.hidden.assign(numbers.size() * hidden, 0.0f);
+    pool_->parallel_for(static_cast<int64_t>(numbers.size()), [&](int64_t i, int32_t) {
+        const OutputRow &row = outputs_[numbers[i]];
+        const std::span<float> sum =
+            std::span(output_.hidden).subspan(static_cast<size_t>(i) * hidden, hidden);
+        const int64_t first = rows_.place(row.token);
+        for (int64_t t = 0; t < row.count; ++t) forward_->add_hidden(first + t, sum);
+        const bool finite =
+            std::all_of(sum.begin(), sum.end(), [](float x) { return std::isfinite(x); });
+        output_.samples[numbers[i]].finite = finite;
+    });
 }
 
 } // namespace batchllm::cpu

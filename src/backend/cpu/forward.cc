@@ -213,7 +213,8 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
 
     const ContextNode &node = batch.nodes[node_of_[token]];
     const int32_t place = batch.positions[token] - node.start;
-    const int32_t page = batch.pages[node.page_begin + place / pages_.page_tokens()];
+    const int32_t page =
+        batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
     norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim);
@@ -369,6 +370,19 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
     norm(weights_.final_norm, residual_.floats(), wanted_rows_, input_.data());
     final_laps.lap(&seconds_.norm);
     return {};
+}
+
+void Forward::add_hidden(int64_t i, std::span<float> sum) const {
+    const Tensor row{kernels_.element,
+                     input_.data() + i * model_.hidden * dtype_bytes(kernels_.element),
+                     1,
+                     model_.hidden,
+                     "",
+                     0,
+                     0};
+    std::vector<float> state(sum.size());
+    read_row(row, 0, state.data());
+    for (size_t d = 0; d < sum.size(); ++d) sum[d] += state[d];
 }
 
 Status Forward::logits(int64_t first, int64_t count, float *out) {

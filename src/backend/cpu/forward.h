@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -50,6 +51,9 @@ class Forward {
 
     // Logits of wanted[first, first + count): [count, vocabulary].
     Status logits(int64_t first, int64_t count, float *out);
+
+    // sum += the hidden state of wanted[i], after the last norm. [hidden]
+    void add_hidden(int64_t i, std::span<float> sum) const;
 
     PartSeconds &seconds() { return seconds_; }
 

@@ -2,7 +2,9 @@
 
 #include <dnnl.hpp>
 
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <span>
 
 #include "backend/cpu/bfloat16.h"
@@ -33,6 +35,23 @@ class OneThread {
   private:
     int before_ = 0;
 };
+
+// Throws std::bad_alloc where so many bytes are not to be had. oneDNN reads through a null pointer when its
+// own small allocations fail: memory that is short is found out here, just before a call of it.
+void need_memory(size_t bytes) {
+    void *probe = std::malloc(bytes);
+    asm volatile("" : "+r"(probe)); // not to be left out
+    if (probe == nullptr) throw std::bad_alloc();
+    std::free(probe);
+}
+
+constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
+constexpr size_t kCreateBytes = size_t{1} << 20;   // for making one
+
+Status onednn_error(const dnnl::error &failure, int32_t code = BATCHLLM_ERROR_DEVICE) {
+    if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
+    return error(code, "cpu backend: oneDNN: %s", failure.what());
+}
 
 dnnl::memory::data_type dnnl_type(DType type) {
     return type == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
@@ -95,6 +114,7 @@ struct Linear::Impl {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
+        need_memory(kCreateBytes);
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
         // The layout of the weights is the one that oneDNN prefers for blocks of 64 rows, whatever
@@ -131,6 +151,7 @@ Linear::~Linear() = default;
 
 Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) {
     try {
+        need_memory(kCreateBytes);
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
@@ -139,7 +160,7 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) 
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
         return std::unique_ptr<Linear>(new Linear(std::move(impl)));
     } catch (const dnnl::error &failure) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: oneDNN: %s", failure.what());
+        return onednn_error(failure, BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
     }
 }
 
@@ -176,7 +197,6 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
                                                         dtype_bytes(impl.compute),
                                                     "weights to be packed"));
         }
-        std::atomic<bool> failed{false};
         const auto pack_slice = [&](int64_t slice, int32_t thread) {
             const OneThread one;
             std::byte *out = rows[static_cast<size_t>(thread)].data();
@@ -202,30 +222,20 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
                     }
                 }
             }
-            try {
-                const Primitive &made = slice + 1 == matrix.slices ? last : full;
-                const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
-                                               dnnl::memory::dims{1, matrix.columns});
-                dnnl::memory from(plain, impl.engine, rows[static_cast<size_t>(thread)].data());
-                dnnl::memory to(made.weights, impl.engine,
-                                matrix.data.data() + slice * matrix.slice_bytes);
-                dnnl::stream &stream = impl.streams[static_cast<size_t>(thread)];
-                dnnl::reorder(from, to).execute(stream, from, to);
-                stream.wait();
-            } catch (const dnnl::error &) {
-                failed.store(true);
-            }
+            need_memory(kCreateBytes);
+            const Primitive &made = slice + 1 == matrix.slices ? last : full;
+            const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
+                                           dnnl::memory::dims{1, matrix.columns});
+            dnnl::memory from(plain, impl.engine, rows[static_cast<size_t>(thread)].data());
+            dnnl::memory to(made.weights, impl.engine,
+                            matrix.data.data() + slice * matrix.slice_bytes);
+            dnnl::stream &stream = impl.streams[static_cast<size_t>(thread)];
+            dnnl::reorder(from, to).execute(stream, from, to);
+            stream.wait();
         };
         impl.pool->parallel_for(matrix.slices, pack_slice);
-        if (failed.load()) {
-            return error(BATCHLLM_ERROR_DEVICE,
-                         "cpu backend: oneDNN could not pack a matrix of "
-                         "%lld x %lld",
-                         static_cast<long long>(matrix.rows),
-                         static_cast<long long>(matrix.columns));
-        }
     } catch (const dnnl::error &failure) {
-        return error(BATCHLLM_ERROR_DEVICE, "cpu backend: oneDNN: %s", failure.what());
+        return onednn_error(failure);
     }
     return matrix;
 }
@@ -249,10 +259,9 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
             RETURN_IF_ERROR(impl.reserve(*made[last][1]));
         }
     } catch (const dnnl::error &failure) {
-        return error(BATCHLLM_ERROR_DEVICE, "cpu backend: oneDNN: %s", failure.what());
+        return onednn_error(failure);
     }
 
-    std::atomic<bool> failed{false};
     const auto task = [&](int64_t index, int32_t thread) {
         const OneThread one;
         const int64_t slice = index / blocks;
@@ -262,27 +271,26 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         // oneDNN does not write to its input; its interface only lacks the const.
         std::byte *input = static_cast<std::byte *>(const_cast<void *>(x)) +
                            block * kBlockRows * matrix.columns * dtype_bytes(impl.compute);
-        try {
-            const dnnl::memory from(primitive.input, impl.engine, input);
-            const dnnl::memory weights(primitive.weights, impl.engine,
-                                       matrix.data.data() + slice * matrix.slice_bytes);
-            const dnnl::memory to(primitive.output, impl.engine, impl.tiles[t].data());
-            const dnnl::memory scratchpad(primitive.scratchpad, impl.engine,
-                                          impl.scratchpads[t].data());
-            primitive.matmul.execute(impl.streams[t], {{DNNL_ARG_SRC, from},
-                                                       {DNNL_ARG_WEIGHTS, weights},
-                                                       {DNNL_ARG_DST, to},
-                                                       {DNNL_ARG_SCRATCHPAD, scratchpad}});
-        } catch (const dnnl::error &) {
-            failed.store(true);
-            return;
-        }
+        need_memory(kExecuteBytes);
+        const dnnl::memory from(primitive.input, impl.engine, input);
+        const dnnl::memory weights(primitive.weights, impl.engine,
+                                   matrix.data.data() + slice * matrix.slice_bytes);
+        const dnnl::memory to(primitive.output, impl.engine, impl.tiles[t].data());
+        const dnnl::memory scratchpad(primitive.scratchpad, impl.engine,
+                                      impl.scratchpads[t].data());
+        primitive.matmul.execute(impl.streams[t], {{DNNL_ARG_SRC, from},
+                                                   {DNNL_ARG_WEIGHTS, weights},
+                                                   {DNNL_ARG_DST, to},
+                                                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
         const int64_t row = block * kBlockRows;
         tile_done({impl.tiles[t].floats(), row, std::min(kBlockRows, rows - row), slice,
                    slice * matrix.slice_width, matrix.width(slice), thread});
     };
-    impl.pool->parallel_for(matrix.slices * blocks, task);
-    if (failed.load()) return error(BATCHLLM_ERROR_DEVICE, "cpu backend: oneDNN failed");
+    try {
+        impl.pool->parallel_for(matrix.slices * blocks, task);
+    } catch (const dnnl::error &failure) {
+        return onednn_error(failure);
+    }
     return {};
 }
 

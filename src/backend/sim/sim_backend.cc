@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "backend/check_pages.h"
+
 namespace batchllm {
 
 namespace {
@@ -34,8 +36,12 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.compute_type = "none";
     info_.device = "simulated, modelled time";
     info_.vocabulary = options.vocabulary;
+    info_.hidden = options.hidden;
     info_.page_tokens = options.page_tokens;
-    info_.page_bytes = options.token_bytes * options.page_tokens;
+    info_.page_bytes = options.slot_bytes * options.page_tokens;
+    info_.kv_windows.clear();
+    for (const SimOptions::GroupShape &group : options.kv_groups)
+        info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
     info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
     info_.eos_token = options.eos_token;
@@ -66,25 +72,35 @@ int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) co
     return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
 }
 
-void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
-    const int64_t length = output_length(input.random_key);
-    // Not the output's size: its last token may be in flight.
-    const int64_t generated = input.position - static_cast<int64_t>(input.prompt.size());
-    const bool ends =
-        length > 0 && !(input.params && input.params->ignore_eos) && generated + 1 >= length;
-    out->token = ends ? options_.eos_token : other_token(input.random_key, input.position, 0);
-    out->finite = true;
+// The first token of the mask from `wanted` on, in a circle; the EOS only where there is no other.
+int32_t SimBackend::allowed_token(int32_t wanted, TokenMask mask) const {
+    for (int32_t i = 0; mask != nullptr && i < options_.vocabulary; ++i) {
+        const int32_t token = (wanted + i) % options_.vocabulary;
+        const bool allowed = (mask[token / 32] >> (token % 32) & 1) != 0;
+        if (allowed && token != options_.eos_token) return token;
+    }
+    return mask == nullptr ? wanted : options_.eos_token;
+}
+
+void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const {
+    const int64_t length = output_length(row.key);
+    bool ends = length > 0 && row.may_end && row.generated + 1 >= length;
+    if (ends && mask != nullptr) {
+        ends = (mask[options_.eos_token / 32] >> (options_.eos_token % 32) & 1) != 0;
+    }
+    out->token =
+        ends ? options_.eos_token : allowed_token(other_token(row.key, row.position, 0), mask);
+    out->finite = out->token >= 0;
     out->top.clear();
     out->logprob = 0;
-    if (!input.params || input.params->logprobs < 0) return;
+    if (row.logprobs < 0) return;
     // The chosen one has at least half of the probability, each further one half of the one before.
-    out->logprob =
-        static_cast<float>(std::log(0.5 + 0.5 * unit(mix(input.random_key, for_logprob,
-                                                         static_cast<uint32_t>(input.position)))));
-    const int32_t count = std::min(input.params->logprobs, options_.vocabulary - 1);
+    out->logprob = static_cast<float>(
+        std::log(0.5 + 0.5 * unit(mix(row.key, for_logprob, static_cast<uint32_t>(row.position)))));
+    const int32_t count = std::min(row.logprobs, options_.vocabulary - 1);
     for (int32_t i = 0; i < count; ++i) {
         const int32_t token =
-            i == 0 ? out->token : other_token(input.random_key, input.position, ends ? i - 1 : i);
+            i == 0 ? out->token : other_token(row.key, row.position, ends ? i - 1 : i);
         const double rest = -std::expm1(out->logprob);
         out->top.push_back({token, i == 0 ? out->logprob
                                           : static_cast<float>(std::log(std::max(rest, 1e-30)) -
@@ -92,42 +108,71 @@ void SimBackend::sample_row(const SampleInput &input, SampleOutput *out) const {
     }
 }
 
+// Keys and values read or written.
+int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
+    const std::vector<int64_t> first = first_queries(batch);
+    int64_t bytes = 0;
+    for (const SimOptions::GroupShape &group : options_.kv_groups) {
+        int64_t slots = 0;
+        for (size_t n = 0; n < batch.nodes.size(); ++n) {
+            const ContextNode &node = batch.nodes[n];
+            const int64_t unseen = group.window == 0 ? 0 : first[n] - group.window + 1 - node.start;
+            slots += node.length - std::clamp<int64_t>(unseen, 0, node.length) + node.token_count;
+        }
+        bytes += slots * group.token_bytes;
+    }
+    return bytes;
+}
+
 double SimBackend::device_seconds(const TokenBatch &batch) const {
     if (batch.tokens.empty()) return 0;
-    int64_t slots = 0; // read or written
-    for (const ContextNode &node : batch.nodes) slots += node.length + node.token_count;
     const double linear =
         std::max(options_.step_floor_us * 1e-6,
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
-    const double attention = static_cast<double>(slots) *
-                             static_cast<double>(options_.token_bytes) / options_.kv_bandwidth;
+    const double attention = static_cast<double>(kv_bytes(batch)) / options_.kv_bandwidth;
     return options_.step_overhead_us * 1e-6 + linear + attention;
 }
 
-Status SimBackend::submit(const TokenBatch &batch) {
+Status SimBackend::forward(const TokenBatch &batch) {
     if (in_flight_ == info_.batches_in_flight)
-        return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch is submitted with %d in flight",
+        return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch goes forward with %d in flight",
                      in_flight_);
     InFlight &flight = batches_[(oldest_ + static_cast<size_t>(in_flight_)) % batches_.size()];
     const double device = device_seconds(batch), host = options_.host_us * 1e-6;
     flight.seconds = in_flight_ > 0 ? std::max(device, host) : device + host;
     ++in_flight_;
+    flight.rows.clear();
     BatchOutput *output = &flight.output;
-    output->samples.resize(batch.logits.size());
+    output->samples.assign(batch.outputs.size(), SampleOutput{});
     output->target_logprobs.clear();
-    for (size_t i = 0; i < batch.logits.size(); ++i) {
-        const LogitsRow &row = batch.logits[i];
-        SampleOutput &out = output->samples[i];
-        if (row.targets.empty()) {
-            sample_row(row.sample, &out);
-            continue;
-        }
-        out = SampleOutput{};
+    output->hidden.clear();
+    for (const OutputRow &row : batch.outputs) {
+        const SampleInput &input = row.sample;
+        // Not the output's size: its last token may be in flight.
+        flight.rows.push_back({row.task, input.random_key, input.position,
+                               input.position - static_cast<int64_t>(input.prompt.size()),
+                               input.params == nullptr || !input.params->ignore_eos,
+                               input.params == nullptr ? -1 : input.params->logprobs});
         for (const int32_t target : row.targets) {
-            const uint64_t hash = mix(static_cast<uint32_t>(row.sample.position), for_logprob,
+            const uint64_t hash = mix(static_cast<uint32_t>(input.position), for_logprob,
                                       static_cast<uint32_t>(target));
             output->target_logprobs.push_back(static_cast<float>(std::log(unit(hash))));
         }
+        for (int32_t d = 0; embedded(row.task) && d < info_.hidden; ++d) {
+            const uint64_t hash = mix(static_cast<uint64_t>(batch.tokens[row.token]), for_token,
+                                      static_cast<uint64_t>(d));
+            output->hidden.push_back(static_cast<float>(2 * unit(hash) - 1));
+        }
+    }
+    return {};
+}
+
+Status SimBackend::sample(std::span<const TokenMask> masks) {
+    const size_t newest = (oldest_ + static_cast<size_t>(in_flight_) - 1) % batches_.size();
+    InFlight &flight = batches_[newest];
+    for (size_t i = 0; i < flight.rows.size(); ++i) {
+        if (flight.rows[i].task != Task::generate) continue;
+        sample_row(flight.rows[i], masks.empty() ? nullptr : masks[i], &flight.output.samples[i]);
     }
     return {};
 }

@@ -7,11 +7,12 @@
 //
 // Modelled seconds of a batch on the device:
 //     overhead + max(weights read, tokens / rate) + (KV bytes read + written) / bandwidth
-// and between two batches so many of the host's: behind the device's where a batch is submitted while
+// and between two batches so many of the host's: behind the device's where a batch goes forward while
 // another is in flight (overlap), else added to them.
 //
 // The linear layers wait for whichever is longer, reading the weights or the arithmetic. Attention
-// reads each context node of the batch once: a shared prefix once for all the requests below it.
+// reads each context node of the batch once: a shared prefix once for all the requests below it. In layers
+// with a window it reads what the first query that sees the node reaches back to.
 // The quadratic arithmetic of prefill attention is left out.
 #pragma once
 
@@ -28,7 +29,8 @@ class SimBackend : public Backend {
     SimBackend(const SimOptions &options, const BackendOptions &backend_options);
 
     const BackendInfo &info() const override { return info_; }
-    Status submit(const TokenBatch &batch) override;
+    Status forward(const TokenBatch &batch) override;
+    Status sample(std::span<const TokenMask> masks) override;
     Status collect(BatchOutput *output) override;
     bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
@@ -37,13 +39,25 @@ class SimBackend : public Backend {
     int64_t output_length(uint64_t random_key) const;
 
   private:
+    // What is kept of an output row: what the batch points to may be gone once it is sampled.
+    struct Drawn {
+        Task task;
+        uint64_t key;
+        int32_t position;
+        int64_t generated;
+        bool may_end;
+        int32_t logprobs;
+    };
     struct InFlight {
+        std::vector<Drawn> rows;
         BatchOutput output;
         double seconds = 0;
     };
     double device_seconds(const TokenBatch &batch) const;
-    void sample_row(const SampleInput &input, SampleOutput *out) const;
+    int64_t kv_bytes(const TokenBatch &batch) const;
+    void sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
+    int32_t allowed_token(int32_t wanted, TokenMask mask) const;
 
     SimOptions options_;
     BackendInfo info_;

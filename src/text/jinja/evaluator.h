@@ -123,11 +123,16 @@ class Evaluator {
     Result<Value> evaluate_attribute(const Expression &expression);
     Result<Value> evaluate_item(const Expression &expression);
     Result<Value> evaluate_slice(const Expression &expression);
-    Result<Value> evaluate_call(const Expression &expression);
+    // caller: null, or the argument that a call block adds.
+    Result<Value> evaluate_call(const Expression &expression, const Value *caller = nullptr);
     Result<Value> evaluate_filter(const Expression &expression);
     Result<Value> evaluate_test(const Expression &expression);
     Status evaluate_arguments(const Arguments &arguments, CallArguments *out);
     Result<Value> call_macro(const Callable &macro, const CallArguments &arguments);
+    // Sets what is given of the macro's parameters, and the names that it is given beyond them.
+    Status bind_macro(const MacroNode &macro, const CallArguments &arguments,
+                      std::vector<bool> *given, Scope *scope);
+    Result<Value> make_macro(const MacroNode &macro);
     Result<Value> filter_text(const Expression *filters, Value text);
 
     Result<Flow> execute(const Body &body);
@@ -135,9 +140,11 @@ class Evaluator {
     Result<Flow> execute_for(const Statement &statement);
     Result<Flow> execute_if(const Statement &statement);
     Result<Flow> execute_with(const Statement &statement);
+    Status execute_call(const Statement &statement);
     Status start(Loop *loop, const Value &iterated);
     Result<bool> fetch(Loop *loop, size_t index);
-    Result<bool> passes(Loop *loop, const Value &item);
+    Result<bool> passes(Loop *loop, Value *item);
+    Result<Value> held_by(const Target &target);
     Result<Flow> execute_loop(const Statement &statement, Loop *loop);
     Result<Value> loop_attribute(Loop *loop, std::string_view name);
     Status assign(const Target &target, const Value &value);
@@ -158,8 +165,7 @@ class Evaluator {
     Scope globals_;
     Scope *scope_ = nullptr;
     std::string *out_ = nullptr;
-    const Expression *block_filter_ = nullptr; // the innermost filter of a block at hand,
-    Value block_text_;                         // and the text that it takes
+    Value block_text_; // what the innermost filter of a block takes
 };
 
 } // namespace batchllm::jinja

@@ -5,6 +5,7 @@
 #include "text/jinja/filters.h"
 #include "text/jinja/functions.h"
 #include "text/jinja/methods.h"
+#include "text/jinja/python_text.h"
 
 namespace batchllm::jinja {
 
@@ -178,17 +179,42 @@ Status Evaluator::evaluate_arguments(const Arguments &arguments, CallArguments *
         ASSIGN_OR_RETURN(const Value value, evaluate(*argument));
         out->positional.push_back(value);
     }
+    if (arguments.more != nullptr) {
+        ASSIGN_OR_RETURN(const Value more, evaluate(*arguments.more));
+        ASSIGN_OR_RETURN(const std::vector<Value> items, iterate(more));
+        out->positional.insert(out->positional.end(), items.begin(), items.end());
+    }
     for (const auto &[name, argument] : arguments.named) {
         ASSIGN_OR_RETURN(const Value value, evaluate(*argument));
         out->named.emplace_back(name, value);
     }
+    if (arguments.more_named == nullptr) return {};
+    ASSIGN_OR_RETURN(const Value more, evaluate(*arguments.more_named));
+    if (!more.is(Kind::dict)) {
+        return template_error("what stands behind '**' is a %s, not a dict", more.type_name());
+    }
+    const size_t written_out = out->named.size();
+    for (const auto &[name, value] : more.dict().items) {
+        if (!name.is(Kind::string)) {
+            return template_error("an argument's name must be text, not a %s", name.type_name());
+        }
+        RETURN_IF_ERROR(charge(1 + written_out));
+        const auto end = out->named.begin() + static_cast<std::ptrdiff_t>(written_out);
+        if (std::any_of(out->named.begin(), end,
+                        [&](const auto &named) { return named.first == name.text(); })) {
+            return template_error("argument '%s' is given twice",
+                                  std::string(cut(name.text(), 80)).c_str());
+        }
+        out->named.emplace_back(name.text(), value);
+    }
     return {};
 }
 
-Result<Value> Evaluator::evaluate_call(const Expression &expression) {
+Result<Value> Evaluator::evaluate_call(const Expression &expression, const Value *caller) {
     ASSIGN_OR_RETURN(const Value function, evaluate(*expression.items[0]));
     CallArguments arguments;
     RETURN_IF_ERROR(evaluate_arguments(expression.arguments, &arguments));
+    if (caller != nullptr) arguments.named.emplace_back("caller", *caller);
     return call(function, arguments);
 }
 
@@ -237,36 +263,59 @@ Result<Value> Evaluator::filter(int32_t filter, const Value &value,
     return apply_filter(this, filter, value, arguments);
 }
 
+Status Evaluator::bind_macro(const MacroNode &macro, const CallArguments &arguments,
+                             std::vector<bool> *given, Scope *scope) {
+    const size_t count = macro.parameters.size();
+    const size_t positional = std::min(arguments.positional.size(), count);
+    if (arguments.positional.size() > count && !macro.reads_varargs) {
+        return template_error("macro '%s' takes no more than %zu arguments", macro.name.c_str(),
+                              count);
+    }
+    RETURN_IF_ERROR(charge(count * (1 + arguments.named.size() / 8)));
+    given->assign(count, false);
+    for (size_t i = 0; i < positional; ++i) {
+        scope->set(macro.parameters[i], arguments.positional[i]);
+        (*given)[i] = true;
+    }
+    if (macro.reads_varargs) {
+        std::vector<Value> rest(arguments.positional.begin() +
+                                    static_cast<std::ptrdiff_t>(positional),
+                                arguments.positional.end());
+        ASSIGN_OR_RETURN(const Value varargs, heap_.sequence(SequenceType::tuple, std::move(rest)));
+        scope->set("varargs", varargs);
+    }
+    Value caller = Value::undefined("caller");
+    auto kwargs = std::make_unique<Dict>();
+    const auto first = macro.parameters.begin() + static_cast<std::ptrdiff_t>(positional);
+    for (const auto &[name, value] : arguments.named) {
+        const auto place = std::find(first, macro.parameters.end(), name);
+        if (place != macro.parameters.end()) {
+            scope->set(*place, value);
+            (*given)[static_cast<size_t>(place - macro.parameters.begin())] = true;
+        } else if (name == "caller" && macro.reads_caller) {
+            if (!value.is(Kind::none)) caller = value;
+        } else if (macro.reads_kwargs) {
+            kwargs->set(Value::string(name), value);
+        } else {
+            return template_error("macro '%s' takes no argument '%s'", macro.name.c_str(),
+                                  std::string(cut(name, 80)).c_str());
+        }
+    }
+    if (macro.reads_caller) scope->set("caller", caller);
+    if (!macro.reads_kwargs) return {};
+    ASSIGN_OR_RETURN(const Value rest, heap_.dict(std::move(kwargs)));
+    scope->set("kwargs", rest);
+    return {};
+}
+
 Result<Value> Evaluator::call_macro(const Callable &callable, const CallArguments &arguments) {
     const Deeper deeper(this);
     RETURN_IF_ERROR(deeper.check());
     const MacroNode &macro = *callable.macro;
     const size_t count = macro.parameters.size();
-    if (arguments.positional.size() > count) {
-        return template_error("macro '%s' takes no more than %zu arguments", macro.name.c_str(),
-                              count);
-    }
-    RETURN_IF_ERROR(charge(count * (1 + arguments.named.size() / 8)));
     ASSIGN_OR_RETURN(Scope *const scope, inner_scope(callable.scope));
-    std::vector<bool> given(count, false);
-    for (size_t i = 0; i < arguments.positional.size(); ++i) {
-        scope->set(macro.parameters[i], arguments.positional[i]);
-        given[i] = true;
-    }
-    for (const auto &[name, value] : arguments.named) {
-        const auto place = std::find(macro.parameters.begin(), macro.parameters.end(), name);
-        if (place == macro.parameters.end()) {
-            return template_error("macro '%s' takes no argument '%s'", macro.name.c_str(),
-                                  std::string(name).c_str());
-        }
-        const auto i = static_cast<size_t>(place - macro.parameters.begin());
-        if (given[i]) {
-            return template_error("macro '%s' got two values for argument '%s'", macro.name.c_str(),
-                                  std::string(name).c_str());
-        }
-        scope->set(*place, value);
-        given[i] = true;
-    }
+    std::vector<bool> given;
+    RETURN_IF_ERROR(bind_macro(macro, arguments, &given, scope));
     Scope *const before = std::exchange(scope_, scope);
     Result<Value> text = Value();
     for (size_t i = 0; i < count && text.ok(); ++i) {

@@ -11,7 +11,7 @@ using Filter = Result<Value>(Evaluator *evaluator, const Value &value,
                              const CallArguments &arguments);
 
 // filter_text.cc
-Filter capitalized, indent, join, lower, replace_text, string, title, tojson, trim, upper;
+Filter capitalized, indent, join, lower, replace_text, safe, string, title, tojson, trim, upper;
 // filter_numbers.cc
 Filter absolute, rounded, sum, to_float, to_int;
 // filter_lists.cc

@@ -101,7 +101,8 @@ Result<Value> reverse(Evaluator *evaluator, const Value &value, const CallArgume
     }
     std::string text;
     for (const Value &item : items) text += item.text();
-    return evaluator->heap().string(std::move(text));
+    ASSIGN_OR_RETURN(const Value made, evaluator->heap().string(std::move(text)));
+    return value.typed(made);
 }
 
 Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensitive) {

@@ -13,7 +13,8 @@ Result<Value> with_text(Evaluator *evaluator, const Value &value,
                         const std::function<std::string(std::string_view)> &change) {
     ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
     RETURN_IF_ERROR(evaluator->charge(text.size() / 8));
-    return evaluator->heap().string(change(text));
+    ASSIGN_OR_RETURN(const Value changed, evaluator->heap().string(change(text)));
+    return value.typed(changed);
 }
 
 } // namespace
@@ -22,16 +23,22 @@ Result<Value> trim(Evaluator *evaluator, const Value &value, const CallArguments
     ASSIGN_OR_RETURN(const Parameters given, Parameters::bind("trim", arguments, {"chars"}));
     ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
     RETURN_IF_ERROR(evaluator->charge_text(text));
-    if (!given.has(0) || given.get(0, {}).is(Kind::none)) return Value::string(strip(text));
+    if (!given.has(0) || given.get(0, {}).is(Kind::none)) return value.typed(strip(text));
     ASSIGN_OR_RETURN(const std::string_view characters, given.text(0, ""));
     RETURN_IF_ERROR(evaluator->charge_product(text, characters));
-    return Value::string(left_strip(right_strip(text, characters), characters));
+    return value.typed(left_strip(right_strip(text, characters), characters));
 }
 
 Result<Value> string(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("string", arguments));
     ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
-    return Value::string(text);
+    return value.typed(text);
+}
+
+Result<Value> safe(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("safe", arguments));
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    return Value::markup(text);
 }
 
 Result<Value> upper(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
@@ -52,7 +59,8 @@ Result<Value> capitalized(Evaluator *evaluator, const Value &value,
 
 Result<Value> title(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("title", arguments));
-    return with_text(evaluator, value, title_words);
+    ASSIGN_OR_RETURN(const Value titled, with_text(evaluator, value, title_words));
+    return Value::string(titled.text()); // joined of parts, whatever it was
 }
 
 Result<Value> replace_text(Evaluator *evaluator, const Value &value,
@@ -103,7 +111,8 @@ Result<Value> indent(Evaluator *evaluator, const Value &value, const CallArgumen
         if (indented) out += by;
         out += lines[i];
     }
-    return evaluator->heap().string(std::move(out));
+    ASSIGN_OR_RETURN(const Value made, evaluator->heap().string(std::move(out)));
+    return value.typed(made);
 }
 
 Result<Value> tojson(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {

@@ -75,7 +75,7 @@ constexpr Named supported[] = {
     {"replace", filters::replace_text},
     {"reverse", filters::reverse},
     {"round", filters::rounded},
-    {"safe", filters::string},
+    {"safe", filters::safe},
     {"select", filters::select},
     {"selectattr", filters::selectattr},
     {"sort", filters::sort},

@@ -26,6 +26,11 @@ inline bool is_one_of(std::string_view word, Words words) {
     return std::find(words.begin(), words.end(), word) != words.end();
 }
 
+// The names that a macro's body is given beyond its parameters.
+inline bool is_macro_name(std::string_view name) {
+    return is_one_of(name, {"caller", "varargs", "kwargs"});
+}
+
 // A name, attribute or item that says "content".
 bool names_content(const Expression &expression);
 
@@ -153,15 +158,18 @@ class Parser {
     Status parse_for(Statement *made);
     Status parse_set(Statement *made);
     Status parse_macro(Statement *made);
+    Status parse_call_block(Statement *made);
+    // The parameters behind "(", up to and with ")".
+    Status parse_signature(MacroNode *macro);
+    // The body of a macro or a call.
+    Status parse_macro_body(Statement *made, std::string_view end_word);
     Status parse_with(Statement *made);
-    // `safe` makes text that jinja2 treats unlike other text in further operations. It is taken only
-    // where nothing further happens: as what is printed.
-    Status check_safe(const Expression &expression, bool printed) const;
 
     std::vector<Token> tokens_;
     size_t at_ = 0;
     int32_t nesting_ = 0;
     int32_t loops_ = 0;
+    std::vector<MacroNode *> macros_; // whose bodies are being parsed
     Program program_;
 };
 

@@ -29,6 +29,7 @@ constexpr std::string_view other_string[] = {
     "isalpha",  "isascii",    "isdecimal", "isidentifier", "islower",   "isnumeric",  "isprintable",
     "isspace",  "istitle",    "isupper",   "ljust",        "maketrans", "partition",  "rindex",
     "rjust",    "rpartition", "swapcase",  "translate",    "zfill"};
+constexpr std::string_view other_markup[] = {"escape", "striptags", "unescape"};
 constexpr std::string_view other_dict[] = {"fromkeys"};
 constexpr std::string_view other_number[] = {
     "as_integer_ratio", "bit_count", "bit_length",  "conjugate", "denominator",
@@ -121,7 +122,8 @@ bool has_method(const Value &value, std::string_view name) {
 bool lacks_attribute(const Value &value, std::string_view name) {
     switch (value.kind()) {
     case Kind::string:
-        return is_one_of(name, other_string);
+        return is_one_of(name, other_string) ||
+               (value.is_markup() && is_one_of(name, other_markup));
     case Kind::dict:
         return is_one_of(name, other_dict);
     case Kind::boolean:
@@ -145,7 +147,7 @@ bool is_refused_method(std::string_view name) {
 
 Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,
                           const CallArguments &arguments) {
-    if (self.is(Kind::string)) return call_string(evaluator, self.text(), name, arguments);
+    if (self.is(Kind::string)) return call_string(evaluator, self, name, arguments);
     if (self.is(Kind::dict)) return call_dict(evaluator, self, name, arguments);
     if (self.is(Kind::loop)) return call_loop(evaluator, &self.loop(), name, arguments);
     return call_list(evaluator, self, name, arguments);

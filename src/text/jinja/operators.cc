@@ -154,11 +154,16 @@ Result<Value> Evaluator::binary(Operation operation, const Value &left, const Va
         return real_operation(operation, left.real(), right.real());
     }
     if (operation == Operation::add && left.is(Kind::string) && right.is(Kind::string)) {
-        RETURN_IF_ERROR(heap_.room_for(left.text().size() + right.text().size()));
-        RETURN_IF_ERROR(charge((left.text().size() + right.text().size()) / 64));
-        std::string text(left.text());
-        text += right.text();
-        return heap_.string(std::move(text));
+        const bool markup = left.is_markup() || right.is_markup();
+        const size_t bytes = left.text().size() + right.text().size();
+        RETURN_IF_ERROR(heap_.room_for(markup ? 5 * bytes : bytes));
+        RETURN_IF_ERROR(charge(bytes / (markup ? 8 : 64)));
+        const auto part = [markup](const Value &value) {
+            return markup && !value.is_markup() ? escape_html(value.text())
+                                                : std::string(value.text());
+        };
+        ASSIGN_OR_RETURN(const Value joined, heap_.string(part(left) + part(right)));
+        return markup ? Value::markup(joined.text()) : joined;
     }
     const bool lists =
         left.is_sequence(SequenceType::list) && right.is_sequence(SequenceType::list);
@@ -176,7 +181,7 @@ Result<Value> Evaluator::binary(Operation operation, const Value &left, const Va
             std::max<int64_t>(0, left.is_integral() ? left.integer() : right.integer());
         if (repeated.is(Kind::string)) {
             const std::string_view text = repeated.text();
-            if (text.empty() || times == 0) return Value::string("");
+            if (text.empty() || times == 0) return repeated.typed("");
             size_t bytes = 0;
             if (__builtin_mul_overflow(text.size(), static_cast<size_t>(times), &bytes)) {
                 bytes = SIZE_MAX;
@@ -184,7 +189,8 @@ Result<Value> Evaluator::binary(Operation operation, const Value &left, const Va
             RETURN_IF_ERROR(heap_.room_for(bytes));
             std::string out;
             for (int64_t i = 0; i < times; ++i) out += text;
-            return heap_.string(std::move(out));
+            ASSIGN_OR_RETURN(const Value made, heap_.string(std::move(out)));
+            return repeated.typed(made);
         }
         if (repeated.is(Kind::sequence) && repeated.sequence().indexed() &&
             repeated.sequence().type != SequenceType::range) {

@@ -50,10 +50,14 @@ Result<ExpressionPtr> Parser::parse_name() {
         made->value = Value::boolean(name == "true" || name == "True");
     } else if (is_one_of(name, {"none", "None"})) {
         made->value = Value::none();
-    } else if (is_one_of(name, {"lipsum", "cycler", "joiner", "self", "super", "caller", "varargs",
-                                "kwargs"})) {
+    } else if (is_one_of(name, {"lipsum", "cycler", "joiner", "self", "super"})) {
         return fail(quoted("not supported: ", name));
     } else {
+        for (MacroNode *const macro : macros_) {
+            macro->reads_caller |= name == "caller";
+            macro->reads_varargs |= name == "varargs";
+            macro->reads_kwargs |= name == "kwargs";
+        }
         made->operation = Operation::name;
         made->text = name;
     }
@@ -163,6 +167,9 @@ Result<ExpressionPtr> Parser::parse_subscript(ExpressionPtr node) {
     RETURN_IF_ERROR(expect_operator("]"));
     if (!is_slice) {
         if (parts[0] == nullptr) return error_at(at_line, "not supported: an empty index");
+        program_.reads_content_parts |= names_content(*node) &&
+                                        parts[0]->operation == Operation::constant &&
+                                        parts[0]->value.is(Kind::integer);
         return binary(Operation::item, at_line, std::move(node), std::move(parts[0]));
     }
     ExpressionPtr made = make(Operation::slice, at_line);
@@ -178,8 +185,13 @@ Status Parser::parse_arguments(Arguments *arguments) {
         if (!first) RETURN_IF_ERROR(expect_operator(","));
         if (at_operator(")")) break;
         first = false;
+        if (arguments->more_named != nullptr) return fail("an argument stands behind '**'");
         if (at_operator("*") || at_operator("**")) {
-            return fail("arguments given by '*' are not supported");
+            ExpressionPtr &more = at_operator("*") ? arguments->more : arguments->more_named;
+            if (more != nullptr) return fail("'*' is given twice");
+            advance();
+            ASSIGN_OR_RETURN(more, parse_expression());
+            continue;
         }
         if (current().type == TokenType::name && next_token().is(TokenType::operator_, "=")) {
             std::string name = current().text;
@@ -192,6 +204,7 @@ Status Parser::parse_arguments(Arguments *arguments) {
             arguments->named.emplace_back(std::move(name), std::move(value));
             continue;
         }
+        if (arguments->more != nullptr) return fail("an argument without a name stands behind '*'");
         if (!arguments->named.empty()) {
             return fail("an argument without a name stands behind one with a name");
         }
@@ -221,6 +234,9 @@ Result<ExpressionPtr> Parser::parse_filter_name(ExpressionPtr made, ExpressionPt
     if (made->code < 0) {
         return error_at(made->line, quoted("not supported: filter ", made->text));
     }
+    if (node != nullptr && names_content(*node)) {
+        program_.reads_content_parts |= is_one_of(made->text, {"map", "selectattr", "rejectattr"});
+    }
     made->items.push_back(std::move(node));
     if (at_operator("(")) RETURN_IF_ERROR(parse_arguments(&made->arguments));
     RETURN_IF_ERROR(check_names(*made));
@@ -232,9 +248,10 @@ Status Parser::check_names(const Expression &filter) const {
     if (!tests && filter.text != "map") return {};
     const size_t place = filter.text.ends_with("attr") ? 1 : 0;
     const auto &positional = filter.arguments.positional;
-    if (positional.size() <= place) return {};
-    const Expression &name = *positional[place];
-    if (name.operation != Operation::constant || !name.value.is(Kind::string)) {
+    const bool spread = filter.arguments.more != nullptr;
+    if (positional.size() <= place && !spread) return {};
+    const Expression &name = *(spread ? filter.arguments.more : positional[place]);
+    if (spread || name.operation != Operation::constant || !name.value.is(Kind::string)) {
         return error_at(filter.line,
                         quoted("supported only with a name written out: filter ", filter.text));
     }

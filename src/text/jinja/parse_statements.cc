@@ -16,6 +16,7 @@ Result<Target> Parser::parse_target(bool with_attribute) {
     if (is_one_of(target.name, {"true", "false", "none", "True", "False", "None"})) {
         return fail(quoted("cannot be assigned to: ", target.name));
     }
+    if (is_macro_name(target.name)) return fail(quoted("not supported: assigning ", target.name));
     if (with_attribute && skip_operator(".")) {
         ASSIGN_OR_RETURN(target.attribute, expect_name());
     }
@@ -57,7 +58,6 @@ Result<Body> Parser::parse_body(Words end_words) {
             made->action = Action::output;
             ASSIGN_OR_RETURN(made->expression, parse_tuple(true, false));
             RETURN_IF_ERROR(expect(TokenType::variable_end, "'}}'"));
-            RETURN_IF_ERROR(check_safe(*made->expression, true));
         } else {
             advance();
             if (current().type == TokenType::name && is_one_of(current().text, end_words)) {
@@ -84,11 +84,12 @@ Status Parser::parse_statement(Statement *made) {
     if (tag == "for") return parse_for(made);
     if (tag == "set") return parse_set(made);
     if (tag == "macro") return parse_macro(made);
+    if (tag == "call") return parse_call_block(made);
     if (tag == "with") return parse_with(made);
     if (tag == "print") {
         made->action = Action::output;
         ASSIGN_OR_RETURN(made->expression, parse_tuple(true, false));
-        return check_safe(*made->expression, true);
+        return {};
     }
     if (tag == "filter") {
         made->action = Action::filter;
@@ -97,7 +98,6 @@ Status Parser::parse_statement(Statement *made) {
         while (at_operator("|")) {
             ASSIGN_OR_RETURN(made->expression, parse_filter(std::move(made->expression)));
         }
-        RETURN_IF_ERROR(check_safe(*made->expression, true));
         ASSIGN_OR_RETURN(made->body, parse_block({"endfilter"}));
         advance();
         return {};
@@ -132,7 +132,6 @@ Status Parser::parse_if(Statement *made) {
     for (;;) {
         Branch branch;
         ASSIGN_OR_RETURN(branch.condition, parse_tuple(false, false));
-        RETURN_IF_ERROR(check_safe(*branch.condition, false));
         ASSIGN_OR_RETURN(branch.body, parse_block({"elif", "else", "endif"}));
         made->branches.push_back(std::move(branch));
         if (skip_word("elif")) continue;
@@ -151,11 +150,9 @@ Status Parser::parse_for(Statement *made) {
     ASSIGN_OR_RETURN(made->target, parse_targets(false));
     if (!skip_word("in")) return expected("'in'");
     ASSIGN_OR_RETURN(made->expression, parse_tuple(false, false, {"recursive"}));
-    RETURN_IF_ERROR(check_safe(*made->expression, false));
     program_.reads_content_parts |= names_content(*made->expression);
     if (skip_word("if")) {
         ASSIGN_OR_RETURN(made->condition, parse_expression());
-        RETURN_IF_ERROR(check_safe(*made->condition, false));
     }
     if (at_word("recursive")) return fail("a recursive loop is not supported");
     ++loops_;
@@ -173,41 +170,61 @@ Status Parser::parse_set(Statement *made) {
     if (skip_operator("=")) {
         made->action = Action::set;
         ASSIGN_OR_RETURN(made->expression, parse_tuple(true, false));
-        return check_safe(*made->expression, false);
+        return {};
     }
     made->action = Action::set_block;
     while (at_operator("|")) {
         ASSIGN_OR_RETURN(made->expression, parse_filter(std::move(made->expression)));
     }
-    if (made->expression != nullptr) RETURN_IF_ERROR(check_safe(*made->expression, false));
     ASSIGN_OR_RETURN(made->body, parse_block({"endset"}));
+    advance();
+    return {};
+}
+
+Status Parser::parse_signature(MacroNode *macro) {
+    RETURN_IF_ERROR(expect_operator("("));
+    while (!at_operator(")")) {
+        if (!macro->parameters.empty()) RETURN_IF_ERROR(expect_operator(","));
+        ASSIGN_OR_RETURN(Target parameter, parse_target(false));
+        if (parameter.tuple) return fail("a macro's parameter must be a name");
+        macro->parameters.push_back(std::move(parameter.name));
+        if (skip_operator("=")) {
+            ASSIGN_OR_RETURN(ExpressionPtr value, parse_expression());
+            macro->defaults.push_back(std::move(value));
+        } else if (!macro->defaults.empty()) {
+            return fail("a parameter without a default stands behind one with a default");
+        }
+    }
+    advance();
+    return {};
+}
+
+Status Parser::parse_macro_body(Statement *made, std::string_view end_word) {
+    macros_.push_back(&made->macro);
+    ASSIGN_OR_RETURN(made->body, parse_loopless({end_word}));
+    macros_.pop_back();
+    made->macro.body = &made->body;
     advance();
     return {};
 }
 
 Status Parser::parse_macro(Statement *made) {
     made->action = Action::macro;
-    MacroNode &macro = made->macro;
-    ASSIGN_OR_RETURN(macro.name, expect_name());
-    RETURN_IF_ERROR(expect_operator("("));
-    while (!at_operator(")")) {
-        if (!macro.parameters.empty()) RETURN_IF_ERROR(expect_operator(","));
-        ASSIGN_OR_RETURN(Target parameter, parse_target(false));
-        if (parameter.tuple) return fail("a macro's parameter must be a name");
-        macro.parameters.push_back(std::move(parameter.name));
-        if (skip_operator("=")) {
-            ASSIGN_OR_RETURN(ExpressionPtr value, parse_expression());
-            RETURN_IF_ERROR(check_safe(*value, false));
-            macro.defaults.push_back(std::move(value));
-        } else if (!macro.defaults.empty()) {
-            return fail("a parameter without a default stands behind one with a default");
-        }
+    ASSIGN_OR_RETURN(made->macro.name, expect_name());
+    if (is_macro_name(made->macro.name)) {
+        return fail(quoted("not supported: a macro named ", made->macro.name));
     }
-    advance();
-    ASSIGN_OR_RETURN(made->body, parse_loopless({"endmacro"}));
-    macro.body = &made->body;
-    advance();
-    return {};
+    RETURN_IF_ERROR(parse_signature(&made->macro));
+    return parse_macro_body(made, "endmacro");
+}
+
+Status Parser::parse_call_block(Statement *made) {
+    made->action = Action::call;
+    made->macro.name = "caller";
+    if (at_operator("(")) RETURN_IF_ERROR(parse_signature(&made->macro));
+    ASSIGN_OR_RETURN(made->expression, parse_expression());
+    if (made->expression->operation != Operation::call) return expected("a call");
+    return parse_macro_body(made, "endcall");
 }
 
 Status Parser::parse_with(Statement *made) {
@@ -217,34 +234,11 @@ Status Parser::parse_with(Statement *made) {
         ASSIGN_OR_RETURN(Target target, parse_targets(false));
         RETURN_IF_ERROR(expect_operator("="));
         ASSIGN_OR_RETURN(ExpressionPtr value, parse_expression());
-        RETURN_IF_ERROR(check_safe(*value, false));
         made->targets.push_back(std::move(target));
         made->expressions.push_back(std::move(value));
     }
     ASSIGN_OR_RETURN(made->body, parse_block({"endwith"}));
     advance();
-    return {};
-}
-
-Status Parser::check_safe(const Expression &expression, bool printed) const {
-    const auto &items = expression.items;
-    const bool is_safe = expression.operation == Operation::filter && expression.text == "safe";
-    if (is_safe && !printed) {
-        return error_at(expression.line,
-                        "filter 'safe' is supported only as the last of what is printed");
-    }
-    for (size_t i = 0; i < items.size(); ++i) {
-        if (items[i] == nullptr) continue;
-        const bool tail =
-            printed && ((expression.operation == Operation::conditional && i > 0) || is_safe);
-        RETURN_IF_ERROR(check_safe(*items[i], tail));
-    }
-    for (const ExpressionPtr &item : expression.arguments.positional) {
-        RETURN_IF_ERROR(check_safe(*item, false));
-    }
-    for (const auto &item : expression.arguments.named) {
-        RETURN_IF_ERROR(check_safe(*item.second, false));
-    }
     return {};
 }
 

@@ -61,6 +61,8 @@ Result<ExpressionPtr> Parser::finish(ExpressionPtr made) const {
     for (const ExpressionPtr &item : made->items) look(item);
     for (const ExpressionPtr &item : made->arguments.positional) look(item);
     for (const auto &item : made->arguments.named) look(item.second);
+    look(made->arguments.more);
+    look(made->arguments.more_named);
     made->depth = below + 1;
     if (made->depth > most_depth) return fail("an expression is nested too deeply");
     return made;

@@ -9,6 +9,9 @@
 
 namespace batchllm::jinja {
 
+// MarkupSafe's escape(): the five characters that HTML gives a meaning.
+std::string escape_html(std::string_view text);
+
 // str.isspace() of one character.
 bool is_python_space(uint32_t point);
 

@@ -61,15 +61,13 @@ Result<Evaluator::Flow> Evaluator::execute(const Statement &statement) {
         return Flow::next;
     }
     case Action::macro: {
-        ASSIGN_OR_RETURN(Callable *const macro, heap_.make<Callable>());
-        macro->type = Callable::Type::macro;
-        macro->macro = &statement.macro;
-        macro->scope = scope_;
-        macro->name = statement.macro.name;
-        for (Scope *scope = scope_; scope != nullptr && !scope->kept; scope = scope->parent) {
-            scope->kept = true;
-        }
-        scope_->set(macro->name, Value(macro));
+        ASSIGN_OR_RETURN(const Value macro, make_macro(statement.macro));
+        scope_->set(statement.macro.name, macro);
+        return Flow::next;
+    }
+    case Action::call: {
+        Status status = execute_call(statement);
+        if (!status.ok()) return at_line(std::move(status), statement.line);
         return Flow::next;
     }
     case Action::with:
@@ -88,6 +86,25 @@ Result<Evaluator::Flow> Evaluator::execute(const Statement &statement) {
         return Flow::continue_;
     }
     return Flow::next;
+}
+
+Result<Value> Evaluator::make_macro(const MacroNode &macro) {
+    ASSIGN_OR_RETURN(Callable *const made, heap_.make<Callable>());
+    made->type = Callable::Type::macro;
+    made->macro = &macro;
+    made->scope = scope_;
+    made->name = macro.name;
+    for (Scope *scope = scope_; scope != nullptr && !scope->kept; scope = scope->parent) {
+        scope->kept = true;
+    }
+    return Value(made);
+}
+
+Status Evaluator::execute_call(const Statement &statement) {
+    ASSIGN_OR_RETURN(const Value caller, make_macro(statement.macro));
+    ASSIGN_OR_RETURN(const Value value, evaluate_call(*statement.expression, &caller));
+    if (value.is(Kind::string)) return print(value.text());
+    return template_error("a call block of what gives a %s", value.type_name());
 }
 
 Result<Evaluator::Flow> Evaluator::execute_if(const Statement &statement) {
@@ -130,15 +147,32 @@ Status Evaluator::start(Loop *loop, const Value &iterated) {
     return heap_.room_for(loop->own.size() * sizeof(Value));
 }
 
-Result<bool> Evaluator::passes(Loop *loop, const Value &item) {
+// What the names of a target hold, in tuples as the target has them.
+Result<Value> Evaluator::held_by(const Target &target) {
+    if (!target.tuple) return *scope_->find(target.name);
+    std::vector<Value> parts;
+    for (const Target &part : target.parts) {
+        ASSIGN_OR_RETURN(const Value value, held_by(part));
+        parts.push_back(value);
+    }
+    return heap_.sequence(SequenceType::tuple, std::move(parts));
+}
+
+// Whether the loop's condition lets the item pass. One that is unpacked goes on as a tuple of its
+// parts, as jinja2 has it, whatever it was.
+Result<bool> Evaluator::passes(Loop *loop, Value *item) {
     ASSIGN_OR_RETURN(Scope *const scope, inner_scope(loop->outer));
     Scope *const before = std::exchange(scope_, scope);
-    Status status = assign(loop->statement->target, item);
+    const Target &target = loop->statement->target;
+    Status status = assign(target, *item);
     Result<Value> condition =
         status.ok() ? evaluate(*loop->statement->condition) : Result<Value>(std::move(status));
+    Result<Value> unpacked = *item;
+    if (condition.ok() && condition->truth() && target.tuple) unpacked = held_by(target);
     scope_ = before;
     give_back(scope);
     if (!condition.ok()) return std::move(condition).status();
+    ASSIGN_OR_RETURN(*item, unpacked);
     return condition->truth();
 }
 
@@ -147,8 +181,8 @@ Result<bool> Evaluator::fetch(Loop *loop, size_t index) {
     if (loop->statement->condition == nullptr) return index < loop->source->size();
     while (loop->passed.size() <= index) {
         if (loop->source_at == loop->source->size()) return false;
-        const Value item = (*loop->source)[loop->source_at++];
-        ASSIGN_OR_RETURN(const bool passed, passes(loop, item));
+        Value item = (*loop->source)[loop->source_at++];
+        ASSIGN_OR_RETURN(const bool passed, passes(loop, &item));
         if (passed) loop->passed.push_back(item);
     }
     return true;

@@ -107,7 +107,7 @@ Result<Value> Evaluator::item(const Value &object, const Value &key) {
                 return Value::undefined("a character");
             }
             const size_t byte = byte_of(text, at);
-            return Value::string(text.substr(byte, static_cast<size_t>(utf8_length(text[byte]))));
+            return object.typed(text.substr(byte, static_cast<size_t>(utf8_length(text[byte]))));
         }
         return Value::undefined("an item");
     }
@@ -124,16 +124,17 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         if (step.is(Kind::none) || (step.is_integral() && step.integer() == 1)) {
             ASSIGN_OR_RETURN(const SlicePlaces places,
                              slice_places(jinja::length(text), from, to, Value::none()));
-            if (places.count == 0) return Value::string("");
+            if (places.count == 0) return object.typed("");
             const size_t begin = byte_of(text, places[0]);
             const size_t bytes = byte_of(text.substr(begin), static_cast<size_t>(places.count));
-            return Value::string(text.substr(begin, bytes));
+            return object.typed(text.substr(begin, bytes));
         }
         ASSIGN_OR_RETURN(const std::vector<Value> characters, iterate(object));
         ASSIGN_OR_RETURN(const SlicePlaces places, slice_places(characters.size(), from, to, step));
         std::string out;
         for (int64_t i = 0; i < places.count; ++i) out += characters[places[i]].text();
-        return heap_.string(std::move(out));
+        ASSIGN_OR_RETURN(const Value made, heap_.string(std::move(out)));
+        return object.typed(made);
     }
     if (object.is(Kind::sequence) && object.sequence().indexed()) {
         const Sequence &sequence = object.sequence();
@@ -147,8 +148,7 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         for (int64_t i = 0; i < places.count; ++i) items.push_back(sequence.items[places[i]]);
         return heap_.sequence(sequence.type, std::move(items));
     }
-    // Python takes a slice of nothing else; jinja2 calls the outcome undefined.
-    return Value::undefined("a slice");
+    return template_error("a %s cannot be sliced", object.type_name());
 }
 
 } // namespace batchllm::jinja

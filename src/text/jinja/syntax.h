@@ -18,6 +18,8 @@ using ExpressionPtr = std::unique_ptr<Expression>;
 struct Arguments {
     std::vector<ExpressionPtr> positional;
     std::vector<std::pair<std::string, ExpressionPtr>> named;
+    ExpressionPtr more;       // *more: its items follow the positional ones; may be null
+    ExpressionPtr more_named; // **more_named; may be null
 };
 
 enum class Operation : uint8_t {
@@ -88,6 +90,11 @@ struct MacroNode {
     std::vector<std::string> parameters;
     std::vector<ExpressionPtr> defaults; // of the last ones
     Body *body = nullptr;                // of the statement that defines it
+    // Whether the body has these names, which then stand for what the call gives beyond the
+    // parameters.
+    bool reads_caller = false;
+    bool reads_varargs = false;
+    bool reads_kwargs = false;
 };
 
 enum class Action : uint8_t {
@@ -98,6 +105,7 @@ enum class Action : uint8_t {
     set,       // target = expression
     set_block, // target = filters over body
     macro,     // macro, body
+    call,      // expression, a call, given `macro` as the argument `caller`; body
     with,      // targets = expressions: body
     filter,    // filters over body
     scope,     // body in a scope of its own: {% generation %}

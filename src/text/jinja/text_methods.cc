@@ -142,10 +142,8 @@ Result<Value> replace_method(Evaluator *evaluator, std::string_view text,
     return evaluator->replace(text, part, by, most);
 }
 
-} // namespace
-
-Result<Value> call_string(Evaluator *evaluator, std::string_view text, std::string_view name,
-                          const CallArguments &arguments) {
+Result<Value> call_plain(Evaluator *evaluator, std::string_view text, std::string_view name,
+                         const CallArguments &arguments) {
     if (name == "strip") return strip_method(evaluator, text, arguments, Side::both);
     if (name == "lstrip") return strip_method(evaluator, text, arguments, Side::left);
     if (name == "rstrip") return strip_method(evaluator, text, arguments, Side::right);
@@ -182,6 +180,44 @@ Result<Value> call_string(Evaluator *evaluator, std::string_view text, std::stri
         }));
     }
     return changed_case(evaluator, name, text, arguments);
+}
+
+Result<Value> escaped(Evaluator *evaluator, const Value &value) {
+    if (value.is_markup()) return value;
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    RETURN_IF_ERROR(evaluator->charge(text.size() / 8));
+    RETURN_IF_ERROR(evaluator->heap().room_for(5 * text.size()));
+    return evaluator->heap().string(escape_html(text));
+}
+
+// What a method of Markup is given, where it escapes that.
+Result<CallArguments> escaped_arguments(Evaluator *evaluator, std::string_view name,
+                                        const CallArguments &given) {
+    CallArguments arguments = given;
+    if (name == "replace" && arguments.positional.size() > 1) {
+        ASSIGN_OR_RETURN(arguments.positional[1], escaped(evaluator, arguments.positional[1]));
+    } else if (name == "join" && arguments.positional.size() == 1) {
+        ASSIGN_OR_RETURN(std::vector<Value> items, evaluator->iterate(arguments.positional[0]));
+        for (Value &item : items) {
+            ASSIGN_OR_RETURN(item, escaped(evaluator, item));
+        }
+        ASSIGN_OR_RETURN(arguments.positional[0],
+                         evaluator->heap().sequence(SequenceType::list, std::move(items)));
+    }
+    return arguments;
+}
+
+} // namespace
+
+Result<Value> call_string(Evaluator *evaluator, const Value &self, std::string_view name,
+                          const CallArguments &arguments) {
+    if (!self.is_markup()) return call_plain(evaluator, self.text(), name, arguments);
+    ASSIGN_OR_RETURN(const CallArguments given, escaped_arguments(evaluator, name, arguments));
+    ASSIGN_OR_RETURN(const Value made, call_plain(evaluator, self.text(), name, given));
+    if (made.is(Kind::string)) return self.typed(made);
+    if (!made.is(Kind::sequence)) return made;
+    for (Value &part : made.sequence().items) part = self.typed(part);
+    return made;
 }
 
 } // namespace batchllm::jinja

@@ -8,7 +8,7 @@
 namespace batchllm::jinja {
 
 // name: one of those that has_method (methods.h) knows for text.
-Result<Value> call_string(Evaluator *evaluator, std::string_view text, std::string_view name,
+Result<Value> call_string(Evaluator *evaluator, const Value &self, std::string_view name,
                           const CallArguments &arguments);
 
 } // namespace batchllm::jinja

@@ -82,7 +82,7 @@ const char *Value::type_name() const {
     case Kind::real:
         return "float";
     case Kind::string:
-        return "str";
+        return markup_ ? "Markup" : "str";
     case Kind::dict:
         return "dict";
     case Kind::name_space:

@@ -75,6 +75,16 @@ class Value {
     }
     // UTF-8 that outlives the value.
     static Value string(std::string_view text) { return Value(Kind::string, text); }
+    // A string of MarkupSafe's type, which the filter `safe` makes: adding other text to it escapes
+    // that text as HTML, and most of what is made of it is of its type.
+    static Value markup(std::string_view text) {
+        Value made(Kind::string, text);
+        made.markup_ = true;
+        return made;
+    }
+    // A string with this one's type.
+    Value typed(std::string_view text) const { return markup_ ? markup(text) : string(text); }
+    Value typed(const Value &text) const { return typed(text.text()); }
     explicit Value(Sequence *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
     explicit Value(const Dict *dict) : kind_(Kind::dict) { dict_ = dict; }
     explicit Value(Namespace *name_space) : kind_(Kind::name_space) { namespace_ = name_space; }
@@ -84,6 +94,7 @@ class Value {
     Kind kind() const { return kind_; }
     bool is(Kind kind) const { return kind_ == kind; }
     bool is_sequence(SequenceType type) const;
+    bool is_markup() const { return markup_; }
     bool is_integral() const { return is(Kind::integer) || is(Kind::boolean); } // Python's int
     bool is_number() const { return is_integral() || is(Kind::real); }
 
@@ -112,6 +123,7 @@ class Value {
         size_t size;
     };
     Kind kind_;
+    bool markup_ = false;
     union {
         Text text_;
         int64_t integer_;

@@ -1,0 +1,9 @@
+// Fused attention for Hopper: the kernels of launches with a cap or sinks. A file of their own, for they
+// take long to compile.
+#include "attention/sm90_kernel.cuh"
+
+namespace batchllm::cuda::sm90 {
+
+template cudaError_t launch<true>(const AttentionArguments &, int, cudaStream_t);
+
+} // namespace batchllm::cuda::sm90

@@ -1,0 +1,49 @@
+// What backends share in reading a token batch: whether it is well formed, and which of its tokens are
+// wanted by which of its rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace batchllm {
+
+// What would otherwise read or write past an end; the rest is the scheduler's word. feedable: whether
+// a fed_token() may stand for that row of the batch before; null: none may.
+Status check_batch(const TokenBatch &batch, const BackendInfo &info,
+                   const std::function<bool(int32_t row)> &feedable);
+
+// The rows of a batch by the tokens whose results they want. Row i of the batch is number i.
+class BatchRows {
+  public:
+    void read(const TokenBatch &batch);
+
+    int32_t count() const { return static_cast<int32_t>(by_token_.size()); }
+    // Wanted tokens, ascending, each once.
+    const std::vector<int32_t> &tokens() const { return tokens_; }
+    // The numbers of the rows that want tokens()[i] and are not embedded.
+    std::span<const int32_t> rows_of(int64_t i) const {
+        const auto begin = static_cast<size_t>(begin_[static_cast<size_t>(i)]);
+        return std::span(by_token_).subspan(
+            begin, static_cast<size_t>(begin_[static_cast<size_t>(i) + 1]) - begin);
+    }
+    // The index of a wanted token in tokens(); those of one row follow each other there.
+    int64_t place(int32_t token) const;
+    // Into BatchOutput::target_logprobs, of row `number`; targets() of all rows.
+    int64_t target_begin(int32_t number) const {
+        return target_begin_[static_cast<size_t>(number)];
+    }
+    int64_t targets() const { return targets_; }
+    // The numbers of the rows that are embedded, in the order of BatchOutput::hidden.
+    std::span<const int32_t> embedded_rows() const { return embedded_; }
+
+  private:
+    std::vector<int32_t> tokens_, begin_, by_token_, embedded_;
+    std::vector<int64_t> target_begin_;
+    int64_t targets_ = 0;
+};
+
+} // namespace batchllm

@@ -1,0 +1,12 @@
+#include "constraint/budget.h"
+
+namespace batchllm {
+
+Status Budget::exhausted() const {
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "the constraint is too large: making it takes more than %lld automaton states, or "
+                 "too long",
+                 static_cast<long long>(states_));
+}
+
+} // namespace batchllm

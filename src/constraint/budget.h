@@ -1,0 +1,38 @@
+// What making one constraint may cost. A hostile expression or schema runs out of it and is an error
+// in bounded time and memory; it never hangs.
+//
+// Counted, not timed: the same constraint passes or fails on every machine.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+class Budget {
+  public:
+    // states: of all automata made on the way, those thrown away included. work: transitions looked
+    // at, about a hundred million a second.
+    explicit Budget(int64_t states = int64_t{1} << 19, int64_t work = int64_t{1} << 28)
+        : states_(states), states_left_(states), work_left_(work) {}
+
+    // BATCHLLM_ERROR_UNSUPPORTED once all is spent.
+    Status spend_states(int64_t count) {
+        states_left_ -= count;
+        return states_left_ < 0 ? exhausted() : Status();
+    }
+    Status spend_work(int64_t count) {
+        work_left_ -= count;
+        return work_left_ < 0 ? exhausted() : Status();
+    }
+
+  private:
+    Status exhausted() const;
+
+    int64_t states_;
+    int64_t states_left_;
+    int64_t work_left_;
+};
+
+} // namespace batchllm

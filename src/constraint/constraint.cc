@@ -1,0 +1,243 @@
+#include "constraint/constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "constraint/grammar_code.h"
+#include "constraint/state_graph.h"
+#include "constraint/token_mask.h"
+#include "text/utf8.h"
+
+namespace batchllm {
+namespace {
+
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+std::shared_ptr<StateGraph> make_graph(std::shared_ptr<const GrammarCode> code,
+                                       const TokenVocabulary &vocabulary) {
+    return std::make_shared<StateGraph>(std::move(code), TokenVocabulary::kLongestOrdinary + 1,
+                                        static_cast<int64_t>(vocabulary.longest()) + 1);
+}
+
+Status too_ambiguous() {
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "the constraint is too ambiguous: more than %zu ways to read the text so far",
+                 StateGraph::kMostConfigs);
+}
+
+// The bytes at the end that begin a character and do not complete it.
+size_t cut_character(std::string_view text) {
+    for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+        const char c = text[text.size() - back];
+        if (utf8_continues(c)) continue;
+        return static_cast<size_t>(utf8_length(c)) > back ? back : 0;
+    }
+    return 0;
+}
+
+} // namespace
+
+Constraint::Constraint() = default;
+Constraint::~Constraint() = default;
+
+int64_t Constraint::masks_made() const { return masks_->made(); }
+
+Result<std::shared_ptr<const Constraint>>
+Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
+                 const ConstraintOptions &options) {
+    std::shared_ptr<Constraint> made(new Constraint);
+    Budget budget = options.budget;
+    ASSIGN_OR_RETURN(GrammarCode code,
+                     GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
+    made->code_ = std::make_shared<const GrammarCode>(std::move(code));
+    made->masks_ = std::make_unique<const TokenMaskMaker>(*vocabulary, *made->code_);
+    made->graph_ = make_graph(made->code_, *vocabulary);
+    made->cache_bytes_ = options.cache_bytes;
+    made->marker_ = options.start_after;
+    made->vocabulary_ = std::move(vocabulary);
+    // The longest start of the marker that ends where a byte did not fit (Knuth, Morris, Pratt).
+    std::vector<int32_t> &back = made->marker_back_;
+    back.assign(made->marker_.size(), 0);
+    for (size_t i = 1; i < made->marker_.size(); ++i) {
+        int32_t length = back[i - 1];
+        while (length > 0 && made->marker_[at(length)] != made->marker_[i])
+            length = back[at(length) - 1];
+        back[i] = length + (made->marker_[at(length)] == made->marker_[i] ? 1 : 0);
+    }
+    made->marker_masks_.resize(made->marker_.size());
+    return std::shared_ptr<const Constraint>(std::move(made));
+}
+
+std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
+    const std::lock_guard lock(mutex_);
+    if (graph_->full(cache_bytes_)) {
+        graph_ = make_graph(code_, *vocabulary_);
+        generation_.fetch_add(1, std::memory_order_release);
+    }
+    *generation = generation_.load(std::memory_order_relaxed);
+    return graph_;
+}
+
+int32_t Constraint::read_marker(int32_t read, uint8_t byte) const {
+    while (read > 0 && static_cast<uint8_t>(marker_[at(read)]) != byte)
+        read = marker_back_[at(read) - 1];
+    return read + (static_cast<uint8_t>(marker_[at(read)]) == byte ? 1 : 0);
+}
+
+const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<const TokenMask> &known = marker_masks_[at(read)];
+    if (known) return known.get();
+    const TokenVocabulary &tokens = *vocabulary_;
+    if (!std::exchange(marker_tokens_known_, true)) {
+        for (int32_t token = 0; token < tokens.size(); ++token) {
+            const size_t last = tokens.bytes(token).find(marker_.back());
+            if (last != std::string_view::npos && last + 1 < tokens.bytes(token).size())
+                marker_tokens_.push_back(token);
+        }
+    }
+    auto mask = std::make_unique<TokenMask>();
+    mask->make_dense(tokens.words());
+    for (int32_t token = 0; token < tokens.size(); ++token)
+        mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
+    mask->allowed = tokens.size();
+    for (const int32_t token : marker_tokens_) {
+        const std::string_view bytes = tokens.bytes(token);
+        int32_t place = read;
+        size_t i = 0;
+        while (i < bytes.size() && at(place) < marker_.size())
+            place = read_marker(place, static_cast<uint8_t>(bytes[i++]));
+        if (at(place) < marker_.size()) continue;
+        GraphState *state = graph->start();
+        for (; i < bytes.size() && state; ++i) {
+            if (!graph->row(state)) return nullptr;
+            state = graph->next(state, static_cast<uint8_t>(bytes[i]));
+        }
+        if (state) continue;
+        mask->words[at(token / 32)] &= ~(uint32_t{1} << (token % 32));
+        --mask->allowed;
+    }
+    known = std::move(mask);
+    return known.get();
+}
+
+ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
+    : constraint_(std::move(constraint)), graph_(constraint_->graph(&generation_)),
+      state_(graph_->start()), started_(constraint_->marker_.empty()) {}
+
+// Moves into the constraint's graph of today when ours is full or no longer it.
+void ConstraintState::follow_graph() {
+    const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
+                         !graph_->full(constraint_->cache_bytes_);
+    if (current) return;
+    std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
+    if (graph == graph_) return;
+    state_ = graph->import(*graph_, *state_);
+    graph_ = std::move(graph);
+}
+
+Result<AllowedTokens> ConstraintState::allowed() {
+    follow_graph();
+    const TokenMask *mask;
+    if (ended_) {
+        // Nothing more may come; the tokens that end a text do no harm.
+        return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
+    }
+    if (started_)
+        mask = constraint_->masks_->mask(graph_.get(), state_);
+    else
+        mask = constraint_->marker_mask(marker_read_, graph_.get());
+    if (!mask) return too_ambiguous();
+    const uint32_t *words = mask->dense()
+                                ? mask->words.data()
+                                : own_words_.show(mask->few, constraint_->vocabulary().words());
+    return AllowedTokens{words, mask->allowed, mask->only};
+}
+
+const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &tokens, int32_t words) {
+    words_.resize(at(words), 0);
+    for (const int32_t token : shown_) words_[at(token / 32)] = 0;
+    for (const int32_t token : tokens) words_[at(token / 32)] |= uint32_t{1} << (token % 32);
+    shown_ = tokens;
+    return words_.data();
+}
+
+Result<GraphState *> ConstraintState::walk(GraphState *state, std::string_view bytes) {
+    for (const char c : bytes) {
+        GraphState *const *row = graph_->row(state);
+        if (!row) return too_ambiguous();
+        state = row[constraint_->code_->class_of(static_cast<uint8_t>(c))];
+        if (!state)
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "text that the constraint refuses");
+    }
+    return state;
+}
+
+Status ConstraintState::advance(int32_t token) {
+    const TokenVocabulary &tokens = constraint_->vocabulary();
+    const auto refused = [&](const char *why) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the constraint does not allow token %d: %s",
+                     static_cast<int>(token), why);
+    };
+    if (ended_) return refused("the text has ended");
+    if (token < 0 || token >= tokens.size()) return refused("not in the vocabulary");
+    if (started_ && tokens.is_eos(token)) {
+        if (!state_->complete) return refused("the text is not complete");
+        ended_ = true;
+        return {};
+    }
+    if (started_ && tokens.is_special(token)) return refused("a special token");
+    const std::string_view bytes = tokens.bytes(token);
+    if (started_ && (bytes.empty() || bytes.size() > TokenTrie::kLongestToken))
+        return refused("it spells nothing, or too much");
+    const Status taken = advance_bytes(bytes);
+    if (taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT) return refused("its text does not fit");
+    if (taken.ok() && !started_ && tokens.is_eos(token)) ended_ = true;
+    return taken;
+}
+
+Status ConstraintState::advance_bytes(std::string_view bytes) {
+    if (ended_) return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
+    follow_graph();
+    int32_t read = marker_read_;
+    bool started = started_;
+    size_t used = 0;
+    while (!started && used < bytes.size()) {
+        read = constraint_->read_marker(read, static_cast<uint8_t>(bytes[used++]));
+        started = at(read) == constraint_->marker_.size();
+    }
+    ASSIGN_OR_RETURN(state_, walk(state_, bytes.substr(used)));
+    marker_read_ = started ? 0 : read;
+    started_ = started;
+    for (const char c : bytes)
+        inside_character_ =
+            utf8_continues(c) ? std::max(inside_character_ - 1, 0) : utf8_length(c) - 1;
+    return {};
+}
+
+bool ConstraintState::complete() const { return started_ && state_->complete; }
+
+Status ConstraintState::forced(std::string *text, size_t limit) {
+    if (!started_ || ended_ || inside_character_ > 0) return {};
+    follow_graph();
+    const GrammarCode &code = *constraint_->code_;
+    std::string found;
+    for (GraphState *state = state_; !state->complete && found.size() < limit;) {
+        GraphState *const *row = graph_->row(state);
+        if (!row) return too_ambiguous();
+        int32_t only = -1;
+        int32_t ways = 0;
+        for (int32_t c = 0; c < code.classes() && ways < 2; ++c) {
+            if (!row[c]) continue;
+            ways += code.class_size(c);
+            only = c;
+        }
+        if (ways != 1) break;
+        found += static_cast<char>(code.first_byte(only));
+        state = row[only];
+    }
+    text->append(found, 0, found.size() - cut_character(found));
+    return {};
+}
+
+} // namespace batchllm

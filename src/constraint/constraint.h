@@ -1,0 +1,149 @@
+// What a row's output must look like -> which tokens may come next, step by step.
+//
+// A Constraint is made once, from a specification and a vocabulary, and shared by any number of rows
+// and threads; what one row finds out (states, masks) all others use. A ConstraintState is one row's
+// place in it: small, copied when a row is, used by one thread at a time.
+//
+//     ASSIGN_OR_RETURN(auto constraint, Constraint::make(specification, vocabulary));
+//     ConstraintState state(constraint);
+//     while (!state.ended()) {
+//         ASSIGN_OR_RETURN(const AllowedTokens allowed, state.allowed());
+//         RETURN_IF_ERROR(state.advance(sample(logits, allowed)));
+//     }
+//
+// What always holds: advance() takes exactly the tokens that allowed() gives. Tokens that end a text
+// are allowed exactly where the text is complete. Every text can be completed with tokens of the
+// vocabulary: a byte that is no token of its own is never allowed in a text. Special tokens are never
+// allowed by their spelling.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "constraint/budget.h"
+#include "constraint/grammar.h"
+#include "constraint/token_vocabulary.h"
+
+namespace batchllm {
+
+class GrammarCode;
+class StateGraph;
+class TokenMaskMaker;
+struct GraphState;
+struct TokenMask;
+
+struct ConstraintOptions {
+    // The constraint begins after this text appears in the output; before that every token is allowed,
+    // but for those that complete the marker and go on with what the constraint refuses. The marker is
+    // found in tokens' bytes, wherever they are cut, and special tokens count by their spelling. Empty:
+    // it begins at once.
+    std::string start_after;
+    // Memory in bytes for states and masks. When it is used up they are forgotten and made anew; one
+    // mask alone may exceed it.
+    int64_t cache_bytes = int64_t{64} << 20;
+    Budget budget = Budget(); // for making it
+};
+
+// The tokens that may come next: bit t % 32 of words[t / 32] is token t's, for t below the
+// vocabulary's size; other bits are 0.
+struct AllowedTokens {
+    const uint32_t *words; // [TokenVocabulary::words()]; until the state's next call, or it goes
+    int32_t count;         // how many are allowed
+    int32_t only;          // the one, if count is 1; else -1
+};
+
+class Constraint : public std::enable_shared_from_this<Constraint> {
+  public:
+    // Errors: BATCHLLM_ERROR_INVALID_ARGUMENT for a text that is wrong, with the place;
+    // BATCHLLM_ERROR_UNSUPPORTED for what cannot be enforced exactly, is too large, or allows nothing
+    // that the vocabulary can spell.
+    static Result<std::shared_ptr<const Constraint>>
+    make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
+         const ConstraintOptions &options);
+    ~Constraint();
+
+    const TokenVocabulary &vocabulary() const { return *vocabulary_; }
+    int64_t masks_made() const; // so far, by all states; others were known already
+
+  private:
+    friend class ConstraintState;
+    struct MarkerMask;
+    Constraint();
+
+    // The graph to go on in; another one once that is full. *generation tells them apart.
+    std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
+    // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
+    const TokenMask *marker_mask(int32_t read, StateGraph *graph) const;
+    int32_t read_marker(int32_t read, uint8_t byte) const;
+
+    std::shared_ptr<const TokenVocabulary> vocabulary_;
+    std::shared_ptr<const GrammarCode> code_;
+    std::unique_ptr<const TokenMaskMaker> masks_;
+    std::string marker_;
+    std::vector<int32_t> marker_back_; // [marker] where to go on when a byte does not fit
+    int64_t cache_bytes_ = 0;
+
+    mutable std::mutex mutex_; // over all below, but for reading generation_
+    mutable std::shared_ptr<StateGraph> graph_;
+    mutable std::atomic<uint64_t> generation_ = 1;
+    mutable std::vector<std::unique_ptr<const TokenMask>> marker_masks_; // [marker]
+    mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and go on
+    mutable bool marker_tokens_known_ = false;
+};
+
+class ConstraintState {
+  public:
+    explicit ConstraintState(std::shared_ptr<const Constraint> constraint);
+
+    // BATCHLLM_ERROR_UNSUPPORTED when the constraint is too ambiguous to go on from here.
+    Result<AllowedTokens> allowed();
+    // Takes one of the allowed tokens. Any other is BATCHLLM_ERROR_INVALID_ARGUMENT and changes nothing.
+    Status advance(int32_t token);
+    // Takes text instead, such as forced(). On an error nothing changes.
+    Status advance_bytes(std::string_view bytes);
+
+    // The text so far is one that the constraint accepts; more may be possible.
+    bool complete() const;
+    // A token that ends the text was taken.
+    bool ended() const { return ended_; }
+    // Appends the longest text that every continuation begins with, in whole characters and of no more
+    // than `limit` bytes; nothing where the text may also end, or inside a character. Does not advance.
+    Status forced(std::string *text, size_t limit = 4096);
+
+  private:
+    // Bits for masks that are kept as lists. A copy of a state starts without.
+    class OwnWords {
+      public:
+        OwnWords() = default;
+        OwnWords(const OwnWords &) {}
+        OwnWords(OwnWords &&) = default;
+        OwnWords &operator=(const OwnWords &) { return *this; }
+        OwnWords &operator=(OwnWords &&) = default;
+        const uint32_t *show(const std::vector<int32_t> &tokens, int32_t words);
+
+      private:
+        std::vector<uint32_t> words_;
+        std::vector<int32_t> shown_;
+    };
+
+    void follow_graph();
+    Result<GraphState *> walk(GraphState *state, std::string_view bytes);
+
+    std::shared_ptr<const Constraint> constraint_;
+    std::shared_ptr<StateGraph> graph_;
+    uint64_t generation_ = 0;
+    GraphState *state_ = nullptr;
+    OwnWords own_words_;
+    int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
+    int32_t inside_character_ = 0; // bytes that the text's last character lacks
+    bool started_ = true;          // the marker has appeared, or there is none
+    bool ended_ = false;
+};
+
+} // namespace batchllm

@@ -1,0 +1,92 @@
+// The grammar that every front end builds: what text is to look like, as nodes over bytes.
+//
+// Nodes are made bottom up by the functions of Grammar and named by ids; a node may be used in any
+// number of places. Recursion goes through declare() and define(). Building never fails: what is
+// wrong with a grammar (left recursion, an empty member, too large) is found by whoever compiles it
+// (grammar_code.h), which names the declared rule at fault.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "constraint/automaton.h"
+
+namespace batchllm {
+
+using NodeId = int32_t;
+inline constexpr NodeId kNoNode = -1;
+
+// A set of elements, each at most once: what a JSON object's members are.
+struct Members {
+    enum class Order : uint8_t {
+        declared, // elements in the order given, then the rest
+        any,      // in every order
+    };
+    struct Element {
+        NodeId node; // does not match the empty string
+        bool required;
+    };
+    std::vector<Element> elements;
+    NodeId rest = kNoNode;      // further elements, as many as fit; does not match the empty string
+    NodeId separator = kNoNode; // between two
+    // How many in all, those of `rest` included.
+    int64_t least = 0;
+    int64_t greatest = Automaton::kUnbounded;
+    Order order = Order::declared;
+};
+
+class Grammar {
+  public:
+    enum class Kind : uint8_t { bytes, terminal, sequence, choice, repeat, members, reference };
+    struct Node {
+        Kind kind;
+        std::string literal = {}; // bytes; the name of a reference
+        Automaton automaton = {}; // terminal
+        std::vector<NodeId> children =
+            {};                     // sequence, choice; repeat: the item; reference: its body
+        NodeId separator = kNoNode; // repeat
+        int64_t least = 0;          // repeat
+        int64_t greatest = 0;       // repeat
+        int32_t members = -1;       // index of all_members()
+    };
+
+    NodeId empty() { return bytes(""); }  // the empty string
+    NodeId never() { return choice({}); } // no string at all
+    NodeId bytes(std::string literal);
+    NodeId terminal(Automaton automaton);
+    NodeId sequence(std::vector<NodeId> parts);
+    NodeId choice(std::vector<NodeId> alternatives); // branches may overlap
+    NodeId optional(NodeId item) { return repeat(item, 0, 1); }
+    // From least to greatest items, with a separator between two. Counted at run time: a large count
+    // costs no more than a small one.
+    NodeId repeat(NodeId item, int64_t least, int64_t greatest = Automaton::kUnbounded,
+                  NodeId separator = kNoNode);
+    NodeId members(Members members);
+
+    // A node that stands for what define() gives it later. The name is for errors.
+    NodeId declare(std::string name);
+    void define(NodeId reference, NodeId body);
+
+    // For passes that rewrite a grammar: puts another node in this one's place.
+    void replace(NodeId id, Node node) { nodes_[static_cast<size_t>(id)] = std::move(node); }
+
+    void set_root(NodeId root) { root_ = root; }
+    NodeId root() const { return root_; }
+
+    int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
+    const Node &node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
+    const Members &members_of(const Node &node) const {
+        return all_members_[static_cast<size_t>(node.members)];
+    }
+
+  private:
+    NodeId add(Node node);
+
+    std::vector<Node> nodes_;
+    std::vector<Members> all_members_;
+    NodeId root_ = kNoNode;
+};
+
+} // namespace batchllm

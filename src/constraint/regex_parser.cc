@@ -1,0 +1,371 @@
+#include "constraint/regex_tree.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/printable.h"
+#include "constraint/regex_escape.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t kDeepestGroups = 200;
+constexpr size_t kLongestExpression = size_t{1} << 20;
+
+class RegexParser {
+  public:
+    RegexParser(std::string_view expression, const RegexOptions &options)
+        : text_(expression),
+          dialect_(options.dialect), flags_{options.ignore_case, options.dot_all} {}
+
+    Result<RegexTree> parse() {
+        if (text_.size() > kLongestExpression)
+            return error(BATCHLLM_ERROR_UNSUPPORTED, "an expression of more than 1 MiB");
+        if (!Automaton::any_text().matches(text_))
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the expression is not valid UTF-8");
+        reader_ = RegexReader(text_);
+        RETURN_IF_ERROR(leading_flags());
+        ASSIGN_OR_RETURN(tree_.root, alternatives(0));
+        if (!reader_.at_end()) return reader_.invalid("a ) without its (");
+        return std::move(tree_);
+    }
+
+  private:
+    using Kind = RegexNode::Kind;
+    struct Flags {
+        bool ignore_case;
+        bool dot_all;
+    };
+
+    bool python() const { return dialect_ == RegexDialect::python; }
+
+    int32_t add(RegexNode node) {
+        for (const int32_t child : node.children) {
+            const RegexNode &below = tree_.nodes[static_cast<size_t>(child)];
+            node.has_lookahead |= below.has_lookahead;
+            node.looks_back |= below.looks_back;
+        }
+        tree_.nodes.push_back(std::move(node));
+        return static_cast<int32_t>(tree_.nodes.size()) - 1;
+    }
+
+    int32_t characters(CodePointSet set) {
+        set.normalize();
+        const auto [place, fresh] =
+            set_numbers_.emplace(std::move(set), static_cast<int32_t>(tree_.sets.size()));
+        if (fresh) tree_.sets.push_back(place->first);
+        return add({.kind = Kind::characters, .set = place->second});
+    }
+
+    int32_t character(uint32_t point) {
+        CodePointSet set{{point, point}};
+        if (flags_.ignore_case) set.fold_ascii();
+        return characters(std::move(set));
+    }
+
+    int32_t assertion(Nfa::Assertion what) {
+        const bool back = what != Nfa::Assertion::text_end;
+        return add({.kind = Kind::assertion, .assertion = what, .looks_back = back});
+    }
+
+    // (?i) and the like, which hold for the whole expression.
+    Status leading_flags() {
+        while (reader_.rest().starts_with("(?")) {
+            const size_t end = reader_.rest().find_first_not_of("aiLmsux", 2);
+            if (end == std::string_view::npos || end == 2 || reader_.rest()[end] != ')') break;
+            reader_.skip(2);
+            while (reader_.peek() != ')') RETURN_IF_ERROR(flag(&flags_, true));
+            reader_.skip(1);
+        }
+        return {};
+    }
+
+    Status flag(Flags *flags, bool on) {
+        switch (reader_.peek()) {
+        case 'i':
+            flags->ignore_case = on;
+            break;
+        case 's':
+            flags->dot_all = on;
+            break;
+        case 'a':
+            break; // \w, \d and \s are ASCII's anyway
+        case 'u':
+            return reader_.unsupported("the flag u (\\w, \\d and \\s are ASCII's)");
+        case 'm':
+            return reader_.unsupported("the flag m (^ and $ at lines)");
+        case 'x':
+            return reader_.unsupported("the flag x (white space left out)");
+        case 'L':
+            return reader_.unsupported("the flag L (locale)");
+        default:
+            return reader_.invalid("not a flag");
+        }
+        reader_.skip(1);
+        return {};
+    }
+
+    Result<int32_t> alternatives(int32_t depth) {
+        if (depth > kDeepestGroups) return reader_.unsupported("groups more than 200 deep");
+        std::vector<int32_t> branches;
+        for (;;) {
+            ASSIGN_OR_RETURN(const int32_t branch, sequence(depth));
+            branches.push_back(branch);
+            if (reader_.at_end() || reader_.peek() != '|') break;
+            reader_.skip(1);
+        }
+        if (branches.size() == 1) return branches[0];
+        return add({.kind = Kind::alternate, .children = std::move(branches)});
+    }
+
+    Result<int32_t> sequence(int32_t depth) {
+        std::vector<int32_t> parts;
+        while (!reader_.at_end() && reader_.peek() != '|' && reader_.peek() != ')') {
+            const int64_t position = reader_.position();
+            ASSIGN_OR_RETURN(int32_t part, item(depth));
+            if (part < 0) continue; // a comment
+            ASSIGN_OR_RETURN(part, repeated(part, position));
+            parts.push_back(part);
+        }
+        if (parts.size() == 1) return parts[0];
+        return add({.kind = Kind::concat, .children = std::move(parts)});
+    }
+
+    // What * + ? or a count make of it.
+    Result<int32_t> repeated(int32_t part, int64_t position) {
+        RegexReader::Count count;
+        ASSIGN_OR_RETURN(const bool found, reader_.count(python(), &count));
+        if (!found) return part;
+        const RegexNode &node = tree_.nodes[static_cast<size_t>(part)];
+        if (node.kind == Kind::assertion) return reader_.invalid("nothing to repeat");
+        if (node.has_lookahead && !(count.least <= 1 && count.greatest == 1)) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "character %lld: a lookahead inside a repetition is not supported",
+                         static_cast<long long>(position));
+        }
+        const int32_t repeat = add({.kind = Kind::repeat,
+                                    .children = {part},
+                                    .least = count.least,
+                                    .greatest = count.greatest});
+        if (reader_.rest().starts_with("+"))
+            return python() ? reader_.unsupported("a possessive count")
+                            : reader_.invalid("nothing to repeat");
+        if (reader_.rest().starts_with("?")) reader_.skip(1); // lazy: the same texts
+        RegexReader::Count second;
+        ASSIGN_OR_RETURN(const bool again, reader_.count(python(), &second));
+        if (again) return reader_.invalid("a count after a count");
+        return repeat;
+    }
+
+    // One atom. -1: a comment.
+    Result<int32_t> item(int32_t depth) {
+        const char c = reader_.peek();
+        switch (c) {
+        case '(':
+            return group(depth);
+        case '[':
+            return bracket();
+        case '\\':
+            return escape();
+        case '.':
+            reader_.skip(1);
+            return characters(dot());
+        case '^':
+            reader_.skip(1);
+            return assertion(Nfa::Assertion::text_start);
+        case '$':
+            reader_.skip(1);
+            return assertion(Nfa::Assertion::text_end);
+        case '*':
+        case '+':
+        case '?':
+            return reader_.invalid("nothing to repeat");
+        case '{': {
+            RegexReader::Count count;
+            ASSIGN_OR_RETURN(const bool counts, reader_.count(python(), &count));
+            if (counts) return reader_.invalid("nothing to repeat");
+            break;
+        }
+        default:
+            break;
+        }
+        return character(reader_.take());
+    }
+
+    CodePointSet dot() const {
+        if (flags_.dot_all) return {{0, 0x10FFFF}};
+        if (python()) return CodePointSet{{'\n', '\n'}}.inverse();
+        return CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.inverse();
+    }
+
+    Result<int32_t> group(int32_t depth) {
+        const int64_t position = reader_.position();
+        const RegexReader opening = reader_;
+        reader_.skip(1);
+        const Flags outer = flags_;
+        bool lookahead = false;
+        bool negative = false;
+        if (reader_.rest().starts_with("?")) {
+            reader_.skip(1);
+            const std::string_view rest = reader_.rest();
+            const auto starts = [rest](std::string_view what) { return rest.starts_with(what); };
+            if (starts(":")) {
+                reader_.skip(1);
+            } else if (starts("=") || starts("!")) {
+                lookahead = true;
+                negative = starts("!");
+                reader_.skip(1);
+            } else if (starts("<=") || starts("<!")) {
+                return opening.unsupported("lookbehind");
+            } else if (starts("<") || starts("P<")) {
+                RETURN_IF_ERROR(group_name());
+            } else if (starts("P=")) {
+                return opening.unsupported("a back-reference");
+            } else if (starts("#") && python()) {
+                const size_t end = rest.find(')');
+                if (end == std::string_view::npos)
+                    return opening.invalid("a comment without its )");
+                reader_.skip(end + 1);
+                return -1;
+            } else if (starts(">")) {
+                return opening.unsupported("an atomic group");
+            } else if (starts("(")) {
+                return opening.unsupported("a condition");
+            } else {
+                RETURN_IF_ERROR(group_flags());
+            }
+        }
+        ASSIGN_OR_RETURN(const int32_t body, alternatives(depth + 1));
+        if (reader_.at_end()) return opening.invalid("a ( without its )");
+        reader_.skip(1);
+        flags_ = outer;
+        if (!lookahead) return body_as_group(body);
+        return add({.kind = Kind::lookahead,
+                    .children = {body},
+                    .negative = negative,
+                    .position = position,
+                    .has_lookahead = true});
+    }
+
+    // A group of one assertion may be repeated, unlike the assertion alone.
+    int32_t body_as_group(int32_t body) {
+        if (tree_.nodes[static_cast<size_t>(body)].kind != Kind::assertion) return body;
+        return add({.kind = Kind::concat, .children = {body}});
+    }
+
+    Status group_name() {
+        reader_.skip(reader_.rest().find('<') + 1);
+        const size_t end = reader_.rest().find_first_of(">)");
+        if (end == std::string_view::npos || end == 0 || reader_.rest()[end] != '>')
+            return reader_.invalid("a group's name without its end");
+        reader_.skip(end + 1);
+        return {};
+    }
+
+    // The i, s, -i of (?i-s: ).
+    Status group_flags() {
+        bool on = true;
+        bool any = false;
+        while (!reader_.at_end() && reader_.peek() != ':') {
+            if (reader_.peek() == ')' && any)
+                return reader_.invalid("flags for the whole that are not at its start");
+            if (reader_.peek() == '-' && on) {
+                on = false;
+                reader_.skip(1);
+                continue;
+            }
+            RETURN_IF_ERROR(flag(&flags_, on));
+            any = true;
+        }
+        if (reader_.at_end()) return reader_.invalid("a ( without its )");
+        reader_.skip(1);
+        return {};
+    }
+
+    Result<int32_t> escape() {
+        const RegexReader start = reader_;
+        reader_.skip(1);
+        if (reader_.at_end()) return start.invalid("a \\ at the end");
+        const char c = reader_.peek();
+        if (c == 'b' || c == 'B') {
+            reader_.skip(1);
+            return assertion(c == 'b' ? Nfa::Assertion::word_boundary
+                                      : Nfa::Assertion::no_word_boundary);
+        }
+        if (python() && (c == 'A' || c == 'Z')) {
+            reader_.skip(1);
+            return assertion(c == 'A' ? Nfa::Assertion::text_start : Nfa::Assertion::text_end);
+        }
+        reader_ = start;
+        RegexReader::Escape found;
+        RETURN_IF_ERROR(reader_.escape(dialect_, false, &found));
+        if (!found.is_set) return character(found.point);
+        if (flags_.ignore_case && found.fold) found.set.fold_ascii();
+        return characters(std::move(found.set));
+    }
+
+    Result<int32_t> bracket() {
+        const RegexReader start = reader_;
+        reader_.skip(1);
+        bool negative = false;
+        if (reader_.rest().starts_with("^")) {
+            negative = true;
+            reader_.skip(1);
+        }
+        CodePointSet set;
+        bool first = true;
+        for (;; first = false) {
+            if (reader_.at_end()) return start.invalid("a [ without its ]");
+            if (reader_.peek() == ']' && !(first && python())) break;
+            ASSIGN_OR_RETURN(const RegexReader::Escape low, class_item());
+            if (low.is_set) {
+                if (range_follows()) return reader_.invalid("a range from a class");
+                set.add(low.set);
+                continue;
+            }
+            uint32_t high = low.point;
+            if (range_follows()) {
+                reader_.skip(1);
+                ASSIGN_OR_RETURN(const RegexReader::Escape upper, class_item());
+                if (upper.is_set) return reader_.invalid("a range to a class");
+                high = upper.point;
+                if (high < low.point) return reader_.invalid("a range that ends before its start");
+            }
+            set.add(low.point, high);
+        }
+        reader_.skip(1);
+        set.normalize();
+        if (flags_.ignore_case) set.fold_ascii();
+        return characters(negative ? set.inverse() : std::move(set));
+    }
+
+    bool range_follows() const {
+        return reader_.rest().size() > 1 && reader_.peek() == '-' && reader_.rest()[1] != ']';
+    }
+
+    Result<RegexReader::Escape> class_item() {
+        RegexReader::Escape found;
+        if (reader_.peek() == '\\')
+            RETURN_IF_ERROR(reader_.escape(dialect_, true, &found));
+        else
+            found.point = reader_.take();
+        return found;
+    }
+
+    std::string_view text_;
+    RegexDialect dialect_;
+    Flags flags_;
+    RegexReader reader_;
+    RegexTree tree_;
+    std::map<CodePointSet, int32_t> set_numbers_;
+};
+
+} // namespace
+
+Result<RegexTree> parse_regex(std::string_view expression, const RegexOptions &options) {
+    return RegexParser(expression, options).parse();
+}
+
+} // namespace batchllm

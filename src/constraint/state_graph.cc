@@ -1,0 +1,505 @@
+#include "constraint/state_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "constraint/token_mask.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t kNone = GrammarCode::kNone;
+
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15U;
+    return hash ^ hash >> 29;
+}
+
+} // namespace
+
+size_t StateGraph::Hash::operator()(const Stack *stack) const {
+    uint64_t hash = stack->size();
+    for (const Frame &frame : *stack) {
+        hash = mixed(hash, static_cast<uint32_t>(frame.place));
+        hash = mixed(hash, uint64_t{static_cast<uint32_t>(frame.count)} << 32 |
+                               static_cast<uint32_t>(frame.rest));
+    }
+    return hash;
+}
+
+size_t StateGraph::Hash::operator()(const Seen &seen) const {
+    uint64_t hash = static_cast<uint64_t>(seen.count);
+    for (const uint64_t word : seen.seen) hash = mixed(hash, word);
+    return hash;
+}
+
+size_t StateGraph::Hash::operator()(const GraphState *state) const {
+    uint64_t hash = state->complete ? 1 : 0;
+    for (const GraphState::Config &config : state->configs)
+        hash = mixed(hash, uint64_t{static_cast<uint32_t>(config.text)} << 32 |
+                               static_cast<uint32_t>(config.stack));
+    return hash;
+}
+
+// What can come after a stack's top, or after a place, without a byte being read.
+class StateGraph::Closure {
+  public:
+    explicit Closure(StateGraph *graph) : graph_(*graph), code_(*graph->code_) {}
+
+    // `fresh`: the top of the stack was pushed within this closure. What leaves such a frame at once
+    // has matched the empty string, which whoever pushed it has taken care of.
+    void expand(int32_t place, int32_t count, int32_t stack, bool fresh) {
+        const Item first{place, count, stack, fresh};
+        if (!add(first)) return;
+        while (!open_.empty()) {
+            const Item item = open_.back();
+            open_.pop_back();
+            visit(item);
+        }
+    }
+
+    void leave(int32_t stack) {
+        // The stack itself does not change, but the list of stacks may grow.
+        const Stack frames = *graph_.stacks_[at(stack)];
+        for (const Frame &frame : frames) expand(frame.place, frame.count, frame.rest, false);
+    }
+
+    std::vector<GraphState::Config> configs;
+    bool complete = false;
+
+  private:
+    struct Item {
+        int32_t place;
+        int32_t count;
+        int32_t stack;
+        bool fresh;
+        bool operator==(const Item &) const = default;
+    };
+    struct ItemHash {
+        size_t operator()(const Item &item) const {
+            return mixed(mixed(static_cast<uint32_t>(item.place) * 2U + item.fresh,
+                               static_cast<uint32_t>(item.count)),
+                         static_cast<uint32_t>(item.stack));
+        }
+    };
+    static constexpr size_t kFew = 24;
+
+    // False if it was there. A list while they are few.
+    bool add(const Item &item) {
+        if (met_list_.size() < kFew) {
+            if (std::find(met_list_.begin(), met_list_.end(), item) != met_list_.end())
+                return false;
+            met_list_.push_back(item);
+        } else {
+            if (met_.empty())
+                for (const Item &met : met_list_) met_.emplace(met, true);
+            if (!met_.emplace(item, true).second) return false;
+        }
+        open_.push_back(item);
+        return true;
+    }
+
+    // Runs the body with `place` to come after it.
+    void enter(int32_t body, int32_t place, int32_t count, const Item &from) {
+        if (place == GrammarCode::kLeave)
+            add({body, 0, from.stack, from.fresh});
+        else
+            add({body, 0, graph_.push(place, count, from.stack), true});
+    }
+
+    void visit(const Item &item) {
+        const GrammarCode::Operation &operation = code_.operation(item.place);
+        switch (operation.kind) {
+        case GrammarCode::Kind::leave:
+            if (!item.fresh) {
+                const Stack frames = *graph_.stacks_[at(item.stack)];
+                for (const Frame &frame : frames)
+                    add({frame.place, frame.count, frame.rest, false});
+            }
+            break;
+        case GrammarCode::Kind::finish:
+            complete = true;
+            break;
+        case GrammarCode::Kind::terminal: {
+            const bool last = operation.next == GrammarCode::kLeave;
+            if (operation.empty) add({operation.next, 0, item.stack, item.fresh});
+            if (code_.text_continues(operation.argument)) {
+                const int32_t stack =
+                    last ? item.stack : graph_.push(operation.next, 0, item.stack);
+                configs.push_back({operation.argument, stack});
+            }
+            break;
+        }
+        case GrammarCode::Kind::call:
+            enter(operation.argument, operation.next, 0, item);
+            if (operation.empty && operation.next != GrammarCode::kLeave)
+                add({operation.next, 0, item.stack, item.fresh});
+            break;
+        case GrammarCode::Kind::choice:
+            for (const int32_t place : code_.choices(operation))
+                add({place, 0, item.stack, item.fresh});
+            break;
+        case GrammarCode::Kind::repeat:
+            visit_repeat(item, operation);
+            break;
+        case GrammarCode::Kind::members:
+            visit_members(item, operation);
+            break;
+        }
+    }
+
+    void visit_repeat(const Item &item, const GrammarCode::Operation &operation) {
+        const GrammarCode::Repeat &repeat = code_.repeat(operation);
+        const bool unbounded = repeat.greatest == Automaton::kUnbounded;
+        if (item.count >= repeat.least) add({operation.next, 0, item.stack, item.fresh});
+        if (!unbounded && item.count >= repeat.greatest) return;
+        const int32_t body = item.count == 0 ? repeat.first : repeat.again;
+        int64_t count = int64_t{item.count} + 1;
+        if (unbounded) count = std::min(count, repeat.count_limit);
+        if (!unbounded && count == repeat.greatest)
+            enter(body, operation.next, 0, item);
+        else
+            enter(body, item.place, static_cast<int32_t>(count), item);
+        if (item.count == 0 && repeat.empty)
+            add({item.place, static_cast<int32_t>(count), item.stack, item.fresh});
+    }
+
+    void visit_members(const Item &item, const GrammarCode::Operation &operation) {
+        const GrammarCode::MemberSet &set = code_.members(operation);
+        const auto n = static_cast<int32_t>(set.elements.size());
+        const bool unbounded = set.greatest == Automaton::kUnbounded;
+        // Number 0 of the sets of members seen is not one: the count of a fresh place is 0.
+        Seen seen;
+        if (item.count > 0)
+            seen = graph_.seen_[at(item.count)];
+        else
+            seen.seen.assign(set.any_order ? at(n + 63) / 64 : 1, 0);
+        const auto is_seen = [&](int32_t i) {
+            return set.any_order ? (seen.seen[at(i / 64)] >> (i % 64) & 1) != 0
+                                 : static_cast<uint64_t>(i) < seen.seen[0];
+        };
+        int64_t required = 0; // left
+        int64_t available = 0;
+        for (int32_t i = 0; i < n; ++i) {
+            if (is_seen(i)) continue;
+            ++available;
+            if (set.elements[at(i)].required) ++required;
+        }
+        const bool rest = set.rest.first != kNone;
+        if (required == 0 && seen.count >= set.least)
+            add({operation.next, 0, item.stack, item.fresh});
+        // Whether a member may come, if after it these are required and available.
+        const auto fits = [&](int64_t required_after, int64_t available_after) {
+            const int64_t count = seen.count + 1;
+            if (!unbounded && count + required_after > set.greatest) return false;
+            return rest || count + available_after >= set.least;
+        };
+        const int64_t limit = std::max<int64_t>(set.least, 1);
+        const auto take = [&](const GrammarCode::Member &member, Seen after) {
+            after.count = seen.count + 1;
+            if (unbounded) after.count = std::min(after.count, limit);
+            enter(seen.count == 0 ? member.first : member.again, item.place,
+                  graph_.intern_seen(std::move(after)), item);
+        };
+        for (int32_t i = 0; i < n; ++i) {
+            if (is_seen(i)) continue;
+            const GrammarCode::Member &member = set.elements[at(i)];
+            if (!set.any_order) --available;
+            const int64_t required_after = required - (member.required ? 1 : 0);
+            if (fits(required_after, set.any_order ? available - 1 : available)) {
+                Seen after = seen;
+                if (set.any_order)
+                    after.seen[at(i / 64)] |= uint64_t{1} << (i % 64);
+                else
+                    after.seen[0] = static_cast<uint64_t>(i) + 1;
+                take(member, std::move(after));
+            }
+            if (!set.any_order && member.required) return; // nothing may pass it by
+        }
+        if (!rest || !fits(required, available)) return;
+        Seen after = seen;
+        if (!set.any_order) after.seen[0] = static_cast<uint64_t>(n);
+        take(set.rest, std::move(after));
+    }
+
+    StateGraph &graph_;
+    const GrammarCode &code_;
+    std::vector<Item> open_;
+    std::vector<Item> met_list_;
+    std::unordered_map<Item, bool, ItemHash> met_;
+};
+
+StateGraph::StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
+                       int64_t long_horizon)
+    : code_(std::move(code)), horizons_{short_horizon, long_horizon} {
+    seen_.emplace_back();
+    const int32_t bottom = push(GrammarCode::kFinish, 0, kNone);
+    Closure closure(this);
+    closure.expand(code_->start(), 0, bottom, false);
+    sort_configs(&closure.configs);
+    start_ = intern_state(std::move(closure.configs), closure.complete);
+}
+
+StateGraph::~StateGraph() = default;
+
+int32_t StateGraph::intern_stack(Stack stack) {
+    const auto known = stack_numbers_.find(&stack);
+    if (known != stack_numbers_.end()) return known->second;
+    if (stack.size() > kMostConfigs) too_ambiguous_ = true;
+    bytes_ += static_cast<int64_t>(stack.size() * sizeof(Frame)) + 120;
+    stacks_.push_back(std::make_unique<Stack>(std::move(stack)));
+    const auto number = static_cast<int32_t>(stacks_.size()) - 1;
+    stack_numbers_.emplace(stacks_.back().get(), number);
+    after_.push_back(nullptr);
+    for (std::vector<int32_t> &near : near_) near.push_back(kNone);
+    return number;
+}
+
+int32_t StateGraph::push(int32_t place, int32_t count, int32_t rest) {
+    return intern_stack({{place, count, rest}});
+}
+
+// The stack whose top is any of both. Frames that differ only below are merged there.
+int32_t StateGraph::merge(int32_t a, int32_t b) {
+    if (a == b) return a;
+    if (a == kNone || b == kNone) return std::max(a, b); // below the bottom there is nothing
+    if (a > b) std::swap(a, b);
+    const uint64_t key = uint64_t{static_cast<uint32_t>(a)} << 32 | static_cast<uint32_t>(b);
+    const auto known = merged_.find(key);
+    if (known != merged_.end()) return known->second;
+    const Stack &left = *stacks_[at(a)];
+    const Stack &right = *stacks_[at(b)];
+    Stack all;
+    all.reserve(left.size() + right.size());
+    std::merge(left.begin(), left.end(), right.begin(), right.end(), std::back_inserter(all));
+    Stack merged;
+    for (const Frame &frame : all) {
+        Frame *last = merged.empty() ? nullptr : &merged.back();
+        if (last && last->place == frame.place && last->count == frame.count)
+            last->rest = merge(last->rest, frame.rest);
+        else
+            merged.push_back(frame);
+    }
+    const int32_t number = intern_stack(std::move(merged));
+    merged_.emplace(key, number);
+    bytes_ += 40;
+    return number;
+}
+
+int32_t StateGraph::intern_seen(Seen seen) {
+    const auto known = seen_numbers_.find(seen);
+    if (known != seen_numbers_.end()) return known->second;
+    const auto number = static_cast<int32_t>(seen_.size());
+    bytes_ += static_cast<int64_t>(seen.seen.size() * 16) + 100;
+    seen_.push_back(seen);
+    seen_numbers_.emplace(std::move(seen), number);
+    return number;
+}
+
+void StateGraph::sort_configs(std::vector<GraphState::Config> *configs) {
+    std::sort(configs->begin(), configs->end());
+    size_t kept = 0;
+    for (size_t i = 0; i < configs->size(); ++i) {
+        const GraphState::Config config = (*configs)[i];
+        if (kept > 0 && (*configs)[kept - 1].text == config.text) {
+            int32_t &stack = (*configs)[kept - 1].stack;
+            stack = merge(stack, config.stack);
+        } else {
+            (*configs)[kept++] = config;
+        }
+    }
+    configs->resize(kept);
+}
+
+GraphState *StateGraph::intern_state(std::vector<GraphState::Config> configs, bool complete) {
+    GraphState wanted;
+    wanted.configs = std::move(configs);
+    wanted.complete = complete;
+    const auto known = state_numbers_.find(&wanted);
+    if (known != state_numbers_.end()) return known->second;
+    if (wanted.configs.size() > kMostConfigs) too_ambiguous_ = true;
+    auto state = std::make_unique<GraphState>();
+    bytes_ += static_cast<int64_t>(wanted.configs.size() * sizeof(GraphState::Config)) + 160;
+    state->configs = std::move(wanted.configs);
+    state->complete = complete;
+    GraphState *const made = state.get();
+    states_.push_back(std::move(state));
+    state_numbers_.emplace(made, made);
+    return made;
+}
+
+GraphState *StateGraph::after(int32_t stack) {
+    if (after_[at(stack)]) return after_[at(stack)];
+    Closure closure(this);
+    closure.leave(stack);
+    sort_configs(&closure.configs);
+    GraphState *const state = intern_state(std::move(closure.configs), closure.complete);
+    after_[at(stack)] = state;
+    return state;
+}
+
+GraphState *const *StateGraph::make_row(GraphState *state) {
+    const std::lock_guard lock(mutex_);
+    if (GraphState *const *known = state->row.load(std::memory_order_relaxed)) return known;
+    if (too_ambiguous_) return nullptr;
+    const int32_t classes = code_->classes();
+    auto row = std::make_unique<GraphState *[]>(at(classes));
+    const size_t n = state->configs.size();
+    // Bytes that lead every place to the same one lead to the same state.
+    std::vector<int32_t> targets(n);
+    std::vector<std::pair<std::vector<int32_t>, GraphState *>> known;
+    for (int32_t c = 0; c < classes; ++c) {
+        bool any = false;
+        for (size_t i = 0; i < n; ++i) {
+            targets[i] = code_->text_next(state->configs[i].text, c);
+            any |= targets[i] != kNone;
+        }
+        if (!any) continue;
+        const auto same = std::find_if(known.begin(), known.end(),
+                                       [&](const auto &entry) { return entry.first == targets; });
+        if (same != known.end()) {
+            row[at(c)] = same->second;
+            continue;
+        }
+        std::vector<GraphState::Config> configs;
+        bool complete = false;
+        GraphState *whole = nullptr; // the only part, if there is one
+        int32_t parts = 0;
+        for (size_t i = 0; i < n; ++i) {
+            if (targets[i] == kNone) continue;
+            const int32_t stack = state->configs[i].stack;
+            if (code_->text_continues(targets[i])) {
+                configs.push_back({targets[i], stack});
+                ++parts;
+            }
+            if (!code_->text_ends(targets[i])) continue;
+            whole = after(stack);
+            ++parts;
+            complete |= whole->complete;
+            configs.insert(configs.end(), whole->configs.begin(), whole->configs.end());
+        }
+        if (parts != 1 || !whole) {
+            sort_configs(&configs);
+            whole = intern_state(std::move(configs), complete);
+        }
+        row[at(c)] = whole;
+        known.emplace_back(targets, whole);
+    }
+    if (too_ambiguous_) return nullptr;
+    bytes_ += classes * static_cast<int64_t>(sizeof(GraphState *));
+    GraphState *const *made = row.get();
+    rows_.push_back(std::move(row));
+    state->row.store(made, std::memory_order_release);
+    return made;
+}
+
+// A count with the same way to its bounds, as far as `horizon` items go.
+int32_t StateGraph::near_count(const Frame &frame, int64_t horizon) const {
+    const GrammarCode::Operation &operation = code_->operation(frame.place);
+    if (operation.kind != GrammarCode::Kind::repeat) return frame.count;
+    const GrammarCode::Repeat &repeat = code_->repeat(operation);
+    const bool unbounded = repeat.greatest == Automaton::kUnbounded;
+    const int64_t lowest = repeat.separated && frame.count > 0 ? 1 : 0;
+    if (repeat.least - frame.count > horizon) return static_cast<int32_t>(lowest);
+    if (frame.count < repeat.least || unbounded) return frame.count;
+    if (repeat.greatest - frame.count > horizon)
+        return static_cast<int32_t>(std::max(repeat.least, lowest));
+    return frame.count;
+}
+
+int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
+    std::vector<int32_t> &known = near_[horizon];
+    // From the bottom up, as stacks may be deep. A stack's rests have smaller numbers.
+    std::vector<int32_t> open{stack};
+    while (!open.empty()) {
+        const int32_t top = open.back();
+        if (known[at(top)] != kNone) {
+            open.pop_back();
+            continue;
+        }
+        const size_t before = open.size();
+        for (const Frame &frame : *stacks_[at(top)])
+            if (frame.rest != kNone && known[at(frame.rest)] == kNone) open.push_back(frame.rest);
+        if (open.size() > before) continue;
+        open.pop_back();
+        Stack near = *stacks_[at(top)];
+        for (Frame &frame : near) {
+            frame.count = near_count(frame, horizons_[horizon]);
+            if (frame.rest != kNone) frame.rest = known[at(frame.rest)];
+        }
+        std::sort(near.begin(), near.end());
+        Stack merged;
+        for (const Frame &frame : near) {
+            Frame *last = merged.empty() ? nullptr : &merged.back();
+            if (last && last->place == frame.place && last->count == frame.count)
+                last->rest = merge(last->rest, frame.rest);
+            else
+                merged.push_back(frame);
+        }
+        const int32_t number = intern_stack(std::move(merged));
+        known[at(top)] = number;
+        known[at(number)] = number;
+    }
+    return known[at(stack)];
+}
+
+GraphState *StateGraph::near(GraphState *state, Horizon horizon) {
+    if (!code_->counts()) return state;
+    if (GraphState *known = state->near[horizon].load(std::memory_order_acquire)) return known;
+    const std::lock_guard lock(mutex_);
+    std::vector<GraphState::Config> configs = state->configs;
+    for (GraphState::Config &config : configs) config.stack = near_stack(config.stack, horizon);
+    GraphState *const found = intern_state(std::move(configs), state->complete);
+    state->near[horizon].store(found, std::memory_order_release);
+    return found;
+}
+
+int32_t StateGraph::import_stack(const StateGraph &other, int32_t stack,
+                                 std::unordered_map<int32_t, int32_t> *known) {
+    std::vector<int32_t> open{stack};
+    known->emplace(kNone, kNone);
+    while (!open.empty()) {
+        const int32_t top = open.back();
+        const size_t before = open.size();
+        if (!known->contains(top)) {
+            for (const Frame &frame : *other.stacks_[at(top)])
+                if (!known->contains(frame.rest)) open.push_back(frame.rest);
+        }
+        if (open.size() > before) continue;
+        open.pop_back();
+        if (known->contains(top)) continue;
+        Stack copy = *other.stacks_[at(top)];
+        for (Frame &frame : copy) {
+            frame.rest = known->at(frame.rest);
+            const bool members = code_->operation(frame.place).kind == GrammarCode::Kind::members;
+            if (members && frame.count > 0) frame.count = intern_seen(other.seen_[at(frame.count)]);
+        }
+        std::sort(copy.begin(), copy.end());
+        known->emplace(top, intern_stack(std::move(copy)));
+    }
+    return known->at(stack);
+}
+
+GraphState *StateGraph::import(const StateGraph &other, const GraphState &state) {
+    const std::scoped_lock lock(mutex_, other.mutex_);
+    const int64_t before = bytes();
+    std::unordered_map<int32_t, int32_t> known;
+    std::vector<GraphState::Config> configs = state.configs;
+    for (GraphState::Config &config : configs)
+        config.stack = import_stack(other, config.stack, &known);
+    GraphState *const made = intern_state(std::move(configs), state.complete);
+    imported_bytes_ += bytes() - before;
+    return made;
+}
+
+void StateGraph::keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (state->mask.load(std::memory_order_relaxed)) return; // another thread was first
+    state->mask.store(mask.get(), std::memory_order_release);
+    masks_.push_back(std::move(mask));
+    bytes_ += bytes;
+}
+
+} // namespace batchllm

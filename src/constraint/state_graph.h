@@ -1,0 +1,146 @@
+// Code of a grammar -> the states that a text leads to, made as they are met.
+//
+// A state is a set of places in terminals, each with a stack of what comes after. Stacks share their
+// tails, and the stacks of one place are merged into one whose top is a set of frames: the number of
+// places in a state is bounded by the grammar, however ambiguous it is. Equal stacks and equal states
+// exist once, so that a state's transitions and token mask are computed once.
+//
+// Any number of threads may read and extend one graph: a finished row of transitions is read without a
+// lock, a new one is made under the graph's own. States are never freed before the graph is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "constraint/grammar_code.h"
+
+namespace batchllm {
+
+struct TokenMask; // token_mask.h
+
+struct GraphState {
+    // A place in a terminal, and the stack of what follows the terminal.
+    struct Config {
+        int32_t text;
+        int32_t stack;
+        bool operator==(const Config &) const = default;
+        auto operator<=>(const Config &) const = default;
+    };
+
+    std::vector<Config> configs; // sorted, one for a place
+    bool complete = false;       // the text so far is in the language
+    // [classes of the code] where a byte leads; null: nowhere. Null until it is asked for.
+    std::atomic<GraphState *const *> row = nullptr;
+    std::atomic<const TokenMask *> mask = nullptr; // set by TokenMaskMaker
+    // [horizons] the state with the same continuations up to a length; null until it is asked for.
+    std::atomic<GraphState *> near[2] = {};
+    // [slices] what TokenMaskMaker knows of a step by one character of a class.
+    static constexpr size_t kMostSlices = 4;
+    std::atomic<GraphState *> character_step[kMostSlices] = {};
+};
+
+class StateGraph {
+  public:
+    enum Horizon : size_t { kShort, kLong };
+
+    // Counts whose bounds are farther away than a horizon, in bytes, look alike to near().
+    StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
+               int64_t long_horizon);
+    ~StateGraph();
+
+    const GrammarCode &code() const { return *code_; }
+    GraphState *start() const { return start_; }
+
+    // [classes] Null when the state is too ambiguous to go on from (kMostConfigs).
+    GraphState *const *row(GraphState *state) {
+        GraphState *const *known = state->row.load(std::memory_order_acquire);
+        return known ? known : make_row(state);
+    }
+    GraphState *next(GraphState *state, uint8_t byte) {
+        GraphState *const *known = row(state);
+        return known ? known[code_->class_of(byte)] : nullptr;
+    }
+    // A state that takes the same strings of up to as many bytes as the horizon says.
+    GraphState *near(GraphState *state, Horizon horizon);
+    // A state of another graph of the same code, in this one.
+    GraphState *import(const StateGraph &other, const GraphState &state);
+
+    // Memory in bytes, masks included, about.
+    int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+    // Whether it is time for a new one. What was imported counts as needed: without that, a state larger
+    // than the limit would move at each step.
+    bool full(int64_t limit) const {
+        return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
+    }
+    // Makes the mask the state's, unless another thread was first.
+    void keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes);
+
+    // A state or a stack with more than this many members is refused: see row().
+    static constexpr size_t kMostConfigs = 20'000;
+
+  private:
+    struct Frame {
+        int32_t place; // of the code
+        int32_t count; // of a repeat; number of a member set's state
+        int32_t rest;  // stack below
+        bool operator==(const Frame &) const = default;
+        auto operator<=>(const Frame &) const = default;
+    };
+    using Stack = std::vector<Frame>; // sorted, one for a place and count
+    // Which members were seen. In declared order: elements before seen[0] are past.
+    struct Seen {
+        std::vector<uint64_t> seen;
+        int64_t count = 0; // up to the least count, or 1, if nothing bounds it
+        bool operator==(const Seen &) const = default;
+    };
+    struct Hash {
+        size_t operator()(const Stack *stack) const;
+        size_t operator()(const Seen &seen) const;
+        size_t operator()(const GraphState *state) const;
+    };
+    struct Equal {
+        bool operator()(const Stack *a, const Stack *b) const { return *a == *b; }
+        bool operator()(const GraphState *a, const GraphState *b) const {
+            return a->complete == b->complete && a->configs == b->configs;
+        }
+    };
+    class Closure;
+
+    GraphState *const *make_row(GraphState *state);
+    GraphState *intern_state(std::vector<GraphState::Config> configs, bool complete);
+    int32_t intern_stack(Stack stack);
+    int32_t push(int32_t place, int32_t count, int32_t rest);
+    int32_t merge(int32_t a, int32_t b);
+    int32_t intern_seen(Seen seen);
+    GraphState *after(int32_t stack); // the terminal above the stack has ended
+    void sort_configs(std::vector<GraphState::Config> *configs);
+    int32_t near_stack(int32_t stack, Horizon horizon);
+    int32_t near_count(const Frame &frame, int64_t horizon) const;
+    int32_t import_stack(const StateGraph &other, int32_t stack,
+                         std::unordered_map<int32_t, int32_t> *known);
+
+    std::shared_ptr<const GrammarCode> code_;
+    int64_t horizons_[2];
+    mutable std::mutex mutex_; // over all below
+    std::vector<std::unique_ptr<Stack>> stacks_;
+    std::vector<GraphState *> after_; // [stacks] null: not yet known
+    std::vector<int32_t> near_[2];    // [stacks] -1: not yet known
+    std::unordered_map<const Stack *, int32_t, Hash, Equal> stack_numbers_;
+    std::unordered_map<uint64_t, int32_t> merged_;
+    std::vector<Seen> seen_;
+    std::unordered_map<Seen, int32_t, Hash> seen_numbers_;
+    std::vector<std::unique_ptr<GraphState>> states_;
+    std::unordered_map<const GraphState *, GraphState *, Hash, Equal> state_numbers_;
+    std::vector<std::unique_ptr<GraphState *[]>> rows_;
+    std::vector<std::unique_ptr<const TokenMask>> masks_;
+    std::atomic<int64_t> bytes_ = 0;
+    std::atomic<int64_t> imported_bytes_ = 0;
+    bool too_ambiguous_ = false;
+    GraphState *start_ = nullptr;
+};
+
+} // namespace batchllm

@@ -1,0 +1,85 @@
+// A state -> which tokens may come next.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "constraint/state_graph.h"
+#include "constraint/token_vocabulary.h"
+
+namespace batchllm {
+
+// A few tokens as a list, more as bits: most states of a grammar allow only a few, and fresh memory for
+// all bits costs more than finding those.
+struct TokenMask {
+    static constexpr size_t kFew = 128;
+
+    std::vector<int32_t> few;       // the tokens, while words is empty
+    std::vector<int32_t> long_ones; // those in TokenVocabulary::long_tokens()
+    // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
+    std::vector<uint32_t> words;
+    int32_t allowed = 0; // how many are
+    int32_t only = -1;   // the one, if one is
+
+    bool dense() const { return !words.empty(); }
+    // Makes it bits, this many words of them.
+    void make_dense(int32_t word_count);
+    bool operator==(const TokenMask &) const = default;
+};
+
+// Stateless but for what it knows of the code and the vocabulary: any number of threads may use one.
+class TokenMaskMaker {
+  public:
+    // Both outlive it.
+    TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
+
+    // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is
+    // too ambiguous at this place.
+    const TokenMask *mask(StateGraph *graph, GraphState *state) const;
+
+    int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
+
+  private:
+    // How many characters of a class may follow.
+    struct Reach {
+        int32_t characters = 0;   // any of the class, this many in a row
+        bool none_beyond = false; // and no string of the class that is longer
+        bool failed = false;      // too ambiguous
+    };
+    // What character_step() finds in place of a state.
+    enum Mark : size_t {
+        kDead,   // no character of the class may come
+        kMixed,  // some may, some may not
+        kMany,   // all may, and lead to more than one state
+        kFailed, // too ambiguous
+        kMarks
+    };
+    GraphState *mark(Mark which) const { return &marks_[which]; }
+
+    Reach reach(StateGraph *graph, GraphState *state, size_t slice) const;
+    Reach reach_through_many(StateGraph *graph, GraphState *state, size_t slice,
+                             int32_t most) const;
+    GraphState *character_step(StateGraph *graph, GraphState *state, size_t slice) const;
+    const TokenMask *with_long_tokens(StateGraph *graph, GraphState *state,
+                                      const TokenMask &near) const;
+    const TokenMask *kept(StateGraph *graph, GraphState *state,
+                          std::unique_ptr<TokenMask> made) const;
+    void allow(TokenMask *mask, int32_t token) const;
+    bool fill(StateGraph *graph, GraphState *state, TokenMask *mask) const;
+    void put(TokenMask *mask, int32_t token) const;
+    void put(std::vector<int32_t> *list, int32_t token) const;
+    // Puts every token of the trie that may come into the sink. False: too ambiguous.
+    template <typename Sink>
+    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, Sink *sink) const;
+
+    const TokenVocabulary &vocabulary_;
+    const GrammarCode &code_;
+    // [slices] bytes that stand for all others: of one class both of the code and of the slice.
+    std::vector<std::vector<uint8_t>> sample_bytes_;
+    mutable std::atomic<int64_t> made_ = 0;
+    std::unique_ptr<GraphState[]> marks_; // [kMarks] known by their address alone
+};
+
+} // namespace batchllm

@@ -1,0 +1,98 @@
+// A model's tokens as bytes, in tries that a mask is made from. Made once for a model, shared by all
+// constraints.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "constraint/automaton.h"
+#include "text/tokenizer.h"
+
+namespace batchllm {
+
+// The tokens' bytes as a tree. The children of a node stand side by side, so that looking for the few
+// that fit touches little memory.
+class TokenTrie {
+  public:
+    struct Node {
+        int32_t children; // index of the first
+        int32_t tokens;   // first of those spelled so, in token_ids(); they end at the next node's
+        uint16_t child_count;
+        uint8_t byte;
+    };
+    static constexpr size_t kLongestToken = 250; // longer ones are never allowed
+
+    // Spellings, not empty and not longer than kLongestToken, with their tokens.
+    void build(std::vector<std::pair<std::string_view, int32_t>> tokens);
+
+    // The root comes first. The last node is not one: it ends the tokens of the one before.
+    const Node *nodes() const { return nodes_.data(); }
+    std::span<const int32_t> token_ids() const { return token_ids_; }
+
+  private:
+    std::vector<Node> nodes_;
+    std::vector<int32_t> token_ids_;
+};
+
+// The tokens that are nothing but up to kMostCharacters characters of a class, such as what may stand
+// in a JSON string unescaped: a state that takes every character of the class takes them all at once.
+struct TokenSlice {
+    static constexpr int32_t kMostCharacters = 32;
+
+    Automaton characters; // the class, any number in a row; state 0 is between two
+    TokenTrie trie;
+    // [kMostCharacters + 1] tokens of up to that many characters, as bits, and how many they are.
+    std::vector<std::vector<uint32_t>> up_to;
+    std::vector<int32_t> counts;
+};
+
+// Immutable; any number of threads may use it.
+class TokenVocabulary {
+  public:
+    // eos_ids: tokens that end a text. Special tokens are never allowed by their spelling.
+    static Result<std::shared_ptr<const TokenVocabulary>> make(const Tokenizer &tokenizer,
+                                                               std::span<const int32_t> eos_ids);
+    // The same from spellings: [vocabulary] the bytes that a token stands for, empty if it stands for
+    // none; special: [vocabulary] not 0 for a special token.
+    static Result<std::shared_ptr<const TokenVocabulary>> make(std::vector<std::string> tokens,
+                                                               std::span<const uint8_t> special,
+                                                               std::span<const int32_t> eos_ids);
+
+    int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+    int32_t words() const { return (size() + 31) / 32; }
+    std::string_view bytes(int32_t token) const { return tokens_[static_cast<size_t>(token)]; }
+    bool is_special(int32_t token) const { return special_[static_cast<size_t>(token)] != 0; }
+    bool is_eos(int32_t token) const;
+    std::span<const int32_t> eos_ids() const { return eos_ids_; }
+    // Bytes of the longest token that is not in long_tokens().
+    static constexpr size_t kLongestOrdinary = TokenSlice::kMostCharacters;
+    size_t longest() const { return longest_; } // bytes of the longest token in any trie
+    // [256] whether one token stands for this byte alone. Text with other bytes is never allowed: a
+    // constraint could reach a place that no token leads on from.
+    const bool (&single_bytes() const)[256] { return single_bytes_; }
+
+    // Each token that is not special is in one of these, and in that one alone.
+    std::span<const TokenSlice> slices() const { return slices_; } // smaller classes first
+    const TokenTrie &others() const { return others_; }
+    const TokenTrie &long_tokens() const { return long_tokens_; }
+
+  private:
+    TokenVocabulary() = default;
+    void sort_tokens();
+
+    std::vector<std::string> tokens_;
+    std::vector<uint8_t> special_;
+    std::vector<int32_t> eos_ids_;
+    size_t longest_ = 0;
+    bool single_bytes_[256] = {};
+    std::vector<TokenSlice> slices_;
+    TokenTrie others_;
+    TokenTrie long_tokens_; // runs of spaces or dashes, most often
+};
+
+} // namespace batchllm

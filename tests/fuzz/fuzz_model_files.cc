@@ -1,0 +1,48 @@
+// libFuzzer: the JSON files of a model directory. Each is refused by name, or gives numbers that a backend may
+// believe; a chat template's files are refused for the conversations alone.
+//
+// Input, parted by zero bytes: config.json, generation_config.json, tokenizer_config.json,
+// special_tokens_map.json, model.safetensors.index.json, chat_template.json. An empty part: no such file.
+#include "fuzz_folder.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+
+using namespace batchllm;
+using fuzz::check;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const fuzz::Folder folder;
+    std::string_view input(reinterpret_cast<const char *>(data), size);
+    for (const char *name :
+         {"config.json", "generation_config.json", "tokenizer_config.json",
+          "special_tokens_map.json", "model.safetensors.index.json", "chat_template.json"}) {
+        bool found = false;
+        const std::string_view part = fuzz::next_part(&input, &found);
+        if (part.empty())
+            folder.remove(name);
+        else
+            folder.write(name, part);
+    }
+    const auto config = load_config(folder.path());
+    if (config.ok()) {
+        check(config->layers > 0 && config->heads > 0 && config->kv_heads > 0 &&
+              config->head_dim > 0);
+        check(config->heads % config->kv_heads == 0 && config->vocabulary > 0 &&
+              config->hidden > 0);
+        for (const int32_t token : config->eos_tokens)
+            check(token >= 0 && token < config->vocabulary);
+    } else {
+        check(config.status().code() == BATCHLLM_ERROR_MODEL_FORMAT ||
+              config.status().code() == BATCHLLM_ERROR_UNSUPPORTED ||
+              config.status().code() == BATCHLLM_ERROR_IO);
+        check(config.status().message().find(folder.path()) != std::string::npos);
+    }
+    // There are no weights: whatever else is said, it is an error.
+    check(!load_model(folder.path()).ok());
+    const auto chat = ChatTemplate::load(folder.path());
+    check(chat.ok());
+    std::string text;
+    const Status rendered = (*chat)->render(R"([{"role":"user","content":"x"}])", {}, &text);
+    check(rendered.ok() || text.empty());
+    return 0;
+}

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Small inputs that a fuzzer starts from, one folder a target. Usage: make_seeds.py OUTPUT_FOLDER
+
+Small on purpose: a tokenizer of a real model is megabytes, and a fuzzer that starts there tries a dozen inputs a second.
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+CONVERSATIONS = [
+    [{"role": "user", "content": "Hello"}],
+    {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}],
+     "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "continue_final_message": True},
+    {"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}], "add_generation_prompt": False,
+     "chat_template_kwargs": {"enable_thinking": False}}]
+TEMPLATES = [
+    "{{ bos_token }}{% for m in messages %}{{ m.role ~ ': ' ~ m.content | trim }}\n{% endfor %}",
+    "{%- if tools %}{{ tools | tojson(indent=2) }}{% endif %}{% set ns = namespace(n=0) %}"
+    "{% for m in messages if m.role != 'system' %}{% set ns.n = ns.n + 1 %}{{ loop.index0 }}{{ m['content'][:3] }}{% else %}-{% endfor %}{{ ns.n }}",
+    "{% macro f(a, b='x') %}{{ a.split('x') | join(b) | upper }}{% endmacro %}{{ f('axb') }}{{ raise_exception('no') if false }}",
+    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | last }}{{ strftime_now('%d %b') }}"]
+
+
+def tokenizers():
+    """One of each kind of part, with as little vocabulary as shows it."""
+    vocab = {"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120a": 4, "<unk>": 5, "\u2581": 6, "\u2581a": 7, "<0xC3>": 8, "<0xA9>": 9}
+    model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False, "vocab": vocab,
+             "merges": [["a", "b"], ["\u0120", "a"], ["\u2581", "a"]]}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    parts = [
+        (None, byte_level, byte_level, None),
+        ({"type": "NFC"}, metaspace, metaspace, None),
+        ({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+                                              {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}, None,
+         {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                                           {"type": "ByteFallback"}, {"type": "Fuse"},
+                                           {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}, None),
+        (None, {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+             "behavior": "Isolated", "invert": False}, {**byte_level, "use_regex": False}]}, byte_level,
+         {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+          "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+          "special_tokens": {"<s>": {"id": "<s>", "ids": [10], "tokens": ["<s>"]}}})]
+    for normalizer, pre_tokenizer, decoder, post_processor in parts:
+        yield {"version": "1.0", "added_tokens": [
+            {"id": 10, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": True, "normalized": False, "special": True}],
+            "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": decoder, "model": model}
+
+
+def rows():
+    yield {"id": 1, "prompt": "text", "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 7, "stop": ["a"]}
+    yield {"id": "x", "tokens": [1, 2, 3], "score": [[1], [2, 3]]}
+    yield {"messages": CONVERSATIONS[0], "n": 2, "logprobs": 3, "ignore_eos": True, "metadata": {"own": 1}}
+    yield {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "p", "echo": False}}
+    yield {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions",
+           "body": {"model": "m", "messages": CONVERSATIONS[0], "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2,
+                    "response_format": {"type": "text"}, "tools": None, "logit_bias": {"5": -1}}}
+    yield '{"id": 1e999, "prompt": "\\ud800", "prompt": 2}'
+
+
+def seeds():
+    for i, template in enumerate(TEMPLATES):
+        for j, conversation in enumerate(CONVERSATIONS):
+            yield "chat_template", f"{i}-{j}", template.encode() + b"\0" + json.dumps(conversation).encode()
+    for i, tokenizer in enumerate(tokenizers()):
+        text = json.dumps(tokenizer, ensure_ascii=False).encode()
+        yield "tokenizer", f"{i}", text + b"\0" + "ab a <s>\u00e9 12345 it's\r\n  x".encode()
+    yield "tokenizer", "text", "_a\u00e9 <s>  aa".encode()
+    configs = sorted(TESTS.glob("golden/*/config.json"))
+    for path in configs:
+        index = path.parent / "model.safetensors.index.json"
+        generation = path.parent / "generation_config.json"
+        parts = [path.read_bytes(), generation.read_bytes() if generation.exists() else b'{"eos_token_id": [1, 2]}',
+                 json.dumps({"bos_token": "<s>", "chat_template": [{"name": "default", "template": TEMPLATES[0]}]}).encode(),
+                 json.dumps({"eos_token": {"content": "</s>"}}).encode(),
+                 index.read_bytes()[:4096] if index.exists() else b'{"weight_map": {"model.norm.weight": "a.safetensors"}}',
+                 b'{"chat_template": "x"}']
+        yield "model_files", path.parent.name, b"\0".join(parts)
+    for i, row in enumerate(rows()):
+        yield "rows", f"{i}", b"\0" + (row if isinstance(row, str) else json.dumps(row)).encode()
+    lines = b'{"id":1,"text":"a"}\n{"id":2}\n'
+    for how in (0, 2, 4, 6):
+        yield "state", f"{how}", bytes([how]) + lines + b"\0\0" + struct.pack("<QQ", 3 << 1, 77)
+    yield "state", "torn", b"\0" + lines + b'{"id'
+    yield "state", "zeros", b"\0" + lines + b"\0{}\n"
+    yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"input bytes":"17"}}\n' + bytes(16)
+    for path in sorted((TESTS / "plan").glob("*.plan")):
+        yield "plan", path.name, path.read_bytes()
+    for kind, text in ((0, 'root ::= "a" item* "b"\nitem ::= [a-c]{1,3} ("," item)?\n'), (0, 'root ::= root "x" | "\u00e9"'),
+                       (1, 'start: pair ("," pair)*\npair: NAME ":" (NUMBER | "null"i)\nNAME: /[a-z_]+/\n%import common.NUMBER\n%ignore " "\n'),
+                       (2, r"^(?:a|b{2,5})(?=c)[^\d\s]+\p{Lu}\u{1F600}$"), (3, r"(?P<y>\d{4})-(?i:ab?)\Z"), (16, 'root ::= "abc"')):
+        yield "constraint", f"{kind}-{len(text)}", bytes([kind]) + text.encode() + b"\0" + bytes(range(40, 90))
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
+                         "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}).encode()
+    yield "safetensors", "two", struct.pack("<Q", len(header)) + header + bytes(12)
+    body = b"batchllm tuning 1\nstamp\n64 128 256 0 1 0 3\n1 2 3 1 1 1 0\n"
+    number = 0xcbf29ce484222325
+    for byte in body:
+        number = (number ^ byte) * 0x100000001b3 % (1 << 64)
+    for form in ("%016x", "%x", "%d"):
+        yield "tuning", form.strip("%"), body + b"end " + (form % number).encode() + b"\n"
+    for i in range(8):
+        yield "api", f"{i}", bytes((j * 37 + i * 91 + j * j * 11) % 256 for j in range(60 + 20 * i))
+
+
+def main():
+    for target, name, data in seeds():
+        folder = pathlib.Path(sys.argv[1]) / target
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+main()

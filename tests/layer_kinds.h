@@ -1,0 +1,264 @@
+// Small models without weights that are made of layers of every kind that a description can say. Each is
+// named for what is particular to it; families that publish such layers are named beside.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace batchllm {
+
+struct LayerKind {
+    std::string name;
+    std::function<Model()> make;
+};
+
+namespace kinds {
+
+inline Tensor tensor(int64_t rows, int64_t columns) {
+    Tensor made;
+    made.rows = rows;
+    made.columns = columns;
+    return made;
+}
+
+inline Norm norm(NormKind kind, int64_t length) {
+    Norm made;
+    made.kind = kind;
+    made.weight = tensor(length, 1);
+    return made;
+}
+
+inline void add_bias(Weight *weight) { weight->bias = tensor(weight->rows(), 1); }
+
+inline Rope rope(int32_t dims, float theta = 10000) {
+    Rope made;
+    for (int32_t i = 0; i < dims; i += 2) {
+        made.frequencies.push_back(
+            std::pow(theta, -static_cast<float>(i) / static_cast<float>(dims)));
+    }
+    return made;
+}
+
+// The plain decoder (Llama): RMSNorms before, SwiGLU, one rope, no biases; two layers.
+inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 64) {
+    Model model;
+    model.vocabulary = 100;
+    model.hidden = 136;
+    model.max_positions = 4096;
+    model.embedding = tensor(model.vocabulary, model.hidden);
+    model.head.values = model.embedding;
+    model.final_norm = norm(NormKind::rms, model.hidden);
+    model.ropes = {rope(head_dim)};
+    Layer layer;
+    layer.before_attention = layer.before_feed_forward = model.final_norm;
+    Attention &a = layer.attention;
+    a.heads = heads;
+    a.kv_heads = kv_heads;
+    a.head_dim = head_dim;
+    a.rope = 0;
+    a.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+    a.q.values = tensor(a.q_size(), model.hidden);
+    a.k.values = a.v.values = tensor(a.kv_size(), model.hidden);
+    a.o.values = tensor(model.hidden, a.q_size());
+    FeedForward &f = layer.feed_forward;
+    f.width = 200;
+    f.gate.values = f.up.values = tensor(f.width, model.hidden);
+    f.down.values = tensor(model.hidden, f.width);
+    model.layers = {layer, layer};
+    return model;
+}
+
+template <typename Change> Model changed(Model model, const Change &change) {
+    for (Layer &layer : model.layers) change(&layer);
+    return model;
+}
+
+inline void add_head_norms(NormKind kind, Layer *layer) {
+    Attention &a = layer->attention;
+    a.norm_whole = false;
+    a.q_norm = a.k_norm = norm(kind, a.head_dim);
+}
+
+inline void norm_after(Layer *layer) {
+    layer->after_attention = layer->after_feed_forward = layer->before_attention;
+}
+
+inline Model gemma(bool capped) {
+    Model model = changed(plain(4, 2, 128), [&](Layer *layer) {
+        for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
+        norm_after(layer);
+        layer->feed_forward.activation = Activation::gelu_tanh;
+        layer->attention.scale = 0.0625F;
+        if (capped) {
+            layer->attention.softcap = 5;
+        } else {
+            add_head_norms(NormKind::rms, layer);
+            layer->attention.q_norm.offset = layer->attention.k_norm.offset = 1;
+        }
+    });
+    model.layers[0].attention.window = 20;
+    model.final_norm.offset = 1;
+    model.embedding_scale = 1.5F;
+    model.tied = true;
+    if (capped) {
+        model.logits_softcap = 8;
+    } else {
+        model.ropes.push_back(rope(128, 1e6F));
+        model.layers[1].attention.rope = 1;
+    }
+    return model;
+}
+
+inline Model cohere() {
+    Model model = changed(plain(4, 2, 128), [](Layer *layer) {
+        layer->before_attention.kind = NormKind::layer;
+        layer->before_feed_forward = Norm();
+        layer->parallel = true;
+    });
+    model.final_norm.kind = NormKind::layer;
+    model.ropes[0].pairs = true;
+    model.layers[1].attention.rope = -1;
+    model.layers[0].attention.window = 30;
+    model.logits_scale = 0.25F;
+    model.tied = true;
+    return model;
+}
+
+inline Model starcoder() {
+    Model model = changed(plain(), [](Layer *layer) {
+        for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) {
+            n->kind = NormKind::layer;
+            n->bias = n->weight;
+        }
+        Attention &a = layer->attention;
+        FeedForward &f = layer->feed_forward;
+        f.activation = Activation::gelu;
+        f.gate = Weight();
+        for (Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.up, &f.down}) add_bias(w);
+    });
+    model.final_norm.kind = NormKind::layer;
+    model.final_norm.bias = model.final_norm.weight;
+    add_bias(&model.head);
+    return model;
+}
+
+// All at once, in no published model.
+inline Model crowd() {
+    Model model = changed(plain(6, 2, 40), [](Layer *layer) {
+        layer->parallel = true;
+        layer->residual_scale = 0.7F;
+        layer->after_attention = norm(NormKind::layer, 136);
+        layer->after_attention.bias = layer->after_attention.weight;
+        layer->after_feed_forward = norm(NormKind::rms, 136);
+        layer->after_feed_forward.weight = Tensor();
+        add_head_norms(NormKind::layer, layer);
+        layer->attention.q_norm.bias = layer->attention.q_norm.weight;
+        layer->attention.k_norm.weight = Tensor();
+        Attention &a = layer->attention;
+        FeedForward &f = layer->feed_forward;
+        f.activation = Activation::gelu;
+        for (Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) add_bias(w);
+    });
+    model.ropes[0] = rope(20);
+    model.ropes[0].scale = 1.2F;
+    model.final_norm = Norm();
+    model.logits_scale = 0.5F;
+    model.logits_softcap = 3;
+    add_bias(&model.head);
+    return model;
+}
+
+// Layers of two shapes: what is sized by the widest.
+inline Model two_shapes() {
+    Model model = plain(8, 1, 64);
+    Model wide = plain(2, 2, 128);
+    wide.layers[0].feed_forward.width = 320;
+    FeedForward &f = wide.layers[0].feed_forward;
+    f.gate.values = f.up.values = tensor(f.width, model.hidden);
+    f.down.values = tensor(model.hidden, f.width);
+    wide.layers[0].attention.rope = 1;
+    model.ropes.push_back(wide.ropes[0]);
+    model.layers[1] = wide.layers[0];
+    model.layers.push_back(model.layers[0]);
+    return model;
+}
+
+} // namespace kinds
+
+inline std::vector<LayerKind> layer_kinds() {
+    using namespace kinds;
+    const auto granite = [] {
+        Model model = changed(plain(), [](Layer *layer) {
+            layer->residual_scale = 0.22F;
+            layer->attention.scale = 0.05F;
+            add_bias(&layer->attention.o);
+            add_bias(&layer->feed_forward.down);
+        });
+        model.embedding_scale = 3;
+        model.logits_scale = 0.125F;
+        return model;
+    };
+    const auto norms_whole = [](Layer *layer) {
+        Attention &a = layer->attention;
+        a.norm_whole = true;
+        a.q_norm = norm(NormKind::rms, a.q_size());
+        a.k_norm = norm(NormKind::rms, a.kv_size());
+    };
+    const auto norms_after = [=](Layer *layer) {
+        norm_after(layer);
+        layer->before_attention = layer->before_feed_forward = Norm();
+        norms_whole(layer);
+    };
+    const auto glm = [] {
+        Model model = changed(plain(4, 2, 128), [](Layer *layer) {
+            norm_after(layer);
+            for (Weight *w : {&layer->attention.q, &layer->attention.k, &layer->attention.v}) {
+                add_bias(w);
+            }
+        });
+        model.ropes[0] = rope(64);
+        model.ropes[0].pairs = true;
+        return model;
+    };
+    const auto phi = [](int32_t head_dim, int32_t dims) {
+        Model model = plain(4, 4, head_dim);
+        model.ropes[0] = rope(dims);
+        model.ropes[0].scale = 1.19F;
+        return model;
+    };
+    const auto head_norms = [](Layer *layer) { add_head_norms(NormKind::rms, layer); };
+    const auto sinks = [](Layer *layer) {
+        layer->attention.sinks = tensor(layer->attention.heads, 1);
+        layer->attention.window = 25;
+    };
+    return {
+        {"plain (Llama)", [] { return plain(); }},
+        {"windows (Mistral)",
+         [] { return changed(plain(), [](Layer *l) { l->attention.window = 33; }); }},
+        {"norms of each head (Qwen3)", [=] { return changed(plain(4, 1, 128), head_norms); }},
+        {"norms before and after, caps (Gemma 2)", [] { return gemma(true); }},
+        {"norms before and after, two ropes (Gemma 3)", [] { return gemma(false); }},
+        {"norms after alone, of the whole projection (OLMo 2)",
+         [=] { return changed(plain(), norms_after); }},
+        {"norms of the whole projection, heads padded",
+         [=] { return changed(plain(3, 3, 72), norms_whole); }},
+        {"side by side, LayerNorm, pairs and no rope (Cohere2)", cohere},
+        {"LayerNorm, biases, no gate (StarCoder2)", starcoder},
+        {"multipliers (Granite)", granite},
+        {"half of a head turns, in pairs (GLM-4)", glm},
+        {"part of a head turns, scaled (Phi-4)", [=] { return phi(128, 96); }},
+        {"part of a head turns, not by eights", [=] { return phi(80, 20); }},
+        {"heads of an odd size", [] { return plain(3, 1, 50); }},
+        {"heads of 256", [] { return plain(2, 1, 256); }},
+        {"sinks (gpt-oss)", [=] { return changed(plain(8, 1, 64), sinks); }},
+        {"layers of two shapes", two_shapes},
+        {"all at once", crowd},
+    };
+}
+
+} // namespace batchllm

@@ -1,0 +1,230 @@
+// A model's description walked on the host in float64, a row at a time and without any cache: what backends
+// are compared with. Weights are read as they are held, f32 alone.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+
+namespace batchllm::reference {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>; // [tokens], of one row of a job, from position 0 on
+
+inline double at(const Tensor &tensor, int64_t i) {
+    return double(reinterpret_cast<const float *>(tensor.data)[i]);
+}
+
+inline double or_else(const Tensor &tensor, int64_t i, double otherwise) {
+    return tensor ? at(tensor, i) : otherwise;
+}
+
+// x[begin, begin + length)
+inline void normalise(const Norm &norm, int64_t begin, int64_t length, Row *x) {
+    if (!norm) return;
+    const auto element = [&](int64_t i) -> double & {
+        return (*x)[static_cast<size_t>(begin + i)];
+    };
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < length && norm.kind == NormKind::layer; ++i) {
+        mean += element(i) / static_cast<double>(length);
+    }
+    for (int64_t i = 0; i < length; ++i) {
+        element(i) -= mean;
+        squares += element(i) * element(i);
+    }
+    const double scale =
+        1 / std::sqrt(squares / static_cast<double>(length) + double(norm.epsilon));
+    for (int64_t i = 0; i < length; ++i) {
+        const double weight = norm.weight ? at(norm.weight, i) + double(norm.offset) : 1;
+        element(i) = element(i) * scale * weight + or_else(norm.bias, i, 0);
+    }
+}
+
+inline Rows normalised(const Norm &norm, Rows x) {
+    for (Row &row : x) normalise(norm, 0, static_cast<int64_t>(row.size()), &row);
+    return x;
+}
+
+inline Rows product(const Weight &w, const Rows &x) {
+    Rows out;
+    for (const Row &row : x) {
+        Row y(static_cast<size_t>(w.rows()));
+        for (int64_t r = 0; r < w.rows(); ++r) {
+            double sum = or_else(w.bias, r, 0);
+            for (int64_t c = 0; c < w.columns(); ++c) {
+                sum += at(w.values, r * w.columns() + c) * row[static_cast<size_t>(c)];
+            }
+            y[static_cast<size_t>(r)] = sum;
+        }
+        out.push_back(std::move(y));
+    }
+    return out;
+}
+
+// One head at a position.
+inline void turn(const Rope &rope, size_t position, double *head) {
+    const auto half = static_cast<int64_t>(rope.frequencies.size());
+    for (int64_t i = 0; i < half; ++i) {
+        // In f32, as every implementation has it: the angle is part of the definition.
+        const double angle =
+            double(static_cast<float>(position) * rope.frequencies[static_cast<size_t>(i)]);
+        const double c = double(rope.scale) * std::cos(angle),
+                     s = double(rope.scale) * std::sin(angle);
+        double &a = head[rope.pairs ? 2 * i : i], &b = head[rope.pairs ? 2 * i + 1 : i + half];
+        const double first = a * c - b * s;
+        b = b * c + a * s;
+        a = first;
+    }
+}
+
+// Queries or keys: normed, then turned.
+inline void place(const Model &model, const Attention &a, const Norm &norm, int64_t heads,
+                  Rows *x) {
+    for (size_t t = 0; t < x->size(); ++t) {
+        Row &row = (*x)[t];
+        if (a.norm_whole) normalise(norm, 0, static_cast<int64_t>(row.size()), &row);
+        for (int64_t h = 0; h < heads; ++h) {
+            if (!a.norm_whole) normalise(norm, h * a.head_dim, a.head_dim, &row);
+            if (a.rope >= 0) {
+                turn(model.ropes[static_cast<size_t>(a.rope)], t, row.data() + h * a.head_dim);
+            }
+        }
+    }
+}
+
+// The result of one query head, added at the end of out.
+inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows &v, size_t t,
+                   int64_t head, Row *out) {
+    const int64_t dim = a.head_dim, kv = head / a.gqa_ratio() * dim;
+    const size_t first = a.window > 0 && t + 1 > static_cast<size_t>(a.window)
+                             ? t + 1 - static_cast<size_t>(a.window)
+                             : 0;
+    std::vector<double> scores;
+    double largest = a.sinks ? at(a.sinks, head) : -std::numeric_limits<double>::infinity();
+    for (size_t j = first; j <= t; ++j) {
+        double score = 0;
+        for (int64_t e = 0; e < dim; ++e) {
+            score += q[t][static_cast<size_t>(head * dim + e)] * k[j][static_cast<size_t>(kv + e)];
+        }
+        score *= double(a.scale);
+        if (a.softcap != 0) score = double(a.softcap) * std::tanh(score / double(a.softcap));
+        scores.push_back(score);
+        largest = std::max(largest, score);
+    }
+    double total = a.sinks ? std::exp(at(a.sinks, head) - largest) : 0;
+    for (double &score : scores) {
+        score = std::exp(score - largest);
+        total += score;
+    }
+    for (int64_t e = 0; e < dim; ++e) {
+        double sum = 0;
+        for (size_t j = first; j <= t; ++j) {
+            sum += scores[j - first] * v[j][static_cast<size_t>(kv + e)];
+        }
+        out->push_back(sum / total);
+    }
+}
+
+inline Rows attention(const Model &model, const Attention &a, const Rows &x) {
+    Rows q = product(a.q, x), k = product(a.k, x);
+    const Rows v = product(a.v, x);
+    place(model, a, a.q_norm, a.heads, &q);
+    place(model, a, a.k_norm, a.kv_heads, &k);
+    Rows out(x.size());
+    for (size_t t = 0; t < x.size(); ++t) {
+        for (int64_t head = 0; head < a.heads; ++head) attend(a, q, k, v, t, head, &out[t]);
+    }
+    return product(a.o, out);
+}
+
+inline double activated(Activation kind, double x) {
+    switch (kind) {
+    case Activation::silu:
+        return x / (1 + std::exp(-x));
+    case Activation::gelu:
+        return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::gelu_tanh:
+        return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    }
+    return 0;
+}
+
+inline Rows feed_forward(const FeedForward &f, const Rows &x) {
+    Rows up = product(f.up, x);
+    const Rows gate = f.gate ? product(f.gate, x) : Rows();
+    for (size_t t = 0; t < x.size(); ++t) {
+        for (size_t i = 0; i < up[t].size(); ++i) {
+            up[t][i] = f.gate ? up[t][i] * activated(f.activation, gate[t][i])
+                              : activated(f.activation, up[t][i]);
+        }
+    }
+    return product(f.down, up);
+}
+
+inline void add(const Rows &delta, double scale, Rows *x) {
+    for (size_t t = 0; t < x->size(); ++t) {
+        for (size_t i = 0; i < (*x)[t].size(); ++i) (*x)[t][i] += scale * delta[t][i];
+    }
+}
+
+inline void layer(const Model &model, const Layer &layer, Rows *x) {
+    const double scale = double(layer.residual_scale);
+    const Rows input = normalised(layer.before_attention, *x);
+    add(normalised(layer.after_attention, attention(model, layer.attention, input)), scale, x);
+    const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
+    add(normalised(layer.after_feed_forward, feed_forward(layer.feed_forward, second)), scale, x);
+}
+
+// [tokens][vocabulary]
+inline Rows logits(const Model &model, std::span<const int32_t> tokens) {
+    Rows x;
+    for (const int32_t token : tokens) {
+        Row row;
+        for (int64_t i = 0; i < model.hidden; ++i) {
+            row.push_back(double(model.embedding_scale) *
+                          at(model.embedding, int64_t{token} * model.hidden + i));
+        }
+        x.push_back(std::move(row));
+    }
+    for (const Layer &one : model.layers) layer(model, one, &x);
+    Rows out = product(model.head, normalised(model.final_norm, std::move(x)));
+    const double cap = double(model.logits_softcap);
+    for (Row &row : out) {
+        for (double &value : row) {
+            value *= double(model.logits_scale);
+            if (cap != 0) value = cap * std::tanh(value / cap);
+        }
+    }
+    return out;
+}
+
+// Random weights, as round() holds them: matrices that keep the size of what they multiply, vectors
+// around a half. Returns their memory.
+template <typename Round>
+std::deque<std::vector<float>> fill(Model *model, uint64_t seed, const Round &round) {
+    std::deque<std::vector<float>> kept;
+    std::mt19937_64 random(seed);
+    for_each_tensor(model, [&](Tensor *tensor) {
+        const bool matrix = tensor->columns > 1;
+        float spread = matrix ? 1 / std::sqrt(static_cast<float>(tensor->columns)) : 0.5F;
+        if (tensor == &model->embedding) spread = 1; // as large as what layers add
+        std::normal_distribution<float> normal(matrix ? 0.0F : 0.5F, spread);
+        std::vector<float> &values =
+            kept.emplace_back(static_cast<size_t>(tensor->rows * tensor->columns));
+        for (float &value : values) value = round(normal(random));
+        tensor->dtype = DType::f32;
+        tensor->data = reinterpret_cast<const std::byte *>(values.data());
+    });
+    if (model->tied) model->head.values = model->embedding;
+    return kept;
+}
+
+} // namespace batchllm::reference

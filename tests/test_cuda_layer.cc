@@ -1,0 +1,246 @@
+// The step itself, fused and in every type, against float64: for layers of every kind, from the embedding
+// through norms, attention, feed-forward and what adds them, to logits.
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/family.h"
+#include "layer_kinds.h"
+#include "reference_layer.h"
+#include "step/forward.h"
+#include "step/supported.h"
+
+#include "cuda_arrays.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+// Two requests that continue one prefix.
+constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
+constexpr int32_t kGroupPages = 8; // of a KV group
+
+struct Setting {
+    DType element, residual;
+    const AttentionFamily *family;
+    bool graphs;
+};
+
+// Steps of one model, one after another.
+class Steps {
+  public:
+    Steps(const Model &model, const Setting &setting) {
+        ForwardOptions options;
+        options.element = setting.element;
+        options.residual = setting.residual;
+        options.step_tokens = 128;
+        options.tune = false;
+        options.tuning_cache = "none";
+        options.attention.family = setting.family;
+        cudaDeviceProp properties{};
+        check(cudaGetDeviceProperties(&properties, 0));
+        options.attention.sms = properties.multiProcessorCount;
+        options.graphs = setting.graphs;
+        options.threads = 2;
+        auto made = Forward::create(model, options);
+        check(made.status());
+        forward_ = std::move(made).value();
+        kv_groups_ = static_cast<int32_t>(model.kv_groups.size());
+        check(forward_->take_pages(kGroupPages * kv_groups_));
+        check(staging_.reserve(1 << 20));
+        vocabulary_ = static_cast<size_t>(model.vocabulary);
+    }
+
+    // Logits of the wanted tokens, ascending.
+    std::vector<std::vector<float>> run(TokenBatch batch, std::vector<int32_t> wanted) {
+        for (int32_t g = 1; g < kv_groups_; ++g) { // the same on pages of each KV group's own
+            batch.pages.push_back(batch.pages[0]);
+            for (int32_t &page : batch.pages.back().list) page += kGroupPages * g;
+        }
+        const auto count = static_cast<int64_t>(wanted.size());
+        staging_.clear();
+        check(forward_->stage(batch, wanted, count, &staging_));
+        check(staging_.send(nullptr));
+        // Capturing needs a stream of its own.
+        check(cudaDeviceSynchronize());
+        if (!stream_) {
+            auto made = Stream::create();
+            check(made.status());
+            stream_ = std::make_unique<Stream>(std::move(made).value());
+        }
+        check(forward_->run(staging_, *stream_));
+        std::vector<std::vector<float>> rows;
+        if (count > 0) check(forward_->compute_logits(0, count, *stream_));
+        check(cudaDeviceSynchronize());
+        for (int64_t i = 0; i < count; ++i) {
+            rows.emplace_back(vocabulary_);
+            check(cudaMemcpy(rows.back().data(), forward_->logits() + i * forward_->logits_stride(),
+                             vocabulary_ * sizeof(float), cudaMemcpyDeviceToHost));
+        }
+        return rows;
+    }
+
+    int64_t replayed() const { return forward_->graphs().replayed(); }
+
+  private:
+    std::unique_ptr<Forward> forward_;
+    Staging staging_;
+    std::unique_ptr<Stream> stream_;
+    size_t vocabulary_ = 0;
+    int32_t kv_groups_ = 1;
+};
+
+// The two requests' tokens, prefix included, and one more each.
+std::vector<std::vector<int32_t>> make_rows(Random &random, int32_t vocabulary) {
+    std::vector<int32_t> prefix;
+    for (int32_t i = 0; i < kPrefix; ++i) {
+        prefix.push_back(static_cast<int32_t>(draw(random, 0, vocabulary - 1)));
+    }
+    std::vector<std::vector<int32_t>> rows;
+    for (const int32_t own : kOwn) {
+        rows.push_back(prefix);
+        for (int32_t i = 0; i < own + 1; ++i) {
+            rows.back().push_back(static_cast<int32_t>(draw(random, 0, vocabulary - 1)));
+        }
+    }
+    return rows;
+}
+
+// The prefix in pages 3 and 1, of which `computed` last tokens are in the batch.
+TokenBatch with_prefix(const std::vector<int32_t> &row, int32_t computed) {
+    TokenBatch batch;
+    for (int32_t i = kPrefix - computed; i < kPrefix; ++i) {
+        batch.tokens.push_back(row[static_cast<size_t>(i)]);
+        batch.positions.push_back(i);
+    }
+    batch.nodes.push_back({-1, 0, kPrefix, 0, computed, true});
+    batch.pages = {{{3, 1}, {{0, 0}}}};
+    return batch;
+}
+
+// The newest node's only page.
+void add_page(TokenBatch *batch, int32_t page) {
+    GroupPages &group = batch->pages[0];
+    group.nodes.push_back({static_cast<int32_t>(group.list.size()), 0});
+    group.list.push_back(page);
+}
+
+// Of each request, own tokens [first, last) behind the prefix, in page 5 or 0.
+TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
+                    const std::vector<int32_t> &first, const std::vector<int32_t> &last) {
+    TokenBatch batch = with_prefix(rows[0], 0);
+    for (size_t r = 0; r < rows.size(); ++r) {
+        const auto begin = static_cast<int32_t>(batch.tokens.size());
+        for (int32_t i = first[r]; i < last[r]; ++i) {
+            batch.tokens.push_back(rows[r][static_cast<size_t>(kPrefix + i)]);
+            batch.positions.push_back(kPrefix + i);
+        }
+        batch.nodes.push_back({0, kPrefix, last[r], begin, last[r] - first[r], false});
+        add_page(&batch, r == 0 ? 5 : 0);
+    }
+    return batch;
+}
+
+double limit_of(const Setting &setting) {
+    if (setting.element == DType::f32) return 1e-4;
+    return setting.element == DType::bf16 ? 3e-2 : 4e-3;
+}
+
+void compare(const std::vector<std::vector<float>> &got, const std::vector<reference::Row> &wanted,
+             double limit, const std::string &what) {
+    assert_int_equal(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+        const std::string row = what + ", row " + std::to_string(i);
+        assert_close(got[i], wanted[i], limit, row.c_str());
+    }
+}
+
+// A prefix alone, with no logits; two requests' own tokens at once, logits of some; a token of each.
+void run_kind(const LayerKind &kind, const Setting &setting, const std::string &name) {
+    Random random(kSeed);
+    Model model = kind.make();
+    const auto memory =
+        reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, setting.element); });
+    const auto rows = make_rows(random, model.vocabulary);
+    std::vector<reference::Rows> wanted;
+    for (const auto &row : rows) wanted.push_back(reference::logits(model, row));
+    const auto row = [&](size_t r, int32_t own) {
+        return wanted[r][static_cast<size_t>(kPrefix + own)];
+    };
+    const double limit = limit_of(setting);
+
+    Steps steps(model, setting);
+    assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
+    const std::string what = kind.name + ", " + name;
+    compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
+            {row(0, 1), row(0, 4), row(1, 8)}, limit, what + ", own tokens");
+    for (int round = 0; round < (setting.graphs ? 3 : 1); ++round) {
+        compare(steps.run(with_own(rows, {kOwn[0], kOwn[1]}, {kOwn[0] + 1, kOwn[1] + 1}), {0, 1}),
+                {row(0, kOwn[0]), row(1, kOwn[1])}, limit, what + ", a token each");
+    }
+    // All tokens of a step, their prefix computed beside them.
+    TokenBatch whole = with_prefix(rows[0], kPrefix);
+    whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, false});
+    add_page(&whole, 6);
+    std::vector<int32_t> all;
+    for (int32_t i = 0; i < kPrefix + 2; ++i) all.push_back(i);
+    for (int32_t i = 0; i < 2; ++i) {
+        whole.tokens.push_back(rows[0][static_cast<size_t>(kPrefix + i)]);
+        whole.positions.push_back(kPrefix + i);
+    }
+    compare(steps.run(whole, all), {wanted[0].begin(), wanted[0].begin() + kPrefix + 2}, limit,
+            what + ", all tokens");
+    assert_int_equal(steps.replayed() > 0, setting.graphs);
+}
+
+void run_kinds(DType element, DType residual, const char *family, bool graphs) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    const AttentionFamily *found = find_attention(family, properties.major, properties.minor);
+    if (found == nullptr) {
+        print_message("%s does not run here\n", family);
+        return;
+    }
+    const std::string name =
+        std::string(dtype_name(element)) + ", residual " + dtype_name(residual) + ", " + family;
+    for (const LayerKind &kind : layer_kinds()) {
+        const Status supported = check_supported(kind.make());
+        if (!supported.ok()) {
+            print_message("%s: %s\n", kind.name.c_str(), supported.message().c_str());
+            continue;
+        }
+        run_kind(kind, {element, residual, found, graphs}, name);
+    }
+}
+
+void f32_is_the_reference(void **) { run_kinds(DType::f32, DType::f32, "auto", false); }
+
+void bf16_is_the_reference(void **) {
+    for (const char *family : {"sm80", "sm80_small", "sm90"}) {
+        run_kinds(DType::bf16, DType::bf16, family, false);
+    }
+    run_kinds(DType::bf16, DType::f32, "auto", false);
+}
+
+void f16_is_the_reference(void **) {
+    for (const char *family : {"sm80", "sm90"}) {
+        run_kinds(DType::f16, DType::f32, family, false);
+    }
+}
+
+void graphs_replay_every_kind(void **) { run_kinds(DType::bf16, DType::bf16, "auto", true); }
+
+} // namespace
+
+int main() {
+    if (const int code = skipped()) return code;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(f32_is_the_reference),
+        cmocka_unit_test(bf16_is_the_reference),
+        cmocka_unit_test(f16_is_the_reference),
+        cmocka_unit_test(graphs_replay_every_kind),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

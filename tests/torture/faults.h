@@ -1,0 +1,53 @@
+/* Calls that fail on purpose. Linked into a test program, faults.c stands before libc's malloc and file
+ * functions for the program and every library in it; a call of the chosen kinds that has the chosen
+ * number fails, once or from then on. By hand in a test, or by the environment in a whole program:
+ *
+ *   BATCHLLM_FAULTS=KINDS:K:HOW   KINDS joined by +; the K-th such call, from 1;
+ *                                 HOW: once, forever (it and all after it fail), kill (SIGKILL in its
+ *                                 place), torn (a write of half its bytes, then SIGKILL),
+ *                                 wait=PATH (it waits until there is a file PATH; made PATH.here first)
+ *   BATCHLLM_FAULTS_COUNT=PATH    writes the number of calls there at the end
+ *   BATCHLLM_FAULTS_TRACE=PATH    what changes files is written there too (trace format: faults.c)
+ */
+#ifndef BATCHLLM_TESTS_FAULTS_H
+#define BATCHLLM_TESTS_FAULTS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    FAULT_ALLOC = 1,      /* malloc and all that leads there; ENOMEM */
+    FAULT_OPEN = 2,       /* open, fopen, opendir; EIO, as where nothing else is said */
+    FAULT_READ = 4,       /* read, pread, readdir */
+    FAULT_WRITE = 8,      /* write; ENOSPC */
+    FAULT_SHORT = 16,     /* write of one byte less, then ENOSPC */
+    FAULT_MAP = 32,       /* mmap of a file; ENOMEM */
+    FAULT_SYNC = 64,      /* fsync, fdatasync */
+    FAULT_RENAME = 128,   /* rename */
+    FAULT_LOCK = 256,     /* flock; ENOLCK */
+    FAULT_TRUNCATE = 512, /* ftruncate */
+    FAULT_STAT = 1024,    /* stat, lstat, fstat */
+    FAULT_UNLINK = 2048,  /* unlink */
+    FAULT_THREAD = 4096,  /* pthread_create; EAGAIN */
+    FAULT_KINDS = 13
+};
+
+/* The name of a kind's bit, as in the environment. */
+const char *fault_name(unsigned kind);
+
+/* Counts from now on; call k of the kinds fails, and those after it when `forever`. k = 0: only counts. */
+void faults_begin(unsigned kinds, long k, int forever);
+/* 1: calls neither count nor fail until 0: for what a test does between the calls it tests. */
+void faults_pause(int paused);
+/* No more; gives the calls counted. */
+long faults_end(void);
+/* Calls that failed since faults_begin. */
+long faults_failed(void);
+/* Blocks of memory taken and not given back. */
+long faults_live_blocks(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+"""Two runs on one new output path, held in the windows between their calls; failures that must not become rows' results."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+from program import SIM, ProgramTest, by_id, lines, token_rows  # noqa: E402
+
+FAULTY = os.environ["BATCHLLM_FAULTY_PROGRAM"]
+
+
+class OnOneOutput(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.input.write_bytes(lines(token_rows(60)))
+
+    def start(self, *arguments, fault=None):
+        environment = {**os.environ, **({"BATCHLLM_FAULTS": fault} if fault else {})}
+        child = subprocess.Popen([FAULTY, "run", *SIM, "-i", str(self.input), "-o", str(self.output), "--progress", "none",
+                                  *arguments], stderr=subprocess.PIPE, env=environment)
+        self.addCleanup(child.stderr.close)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
+
+    def held(self, name, call, *arguments):
+        """A run that waits before a call, and what lets it go on."""
+        go = self.directory / name
+        child = self.start(*arguments, fault=f"{call}:wait={go}")
+        here = pathlib.Path(str(go) + ".here")
+        for _ in range(20000):
+            if here.exists() or child.poll() is not None:
+                break
+            time.sleep(0.001)
+        self.assertTrue(here.exists(), child.stderr.read() if child.poll() is not None else b"")
+
+        def end():
+            go.touch()
+            self.assertIsNotNone(child.wait(60))
+            return child.returncode, child.stderr.read().decode()
+        return end
+
+    def assert_whole(self):
+        self.assertEqual(len(by_id(self.read_output())), 60)
+
+    def test_a_run_that_is_refused_leaves_the_results_of_the_one_that_was_faster(self):
+        slow = self.held("slow", "lock:1")  # it has made the file, and has not locked it
+        fast = self.start()
+        self.assertEqual(fast.wait(60), 0)
+        self.assert_whole()
+        code, text = slow()
+        self.assertEqual(code, 1)
+        self.assertIn("exists", text)
+        self.assert_whole()
+
+    def test_a_run_does_not_write_to_a_file_that_another_has_removed(self):
+        failing = self.held("failing", "unlink:1", "--plan", "/no/such.plan")  # about to remove what it made
+        other = self.held("other", "lock:1")  # has opened that file
+        self.assertEqual(failing()[0], 1)
+        code, text = other()
+        self.assertEqual(code, 0, text)
+        self.assert_whole()
+
+    def test_a_run_that_fails_leaves_a_file_that_another_made(self):
+        other = self.held("other", "lock:1")
+        failing = self.start("--plan", "/no/such.plan")
+        self.assertEqual(failing.wait(60), 1)
+        code, text = other()
+        self.assertEqual(code, 0, text)
+        self.assert_whole()
+
+    def test_two_runs_at_once_give_one_output(self):
+        for _ in range(20):
+            self.output.unlink(missing_ok=True)
+            codes = sorted(child.wait(60) for child in [self.start(), self.start(), self.start("--plan", "/no/such.plan")])
+            self.assertIn(0, codes)
+            self.assert_whole()
+
+
+class NotTheRowsFault(ProgramTest):
+    """A failure that comes once, while rows are read, tokenized or handed out, is in no line of the output."""
+
+    def test_memory_that_fails_once_is_no_rows_error(self):
+        model = os.environ.get("BATCHLLM_TEXT_MODEL")
+        if model is None:
+            self.skipTest("no model with text")
+        rows = [{"id": i, "prompt": f"text {i}", "max_tokens": 2} for i in range(20)]
+        rows += [{"id": 100 + i, "messages": [{"role": "user", "content": str(i)}], "max_tokens": 2} for i in range(20)]
+        self.input.write_bytes(lines(rows))
+        command = [FAULTY, "run", "--backend", "sim", "--model", model, "-i", str(self.input), "-o", str(self.output),
+                   "--progress", "none", "--threads", "2", "--force"]
+        counts = self.directory / "calls"
+        done = subprocess.run(command, env={**os.environ, "BATCHLLM_FAULTS": "alloc:0:once", "BATCHLLM_FAULTS_COUNT": str(counts)})
+        self.assertEqual(done.returncode, 0)
+        total = int(counts.read_text())
+        failed = 0
+        for k in range(1, total, total // 40):
+            done = subprocess.run(command, env={**os.environ, "BATCHLLM_FAULTS": f"alloc:{k}:once"}, stderr=subprocess.PIPE)
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+            failed += done.returncode == 1
+            for row in self.read_output() if self.output.exists() else []:
+                self.assertNotEqual(row["finish_reason"], "error", f"alloc {k}: {row}")
+        self.assertGreater(failed, 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
