@@ -41,6 +41,8 @@ struct Case {
     TokenBatch batch;
     std::vector<int32_t> first_token; // [nodes] of the node's tokens in keys and values
     std::vector<float> keys, values, queries;
+    float softcap = 0;
+    std::vector<float> sinks; // [heads], or none
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -126,7 +128,10 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
     const Model model = model_of(shape);
-    const Attention &layer = model.layers[1].attention;
+    Attention layer = model.layers[1].attention;
+    layer.softcap = given.softcap;
+    std::vector<float> sinks = given.sinks; // in base 2
+    for (float &sink : sinks) sink *= 1.44269504f;
     const int32_t padded = padded_head_dim(shape.head_dim);
     const int64_t element = dtype_bytes(kernels.element);
     std::vector<float> out(given.queries.size(), 0.0f);
@@ -184,7 +189,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     std::vector<std::byte> attended(
         static_cast<size_t>(list.rows * layer.heads * shape.head_dim * element));
     PagedAttention attention(kernels, *pages, &pool);
-    *ok = attention.run(given.batch, list, layer, {}, queries.data(), attended.data()).ok();
+    *ok = attention.run(given.batch, list, layer, sinks, queries.data(), attended.data()).ok();
 
     const int64_t row_size = int64_t{layer.heads} * shape.head_dim;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -241,10 +246,19 @@ std::vector<float> reference(const Case &given, DType element) {
                                      as_element(static_cast<float>(query[d] * scale), element)) *
                                  as_element(key[d], element);
                     }
+                    if (given.softcap != 0) {
+                        const double cap = given.softcap * 1.4426950408889634;
+                        score = cap * std::tanh(score / cap);
+                    }
                     weights.push_back(score);
                     most = std::max(most, score);
                 }
                 double sum = 0;
+                if (!given.sinks.empty()) {
+                    const double sink = given.sinks[h] * 1.4426950408889634;
+                    most = std::max(most, sink);
+                    sum = std::exp2(sink - most);
+                }
                 for (double &weight : weights) sum += weight = std::exp2(weight - most);
                 for (int32_t d = 0; d < shape.head_dim; ++d) {
                     double value = 0;
@@ -343,7 +357,14 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
                              : kind == 2 ? length
                                          : between(random, 0, length));
         }
-        failure = check_all(make_case(shape, parents, lengths, counts, random));
+        Case made = make_case(shape, parents, lengths, counts, random);
+        if (round % 3 == 1) made.softcap = 0.5f + static_cast<float>(between(random, 0, 4));
+        if (round % 4 >= 2) {
+            for (int32_t h = 0; h < shape.kv_heads * shape.ratio; ++h) {
+                made.sinks.push_back(3 * random_normal(random));
+            }
+        }
+        failure = check_all(made);
     }
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }

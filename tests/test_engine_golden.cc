@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,11 @@ batchllm_params greedy_params(const Golden &golden) {
     params.max_tokens = golden.new_tokens;
     params.logprobs = 0;
     return params;
+}
+
+std::string read_text(const std::string &path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_params &params) {
@@ -308,6 +314,40 @@ void scores_are_the_references(void **) {
     assert_true(compared > 100);
 }
 
+// max_request_tokens decides which of longrope's two lists of factors counts, for all rows of the job.
+void longrope_factors_follow_the_longest_request(void **) {
+    const Golden golden = read_golden("golden/phi3_longrope_short_bf16");
+    const TemporaryDirectory directory;
+    std::string config = read_text(golden.directory + "/config.json");
+    const std::string stated = "\"max_position_embeddings\": 512";
+    const size_t at = config.find(stated);
+    assert_true(at != std::string::npos);
+    config.replace(at, stated.size(), "\"max_position_embeddings\": 4096");
+    directory.write("config.json", config);
+    std::filesystem::create_symlink(
+        std::filesystem::absolute(golden.directory + "/model.safetensors"),
+        directory.path() + "/model.safetensors");
+    for (const int64_t limit : {512, 513}) {
+        batchllm_engine_options options = float32_options();
+        options.max_request_tokens = limit;
+        Golden moved = golden;
+        moved.directory = directory.path();
+        const EngineHandle engine = make_engine(moved, options);
+        add_prompts(engine.get(), golden, greedy_params(golden));
+        const ResultsHandle results = run(engine.get());
+        int64_t same = 0;
+        for (int64_t i = 0; i < results->count; ++i) {
+            const GoldenRow &row = golden.rows[results->tags[i]];
+            const int64_t count = results->token_offsets[i + 1] - results->token_offsets[i];
+            same += count == static_cast<int64_t>(row.tokens.size()) &&
+                    std::equal(row.tokens.begin(), row.tokens.end(),
+                               results->tokens + results->token_offsets[i]);
+        }
+        if (limit == 512) assert_true(same >= results->count - 1);
+        if (limit == 513) assert_true(same < results->count / 2);
+    }
+}
+
 void greedy_samples_of_a_row_are_all_the_reference(void **) {
     const Golden golden = read_golden("golden/llama3_gqa_sharded_bf16");
     const EngineHandle engine = make_engine(golden, float32_options());
@@ -371,6 +411,7 @@ int main() {
         cmocka_unit_test(
             greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows),
         cmocka_unit_test(scores_are_the_references),
+        cmocka_unit_test(longrope_factors_follow_the_longest_request),
         cmocka_unit_test(greedy_samples_of_a_row_are_all_the_reference),
         cmocka_unit_test(the_same_sampled_job_twice_gives_the_same_results),
     };
