@@ -93,7 +93,7 @@ inline Model gemma(bool capped) {
         for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
         norm_after(layer);
         layer->feed_forward.activation = Activation::gelu_tanh;
-        layer->attention.scale = 0.0625F;
+        layer->attention.scale = 0.02F;
         if (capped) {
             layer->attention.softcap = 5;
         } else {

@@ -144,8 +144,8 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
 }
 
 double limit_of(const Setting &setting) {
-    if (setting.element == DType::f32) return 1e-4;
-    return setting.element == DType::bf16 ? 3e-2 : 4e-3;
+    if (setting.element == DType::f32) return 2e-5;
+    return setting.element == DType::bf16 ? 2e-2 : 3e-3;
 }
 
 void compare(const std::vector<std::vector<float>> &got, const std::vector<reference::Row> &wanted,
