@@ -108,6 +108,8 @@ double worst_error(const AttentionFamily &family, const AttentionCase &c, Sharin
             error += std::pow(double{out[row + d]} - wanted[d], 2);
             norm += wanted[d] * wanted[d];
         }
+        // A sink can leave less of a row than f16's normal numbers hold.
+        if (s.f16) norm = std::max(norm, s.head_dim * std::pow(2.0, -28));
         const double relative = std::sqrt(error / norm);
         if (!(relative <= worst)) worst = std::isnan(relative) ? kNeverRight : relative;
     }
@@ -146,17 +148,17 @@ bool check_attention(const AttentionFamily &family, unsigned seed, int rounds) {
     std::mt19937 random(seed);
     std::printf("seed %u\n", seed);
     int failed = 0;
-    const int shapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},  {32, 8, 64},
-                             {16, 2, 256}, {4, 4, 128},  {14, 2, 64}, {20, 1, 128}};
+    const int shapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},   {32, 8, 64},
+                             {16, 2, 256}, {4, 4, 128},  {14, 2, 64}, {20, 1, 128}, {8, 1, 512}};
     for (int round = 0; round < rounds; ++round) {
-        AttentionCase c = random_case(random, shapes[round % 9]);
+        AttentionCase c = random_case(random, shapes[round % std::size(shapes)]);
         if (round % 4 == 3) c.shape.sharpness = 12; // later keys' scores exceed all before
         const bool by_head = round % 5 > 2; // as the worklist has it for longer keys than these
         for (const Sharing sharing : {Sharing::chosen, Sharing::together, Sharing::apart}) {
             const double error = worst_error(family, c, sharing, by_head, random(), 200);
             const bool ok = error < (c.shape.f16 ? 2e-3 : 1e-2);
             failed += !ok;
-            if (ok && round >= 9) continue;
+            if (ok && round >= 10) continue;
             std::printf("%s round %d %s%s %d/%d d%d window %d softcap %g%s, %zu nodes, %d tokens: "
                         "error %.2e\n",
                         ok ? "ok  " : "FAIL", round, kSharingNames[static_cast<int>(sharing)],

@@ -65,6 +65,7 @@ struct AttentionBench {
     // rows of (own tokens stored, of which the last `count` are queries), behind a prefix or not.
     Timed time(int32_t prefix, int32_t rows, int32_t own, int32_t count) {
         TokenBatch batch;
+        batch.pages.resize(1);
         std::vector<int32_t> order(static_cast<size_t>(pages.pages()));
         std::iota(order.begin(), order.end(), 0);
         std::mt19937_64 random(3);
@@ -77,10 +78,10 @@ struct AttentionBench {
             node.length = length;
             node.token_begin = static_cast<int32_t>(batch.tokens.size());
             node.token_count = tokens;
-            node.page_begin = static_cast<int32_t>(batch.pages.size());
-            node.page_count = (length + 15) / 16;
-            for (int32_t i = 0; i < node.page_count; ++i) {
-                batch.pages.push_back(order[static_cast<size_t>(next++ % pages.pages())]);
+            GroupPages &group = batch.pages[0];
+            group.nodes.push_back({static_cast<int32_t>(group.list.size()), 0});
+            for (int32_t i = 0; i < (length + 15) / 16; ++i) {
+                group.list.push_back(order[static_cast<size_t>(next++ % pages.pages())]);
             }
             for (int32_t i = 0; i < tokens; ++i) {
                 batch.tokens.push_back(0);

@@ -43,7 +43,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     const int64_t page_count = pages->pages();
     check(forward.take_pages(std::move(pages).value()));
 
-    RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens);
+    RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens, model.kv_groups.size());
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.vocabulary));

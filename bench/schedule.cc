@@ -86,7 +86,7 @@ int32_t measure_cost(const CostCase &job) {
         const auto built = Clock::now();
         for (Request *request : scheduler.sampled()) request->output.push_back(3);
         const auto ran = Clock::now();
-        batch_pages = batch.pages.size();
+        batch_pages = batch.pages[0].list.size();
         scheduler.finish_step();
         const auto end = Clock::now();
         // Once nobody is admitted any more.

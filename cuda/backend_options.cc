@@ -181,8 +181,7 @@ Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes) {
                      "weights and workspaces",
                      static_cast<long long>(bytes), static_cast<long long>(left));
     }
-    // A key's place in the pool is a 32-bit number.
-    const int64_t pages = std::min(bytes / page_bytes, int64_t{INT32_MAX} / kPageKeys);
+    const int64_t pages = bytes / page_bytes;
     if (pages < 1) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                      "kv_memory: %lld bytes, a KV page has %lld; %lld of the device are left",

@@ -52,6 +52,8 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.batches_in_flight = read.overlap ? kSlots : 1;
     info.warning = backend->forward_->warning();
     ASSIGN_OR_RETURN(info.pages, count_pages(options, info.page_bytes));
+    info.pages = std::min(info.pages, backend->forward_->most_pages());
+    info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->forward_->take_pages(info.pages));
     RETURN_IF_CUDA(cudaDeviceSynchronize());
     return backend;

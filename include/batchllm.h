@@ -458,8 +458,11 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
                                          batchllm_plan_group_info *info);
 
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
- * one. Rows are matched by their tokens, wherever they stand: the plan may be of more, of fewer or
- * of other rows. Those whose tokens are not the plan's are planned afresh. The plan is copied.
+ * one. A plan of just these rows in this order, made with the engine's options, is taken as it is:
+ * its groups in their order, behind those that have not started. Rows that failed when they were
+ * added may be in it. Of any other plan groups are kept: rows are matched by their tokens, wherever
+ * they stand, and the plan may be of more, of fewer or of other rows. Those whose tokens are not the
+ * plan's are planned afresh. The plan is copied.
  * PLAN_MISMATCH when the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 

@@ -22,10 +22,14 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 NEW_TOKENS = 24
 WINDOW = "sliding_window"
+
+# What most models are.
+SMALL = dict(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512)
 
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
@@ -81,6 +85,95 @@ MODELS = {
         vocab_size=310, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=96, max_position_embeddings=512,
         attention_bias=True, tie_word_embeddings=True), None, 120),
+    "qwen2_yarn_bf16": ("qwen2", "bfloat16", "type", dict(
+        SMALL, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                             original_max_position_embeddings=32)), None, None),
+    "llama_yarn_factors_bf16": ("llama", "bfloat16", "rope_type", dict(
+        SMALL, rope_parameters=dict(
+            rope_type="yarn", rope_theta=5000.0, factor=8.0, beta_fast=20.0, beta_slow=2.0,
+            mscale=1.2, mscale_all_dim=0.7, truncate=False,
+            original_max_position_embeddings=64)), 298, None),
+    "gemma2_bf16": ("gemma2", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
+        attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
+    "gemma3_text_bf16": ("gemma3_text", "bfloat16", "rope_type", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, sliding_window=20, query_pre_attn_scalar=20,
+        layer_types=["sliding_attention"] * 2 + ["full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", rope_theta=100000.0, factor=8.0),
+            sliding_attention=dict(rope_type="default", rope_theta=5000.0))), None, None),
+    "gemma3_vision_bf16": ("gemma3", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=6, head_dim=16, num_attention_heads=2, intermediate_size=48,
+            sliding_window=16, query_pre_attn_scalar=20),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, image_size=28, patch_size=14),
+        mm_tokens_per_image=4), [297, 299], None),
+    "phi3_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, sliding_window=40), 299, None),
+    "phi3_longrope_short_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, num_attention_heads=2, num_key_value_heads=1, partial_rotary_factor=0.75,
+        original_max_position_embeddings=512,
+        rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, factor=8.0,
+            short_factor=[1.0 + 0.05 * i for i in range(12)],
+            long_factor=[1.0 + 1.5 * i for i in range(12)])), [297, 299], None),
+    "phi3_longrope_long_bf16": ("phi3", "bfloat16", "type", dict(
+        SMALL, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+        original_max_position_embeddings=2,
+        rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0,
+            short_factor=[1.0 + 0.05 * i for i in range(16)],
+            long_factor=[1.0 + 0.7 * i for i in range(16)])), None, None),
+    "olmo2_bf16": ("olmo2", "bfloat16", "type", dict(SMALL), 298, None),
+    "olmo3_bf16": ("olmo3", "bfloat16", "rope_type", dict(
+        SMALL, num_hidden_layers=4, sliding_window=24,
+        rope_parameters=dict(
+            full_attention=dict(
+                rope_type="yarn", rope_theta=500000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                attention_factor=1.2079441541679836, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type="default", rope_theta=500000.0))), None, None),
+    "smollm3_bf16": ("smollm3", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, no_rope_layers=[1, 0, 1, 1]), 299, None),
+    "granite_bf16": ("granite", "bfloat16", "type", dict(
+        SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
+        residual_multiplier=0.6, logits_scaling=0.5), None, None),
+    "glm_bf16": ("glm", "bfloat16", "type", dict(SMALL, head_dim=24), [297, 299], None),
+    "glm4_bf16": ("glm4", "bfloat16", "new", dict(SMALL, head_dim=32), [297, 299], None),
+    "exaone4_bf16": ("exaone4", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, sliding_window=24, sliding_window_pattern=3), None, None),
+    "exaone4_full_bf16": ("exaone4", "bfloat16", "new", dict(
+        SMALL, sliding_window=None, layer_types=["full_attention"] * 2), 298, None),
+    "cohere2_bf16": ("cohere2", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, sliding_window=24, logit_scale=0.5), 299, None),
+    "seed_oss_bf16": ("seed_oss", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
+    "ministral3_bf16": ("ministral3", "bfloat16", "new", dict(
+        SMALL, head_dim=24, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3,
+            original_max_position_embeddings=32)), 299, None),
+    "mistral3_vision_bf16": ("mistral3", "bfloat16", "hub", dict(
+        text_config=dict(SMALL, model_type="mistral", head_dim=24, sliding_window=None,
+                         rope_theta=1000000000.0),
+        vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16,
+                           num_hidden_layers=1, num_attention_heads=1, image_size=28,
+                           patch_size=14, head_dim=16),
+        tie_word_embeddings=False, spatial_merge_size=1), 299, None),
+    "starcoder2_bf16": ("starcoder2", "bfloat16", "type", dict(
+        SMALL, sliding_window=50, tie_word_embeddings=False), 298, None),
+    "qwen2_vl_bf16": ("qwen2_vl", "bfloat16", "flat", dict(
+        text_config=dict(SMALL, rope_parameters=dict(
+            rope_type="default", rope_theta=1000000.0, mrope_section=[2, 3, 3])),
+        vision_config=dict(depth=1, embed_dim=16, hidden_size=64, num_heads=1, mlp_ratio=1,
+                           patch_size=14)), 299, None),
+    "qwen3_vl_bf16": ("qwen3_vl", "bfloat16", "new", dict(
+        text_config=dict(SMALL, head_dim=24, rope_parameters=dict(
+            rope_type="default", rope_theta=500000.0, mrope_section=[4, 4, 4],
+            mrope_interleaved=True)),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
+                           out_hidden_size=64, patch_size=14, num_position_embeddings=16,
+                           deepstack_visual_indexes=[0])), 298, None),
 }
 
 
@@ -91,43 +184,86 @@ def fill_weights(model, seed, tied):
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
             values = random.standard_normal(shape)
-            if "norm" in name:
+            if "norm" in name and name.endswith(".bias"):
+                values *= 0.2
+            elif "norm" in name:
                 values = 1 + 0.2 * values
-                if name == "model.norm.weight" and tied:
+                if name.endswith("model.norm.weight") and tied:
                     values *= 3
+                if model.config.model_type.startswith("gemma"):
+                    # They add one. Tied as they are, the last feed-forward decides, not the last
+                    # token's embedding.
+                    last = model.config.get_text_config().num_hidden_layers - 1
+                    if f"layers.{last}.post_feedforward" in name:
+                        values *= 5
+                    elif "post_" in name:
+                        values *= 0.4
+                    values -= 1
             elif name.endswith(".bias"):
                 values *= 0.12
             elif "embed_tokens" in name:
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
-                values *= 0.08 if tied else 0.5
+                values *= (0.08 if tied else 0.5) / getattr(model.config, "embedding_multiplier", 1)
             elif "lm_head" in name:
                 values *= 3 / math.sqrt(shape[1])
             elif "q_proj" in name or "k_proj" in name:
                 values *= 1.5 / math.sqrt(shape[1])
             else:
-                values *= 1.2 / math.sqrt(shape[1])
+                values *= 1.2 / math.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values))
 
 
 def respell(path, spelling):
     """Rewrites config.json with the keys that models published before transformers 5 have."""
-    if spelling == "new":
-        return
     with open(path) as file:
         config = json.load(file)
+    if config["model_type"] in ("glm", "glm4"):
+        config["eos_token_id"] = None  # their class puts its own ids, beyond this vocabulary
+        write_config(config, path)
+    if spelling == "new":
+        return
     config["torch_dtype"] = config.pop("dtype")
-    rope = config.pop("rope_parameters")
-    config["rope_theta"] = rope.pop("rope_theta")
-    kind = rope.pop("rope_type")
-    config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
-    config.pop("layer_types", None)
-    if config["model_type"] != "qwen3" and config.get("head_dim") == (
+    if spelling == "flat":
+        # As Qwen2-VL was published: the text model's keys at the top.
+        text = config.pop("text_config")
+        for key in ("model_type", "dtype", "tie_word_embeddings", "layer_types",
+                    "bos_token_id", "eos_token_id", "pad_token_id"):
+            text.pop(key, None)
+        config.update(text)
+        rope = config.pop("rope_parameters")
+        config["rope_theta"] = rope["rope_theta"]
+        config["rope_scaling"] = dict(type="mrope", mrope_section=rope["mrope_section"])
+        return write_config(config, path)
+    respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
+    if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
+        config.pop("layer_types", None)
+    if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
+    write_config(config, path)
+
+
+def write_config(config, path):
     with open(path, "w") as file:
         json.dump(config, file, indent=2)
         file.write("\n")
+
+
+def respell_rope(config, spelling):
+    rope = config.pop("rope_parameters")
+    if "full_attention" in rope:
+        local = rope["sliding_attention"]
+        rope = rope["full_attention"]
+        if config["model_type"].startswith("gemma3"):
+            config["rope_local_base_freq"] = local["rope_theta"]
+    config["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    if "original_max_position_embeddings" in config:
+        rope.pop("original_max_position_embeddings", None)
+    if config["model_type"] in ("phi3", "glm"):
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
 
 def make_prompts(random, vocabulary):
@@ -196,9 +332,11 @@ def make_model(name, seed, output):
     config = AutoConfig.for_model(model_type, bos_token_id=1, eos_token_id=None, pad_token_id=None,
                                   **settings)
     random = np.random.default_rng([seed, 1])
-    prompts = make_prompts(random, config.vocab_size)
+    vocabulary = config.get_text_config().vocab_size
+    prompts = make_prompts(random, vocabulary)
 
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     fill_weights(model, [seed, 0], config.tie_word_embeddings)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
@@ -207,7 +345,7 @@ def make_model(name, seed, output):
     respell(os.path.join(directory, "config.json"), spelling)
 
     # The reference reads the directory as a user would: the same files, the spelling included.
-    reference = AutoModelForCausalLM.from_pretrained(
+    reference = auto.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         if eos == "frequent":
@@ -224,7 +362,7 @@ def make_model(name, seed, output):
         scores = []
         for i in random.choice(len(prompts), 6, replace=False):
             lengths = [1, 1, 1, 1] if len(scores) % 2 == 0 else [1, 2, 3, 6]
-            continuations = [[int(t) for t in random.integers(0, config.vocab_size, length)]
+            continuations = [[int(t) for t in random.integers(0, vocabulary, length)]
                              for length in lengths]
             scores.append({"prompt": int(i), "continuations": continuations,
                            "logprobs": score(reference, prompts[i], continuations)})
@@ -272,7 +410,12 @@ def make_rope(output):
              dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=8192),
              dict(rope_type="llama3", factor=8.0, low_freq_factor=1.5, high_freq_factor=3.7,
-                  original_max_position_embeddings=64)]
+                  original_max_position_embeddings=64),
+             dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
+             dict(rope_type="yarn", factor=2.5, original_max_position_embeddings=64, beta_fast=20.0,
+                  beta_slow=3.0, truncate=False),
+             dict(rope_type="yarn", factor=40.0, original_max_position_embeddings=4096, mscale=1.0,
+                  mscale_all_dim=0.7)]
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     for head_dim, theta in shapes:
         for kind in kinds:
@@ -280,8 +423,9 @@ def make_rope(output):
             config = transformers.LlamaConfig(
                 hidden_size=head_dim * 2, num_attention_heads=2, head_dim=head_dim,
                 max_position_embeddings=131072, rope_parameters=dict(rope))
-            frequencies = LlamaRotaryEmbedding(config).inv_freq.float().numpy()
-            cases.append({"head_dim": head_dim, **rope,
+            embedding = LlamaRotaryEmbedding(config)
+            frequencies = embedding.inv_freq.float().numpy()
+            cases.append({"head_dim": head_dim, **rope, "scale": embedding.attention_scaling,
                           "bits": [int(b) for b in frequencies.view(np.uint32)]})
     with open(os.path.join(output, "rope.json"), "w") as file:
         json.dump(cases, file, separators=(",", ":"))
@@ -289,20 +433,48 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
+FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "glm", "glm4", "granite", "llama",
+            "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
+            "smollm3", "starcoder2"]
+
+
+def windows_of(config):
+    """The window of each layer, 0 for none."""
+    window = getattr(config, "sliding_window", None) or 0
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else 0 for kind in types]
+
+
 def make_defaults(output):
-    """What each architecture's configuration class makes of a config.json with nothing in it."""
+    """What each architecture's configuration class makes of a config.json with nothing in it, and the
+    tensors of such a model: those outside the layers, of the first layer and of the last."""
     keys = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
             "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
-            "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
-            "max_window_layers", "use_sliding_window", "bos_token_id", "eos_token_id", "hidden_act"]
+            "tie_word_embeddings", "bos_token_id", "eos_token_id"]
     out = {}
-    for model_type in ("llama", "mistral", "qwen2", "qwen3"):
+    for model_type in FAMILIES:
         config = AutoConfig.for_model(model_type)
-        out[model_type] = {key: getattr(config, key, None) for key in keys}
-        out[model_type]["rope_theta"] = config.rope_parameters["rope_theta"]
+        facts = {key: getattr(config, key, None) for key in keys}
+        for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon"):
+            facts["epsilon"] = getattr(config, key, facts.get("epsilon"))
+        facts["activation"] = getattr(config, "hidden_activation", None) or config.hidden_act
+        facts["windows"] = windows_of(config)
+        rope = config.rope_parameters
+        facts["rope_theta"] = rope.get("full_attention", rope)["rope_theta"]
+        facts["windowed_rope_theta"] = rope.get("sliding_attention", rope)["rope_theta"]
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        last = f".layers.{config.num_hidden_layers - 1}."
+        facts["tensors"] = {
+            name: list(parameter.shape) for name, parameter in sorted(model.named_parameters())
+            if name != "lm_head.weight" and
+            (".layers." not in name or ".layers.0." in name or last in name)}
+        out[model_type] = facts
     with open(os.path.join(output, "config_defaults.json"), "w") as file:
-        json.dump(out, file, indent=1)
-        file.write("\n")
+        file.write("{\n" + ",\n".join(json.dumps(t) + ": " + json.dumps(f)
+                                      for t, f in out.items()) + "\n}\n")
     print("config_defaults.json")
 
 
@@ -310,7 +482,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name")
+    parser.add_argument("--only", help="one model of this name; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -318,8 +490,9 @@ def main():
     for index, name in enumerate(MODELS):
         if arguments.only in (None, name):
             make_model(name, 1000 + index, arguments.output)
-    if arguments.only is None:
+    if arguments.only in (None, "rope"):
         make_rope(arguments.output)
+    if arguments.only in (None, "defaults"):
         make_defaults(arguments.output)
 
 

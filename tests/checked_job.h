@@ -176,7 +176,8 @@ class CheckedJob {
     CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
         : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
-                 options.scheduler.step_tokens, options.mean_length) {}
+                 options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows) {
+    }
 
     std::string run(JobResult *result);
 
@@ -293,7 +294,8 @@ inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &d
     const StepCounts &counts = scheduler_.counts();
     if (counts.decode_tokens != decoded) return fault("decode tokens of nobody");
     if (left_out > 1) return fault("decoding requests left out", left_out, decoded);
-    if (left_out == 1 && counts.pages_used != options_.scheduler.pages)
+    const auto groups = static_cast<int64_t>(options_.scheduler.kv_windows.size());
+    if (left_out == 1 && counts.pages_used + groups <= options_.scheduler.pages)
         return fault("a decoding request left out while pages are free");
     if (left_out == 1 && counts.own_tokens + counts.prefix_tokens > 0)
         return fault("prompt tokens before a decode token");

@@ -2,11 +2,16 @@
 // its position and a hash of all tokens up to it, so that a page written or read wrongly, now or
 // many steps ago, changes the hash and is seen. The next token is a function of the hash, as a real
 // model's greedy token is one of the context; so outputs can be compared with reference_output.
+//
+// Each KV group stores all of this on pages of its own. A window is at least 2: the position before a token
+// is always kept, and its hash is of the whole context, so every group's chain of hashes goes on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -35,9 +40,10 @@ inline float target_logprob(uint64_t hash, int32_t target) {
 
 class CheckedModel {
   public:
-    CheckedModel(int64_t pages, int32_t page_tokens, int64_t step_tokens, int32_t mean_length)
+    CheckedModel(int64_t pages, int32_t page_tokens, int64_t step_tokens, int32_t mean_length,
+                 std::vector<int32_t> windows = {0})
         : page_tokens_(page_tokens), step_tokens_(step_tokens), mean_length_(mean_length),
-          slots_(static_cast<size_t>(pages * page_tokens)),
+          windows_(std::move(windows)), slots_(static_cast<size_t>(pages * page_tokens)),
           page_user_(static_cast<size_t>(pages), 0) {}
 
     // "" or what is wrong with the batch.
@@ -47,12 +53,16 @@ class CheckedModel {
     struct Slot {
         int32_t token = -1;
         int32_t position = -1;
+        int32_t group = -1;
         uint64_t hash = 0;
     };
     std::string check_node(const TokenBatch &batch, size_t i, int32_t tokens_before);
+    std::string check_table(const TokenBatch &batch, size_t g, size_t i, int64_t first_query,
+                            int64_t *listed);
+    std::string check_slots(const TokenBatch &batch, size_t g, size_t i);
 
-    Slot &slot(const TokenBatch &batch, const ContextNode &node, int32_t i) {
-        const int32_t page = batch.pages[static_cast<size_t>(node.page_begin + i / page_tokens_)];
+    Slot &slot(const TokenBatch &batch, size_t group, size_t node, int32_t i) {
+        const int32_t page = batch.pages[group].page(static_cast<int32_t>(node), i / page_tokens_);
         return slots_[static_cast<size_t>(page) * static_cast<size_t>(page_tokens_) +
                       static_cast<size_t>(i % page_tokens_)];
     }
@@ -60,10 +70,11 @@ class CheckedModel {
     int32_t page_tokens_;
     int64_t step_tokens_;
     int32_t mean_length_;
+    std::vector<int32_t> windows_; // [KV groups]
     uint64_t step_ = 0;
     std::vector<Slot> slots_;
     std::vector<uint64_t> page_user_;  // [pages] last step in which a node named the page
-    std::vector<uint64_t> last_hash_;  // [nodes] of the batch
+    std::vector<uint64_t> last_hash_;  // [nodes] of the batch, of the group that is checked
     std::vector<uint64_t> token_hash_; // [tokens] of the batch
 };
 
@@ -78,41 +89,69 @@ inline std::string CheckedModel::check_node(const TokenBatch &batch, size_t i,
                                             int32_t tokens_before) {
     const ContextNode &node = batch.nodes[i];
     int32_t start = 0;
-    uint64_t hash = 1;
     if (node.parent >= 0) {
         if (node.parent >= static_cast<int32_t>(i)) return fault("a parent behind its child");
         const ContextNode &parent = batch.nodes[static_cast<size_t>(node.parent)];
         if (!parent.shared) return fault("a parent that is not shared");
         start = parent.start + parent.length;
-        hash = last_hash_[static_cast<size_t>(node.parent)];
     }
     if (node.start != start) return fault("a node does not start where its parent ends");
     if (node.length < 1 || node.token_count < 0 || node.token_count > node.length)
         return fault("impossible length", node.length, node.token_count);
     if (node.token_begin != tokens_before) return fault("tokens not node by node");
-    if (node.page_count != (node.length + page_tokens_ - 1) / page_tokens_)
-        return fault("wrong number of pages", node.page_count, node.length);
-    if (node.page_begin < 0 ||
-        node.page_begin + node.page_count > static_cast<int64_t>(batch.pages.size()))
+    return "";
+}
+
+// The node's pages in a group: all that a query sees, behind those of the nodes before, and none that is
+// also elsewhere in the batch.
+inline std::string CheckedModel::check_table(const TokenBatch &batch, size_t g, size_t i,
+                                             int64_t first_query, int64_t *listed) {
+    const ContextNode &node = batch.nodes[i];
+    const NodePages &pages = batch.pages[g].nodes[i];
+    const int32_t columns = (node.length + page_tokens_ - 1) / page_tokens_;
+    if (pages.first < 0 || pages.first > columns) return fault("no such first page", pages.first);
+    if (pages.begin + pages.first != *listed) return fault("pages not node by node", pages.begin);
+    *listed += columns - pages.first;
+    if (*listed > static_cast<int64_t>(batch.pages[g].list.size()))
         return fault("pages outside the batch");
-    for (int32_t j = 0; j < node.page_count; ++j) {
-        const int32_t page = batch.pages[static_cast<size_t>(node.page_begin + j)];
+    const int64_t seen = windows_[g] == 0
+                             ? node.start
+                             : std::max<int64_t>(node.start, first_query - windows_[g] + 1);
+    if (seen < node.start + node.length && seen - node.start < int64_t{pages.first} * page_tokens_)
+        return fault("a page that a token sees was given back", seen, pages.first);
+    for (int32_t j = pages.first; j < columns; ++j) {
+        const int32_t page = batch.pages[g].page(static_cast<int32_t>(i), j);
         if (page < 0 || page >= static_cast<int64_t>(page_user_.size()))
             return fault("no such page", page);
         if (page_user_[static_cast<size_t>(page)] == step_) return fault("a page of two nodes");
         page_user_[static_cast<size_t>(page)] = step_;
     }
-    for (int32_t j = 0; j < node.length; ++j) {
-        Slot &stored = slot(batch, node, j);
+    return "";
+}
+
+// Stores the node's tokens, and checks what was stored before.
+inline std::string CheckedModel::check_slots(const TokenBatch &batch, size_t g, size_t i) {
+    const ContextNode &node = batch.nodes[i];
+    const int32_t start = node.start;
+    uint64_t hash = node.parent < 0 ? 1 : last_hash_[static_cast<size_t>(node.parent)];
+    const int32_t first = batch.pages[g].nodes[i].first * page_tokens_;
+    for (int32_t j = std::min(first, node.length); j < node.length; ++j) {
+        Slot &stored = slot(batch, g, i, j);
         const int32_t computed = node.length - node.token_count;
         if (j >= computed) {
             const size_t token = static_cast<size_t>(node.token_begin + j - computed);
             if (batch.positions[token] != start + j)
                 return fault("wrong position", batch.positions[token], start + j);
-            stored = {batch.tokens[token], start + j, context_hash(hash, batch.tokens[token])};
+            stored = {batch.tokens[token], start + j, static_cast<int32_t>(g),
+                      context_hash(hash, batch.tokens[token])};
+            if (g > 0 && token_hash_[token] != stored.hash)
+                return fault("KV groups differ", start + j);
             token_hash_[token] = stored.hash;
         }
-        if (stored.position != start + j || stored.hash != context_hash(hash, stored.token))
+        // Before the first kept position is one that was given back: there the chain begins.
+        const bool begins = j == first && first > 0 && j < computed;
+        if (stored.position != start + j || stored.group != static_cast<int32_t>(g) ||
+            (!begins && stored.hash != context_hash(hash, stored.token)))
             return fault("keys and values are not this context's", start + j);
         hash = stored.hash;
     }
@@ -128,14 +167,34 @@ inline std::string CheckedModel::run(const TokenBatch &batch, BatchOutput *outpu
     last_hash_.assign(batch.nodes.size(), 0);
     token_hash_.assign(batch.tokens.size(), 0);
     int32_t before = 0;
-    int64_t pages = 0;
     for (size_t i = 0; i < batch.nodes.size(); ++i) {
         if (std::string wrong = check_node(batch, i, before); !wrong.empty()) return wrong;
         before += batch.nodes[i].token_count;
-        pages += batch.nodes[i].page_count;
     }
     if (before != tokens) return fault("tokens outside the nodes", before, tokens);
-    if (pages != static_cast<int64_t>(batch.pages.size())) return fault("pages outside the nodes");
+    if (batch.pages.size() != windows_.size()) return fault("wrong number of KV groups");
+    // [nodes] the first position in the batch that sees the node; INT64_MAX: none does.
+    std::vector<int64_t> first_query(batch.nodes.size(), INT64_MAX);
+    for (size_t i = 0; i < batch.nodes.size(); ++i) {
+        const ContextNode &node = batch.nodes[i];
+        if (node.token_count == 0) continue;
+        for (int32_t n = static_cast<int32_t>(i); n >= 0;
+             n = batch.nodes[static_cast<size_t>(n)].parent) {
+            int64_t &first = first_query[static_cast<size_t>(n)];
+            first = std::min(first, int64_t{node.start} + node.length - node.token_count);
+        }
+    }
+    for (size_t g = 0; g < windows_.size(); ++g) {
+        if (batch.pages[g].nodes.size() != batch.nodes.size()) return fault("nodes without pages");
+        int64_t listed = 0;
+        for (size_t i = 0; i < batch.nodes.size(); ++i) {
+            std::string wrong = check_table(batch, g, i, first_query[i], &listed);
+            if (wrong.empty()) wrong = check_slots(batch, g, i);
+            if (!wrong.empty()) return wrong;
+        }
+        if (listed != static_cast<int64_t>(batch.pages[g].list.size()))
+            return fault("pages outside the nodes");
+    }
     output->samples.assign(batch.outputs.size(), {});
     output->target_logprobs.clear();
     for (size_t i = 0; i < batch.outputs.size(); ++i) {

@@ -24,8 +24,9 @@ struct Row {
 class RowScheduler {
   public:
     RowScheduler(std::vector<Row> *rows, bool sharing, int32_t page_tokens, int64_t pages,
-                 int64_t step_tokens)
-        : rows_(*rows), page_tokens_(page_tokens), step_tokens_(step_tokens) {
+                 int64_t step_tokens, size_t kv_groups)
+        : rows_(*rows), page_tokens_(page_tokens), step_tokens_(step_tokens),
+          kv_groups_(kv_groups) {
         for (int64_t p = pages; p > 0; --p) free_.push_back(static_cast<int32_t>(p - 1));
         std::vector<int32_t> order(rows->size());
         std::iota(order.begin(), order.end(), 0);
@@ -42,6 +43,7 @@ class RowScheduler {
     // False when nothing is left. logits_rows[i] is the row of batch->outputs[i].
     bool next(TokenBatch *batch, std::vector<int32_t> *logits_rows) {
         batch->clear();
+        batch->pages.resize(kv_groups_);
         logits_rows->clear();
         steps_ += 1;
         std::vector<int32_t> take(nodes_.size(), 0);
@@ -110,7 +112,8 @@ class RowScheduler {
         int32_t computed = 0;
         bool reserved = false;
         std::vector<int32_t> tokens;
-        std::vector<int32_t> pages;
+        std::vector<int32_t>
+            pages; // [KV groups][columns]: none is given back before the node's end
     };
 
     void add_row(int32_t row, int32_t depth, int32_t parent) {
@@ -156,7 +159,8 @@ class RowScheduler {
     }
 
     bool reserve(Node *node, int64_t tokens) {
-        const size_t wanted = static_cast<size_t>((tokens + page_tokens_ - 1) / page_tokens_);
+        const size_t wanted =
+            kv_groups_ * static_cast<size_t>((tokens + page_tokens_ - 1) / page_tokens_);
         if (free_.size() < wanted) return false;
         node->pages.assign(free_.end() - static_cast<int64_t>(wanted), free_.end());
         free_.resize(free_.size() - wanted);
@@ -175,14 +179,18 @@ class RowScheduler {
         out.length = node.computed + take[n];
         out.token_begin = static_cast<int32_t>(batch->tokens.size());
         out.token_count = take[n];
-        out.page_begin = static_cast<int32_t>(batch->pages.size());
-        out.page_count = static_cast<int32_t>(node.pages.size());
         out.shared = node.row < 0;
         for (int32_t i = node.computed; i < out.length; ++i) {
             batch->tokens.push_back(node.tokens[i]);
             batch->positions.push_back(node.start + i);
         }
-        batch->pages.insert(batch->pages.end(), node.pages.begin(), node.pages.end());
+        const auto columns = static_cast<std::ptrdiff_t>(node.pages.size() / kv_groups_);
+        for (size_t g = 0; g < kv_groups_; ++g) {
+            GroupPages &group = batch->pages[g];
+            const auto first = node.pages.begin() + static_cast<std::ptrdiff_t>(g) * columns;
+            group.nodes.push_back({static_cast<int32_t>(group.list.size()), 0});
+            group.list.insert(group.list.end(), first, first + columns);
+        }
         node.computed = out.length;
         (*index)[n] = static_cast<int32_t>(batch->nodes.size());
         batch->nodes.push_back(out);
@@ -201,6 +209,7 @@ class RowScheduler {
     std::vector<Row> &rows_;
     int32_t page_tokens_;
     int64_t step_tokens_;
+    size_t kv_groups_;
     std::vector<Node> nodes_;
     std::vector<int32_t> row_node_;
     std::vector<int32_t> free_;

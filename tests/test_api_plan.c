@@ -146,6 +146,70 @@ static void an_engine_uses_a_plan_and_gives_its_own(void **state) {
     free_rows(&rows);
 }
 
+/* The first row of each of the engine's groups, in their order. */
+static void first_rows_of_groups(batchllm_engine *engine, int64_t *rows, int64_t n) {
+    batchllm_plan *plan = NULL;
+    assert_ok(batchllm_engine_get_plan(engine, &plan));
+    assert_int_equal(batchllm_plan_group_count(plan), n);
+    for (int64_t g = 0; g < n; ++g) {
+        batchllm_plan_group_info info;
+        info.struct_size = sizeof info;
+        assert_ok(batchllm_plan_group(plan, g, &info));
+        rows[g] = info.rows[0];
+    }
+    batchllm_plan_destroy(plan);
+}
+
+static void a_plan_of_just_these_rows_is_taken_in_its_order(void **state) {
+    (void)state;
+    token_rows rows = make_rows(6, 0, 20);
+    const int32_t lengths[] = {10, 20, 30, 40, 50, 60}; /* the longest first: row 5, 4, ... */
+    batchllm_plan *plan = NULL;
+    assert_ok(batchllm_plan_create(6, rows.tokens, rows.offsets, lengths, NULL, NULL, &plan));
+    batchllm_engine *engine = sim_engine("vocabulary=1000");
+    assert_ok(batchllm_engine_use_plan(engine, plan));
+    add_rows(engine, &rows, 3);
+    assert_ok(batchllm_build_groups(engine));
+    int64_t order[12];
+    first_rows_of_groups(engine, order, 6);
+    for (int64_t i = 0; i < 6; ++i) assert_int_equal(order[i], 5 - i);
+
+    /* What has not started stands before it when the next plan comes, in its own order. */
+    assert_ok(batchllm_engine_use_plan(engine, plan));
+    const int64_t empty[] = {0, 0};
+    token_rows more = make_rows(6, 0, 20);
+    for (int64_t i = 0; i < more.offsets[6]; ++i) more.tokens[i] = (more.tokens[i] + 7) % 1000;
+    batchllm_plan_destroy(plan);
+    assert_ok(batchllm_plan_create(6, more.tokens, more.offsets, lengths, NULL, NULL, &plan));
+    assert_ok(batchllm_engine_use_plan(engine, plan));
+    add_rows(engine, &more, 3);
+    assert_ok(batchllm_build_groups(engine));
+    first_rows_of_groups(engine, order, 12);
+    for (int64_t i = 0; i < 6; ++i) {
+        assert_int_equal(order[i], i); /* numbered by their places */
+        assert_int_equal(order[6 + i], 6 + 5 - i);
+    }
+    batchllm_plan_destroy(plan);
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 12);
+    batchllm_results_free(results);
+
+    /* Of other rows the plan is no more than a hint. */
+    plan = plan_of(&rows, NULL, NULL);
+    assert_ok(batchllm_engine_use_plan(engine, plan));
+    assert_ok(batchllm_add_tokens(engine, 1, NULL, empty, NULL, NULL, 0));
+    add_rows(engine, &more, 3);
+    assert_ok(batchllm_build_groups(engine));
+    first_rows_of_groups(engine, order, 7);
+    results = run_all(engine);
+    assert_int_equal(results->count, 7);
+    batchllm_results_free(results);
+    batchllm_plan_destroy(plan);
+    batchllm_engine_destroy(engine);
+    free_rows(&rows);
+    free_rows(&more);
+}
+
 static void rows_added_before_a_step_are_planned_with_those_that_wait(void **state) {
     (void)state;
     batchllm_engine_options options;
@@ -214,6 +278,7 @@ int main(void) {
         cmocka_unit_test(a_saved_plan_is_the_same_when_loaded),
         cmocka_unit_test(rows_that_have_not_changed_keep_their_groups),
         cmocka_unit_test(an_engine_uses_a_plan_and_gives_its_own),
+        cmocka_unit_test(a_plan_of_just_these_rows_is_taken_in_its_order),
         cmocka_unit_test(rows_added_before_a_step_are_planned_with_those_that_wait),
         cmocka_unit_test(common_heads_of_prefixes_are_computed_once),
     };

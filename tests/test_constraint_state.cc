@@ -6,6 +6,7 @@
 
 #include "constraint/constraint.h"
 #include "constraint/regex.h"
+#include "constraint/specification.h"
 #include "constraint_reference.h"
 #include "seed.h"
 #include "testing.h"
@@ -53,14 +54,6 @@ TestVocabulary make_vocabulary(std::mt19937_64 *random) {
 
 bool is_allowed(const AllowedTokens &allowed, int32_t token) {
     return (allowed.words[token / 32] >> (token % 32) & 1) != 0;
-}
-
-std::shared_ptr<const Constraint> must_make(const Grammar &grammar,
-                                            const TestVocabulary &vocabulary,
-                                            const ConstraintOptions &options = {}) {
-    auto made = Constraint::make(grammar, vocabulary.made, options);
-    if (!made.ok()) fail_msg("%s", made.status().message().c_str());
-    return std::move(made).value();
 }
 
 // ---- Grammars at random --------------------------------------------------------------------------
@@ -245,12 +238,234 @@ void random_grammars_agree_with_the_slow_matcher(void **) {
     assert_true(derived > 1000);
 }
 
+// ---- What a row does -----------------------------------------------------------------------------
+
+SpecifiedConstraint must_make(const ConstraintSpecification &wanted,
+                              const TestVocabulary &vocabulary) {
+    auto made = make_constraint(wanted, vocabulary.made);
+    if (!made.ok()) fail_msg("%s", made.status().message().c_str());
+    return std::move(made).value();
+}
+
+int32_t token_of(const TestVocabulary &vocabulary, std::string_view text) {
+    for (size_t i = 0; i < vocabulary.tokens.size(); ++i)
+        if (vocabulary.tokens[i] == text && vocabulary.special[i] == 0)
+            return static_cast<int32_t>(i);
+    fail_msg("no token \"%s\"", std::string(text).c_str());
+    return -1;
+}
+
+void choices_force_what_they_share(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.choices = {"positive", "positively \xC3\xA9", "positively \xC3\xA8"};
+    const auto made = must_make(wanted, vocabulary);
+    ConstraintState state(made.constraint);
+    std::string text;
+    assert_true(state.forced(&text).ok());
+    assert_string_equal(text.c_str(), "positive");
+    assert_true(state.advance_bytes(text).ok());
+    assert_true(state.complete());
+    text.clear();
+    assert_true(state.forced(&text).ok()); // the text may end here
+    assert_string_equal(text.c_str(), "");
+    assert_true(state.advance(token_of(vocabulary, "l")).ok());
+    assert_true(state.forced(&text).ok());
+    assert_string_equal(text.c_str(), "y "); // both go on with C3, which is no character
+    assert_false(state.advance(token_of(vocabulary, "x")).ok());
+    assert_true(state.advance_bytes("y \xC3").ok());
+    text.clear();
+    assert_true(state.forced(&text).ok());
+    assert_string_equal(text.c_str(), ""); // inside a character
+    assert_true(state.advance_bytes("\xA9").ok());
+    assert_true(state.complete());
+    const auto allowed = state.allowed();
+    assert_int_equal(allowed->count, 2);
+    assert_true(is_allowed(*allowed, vocabulary.eos[0]) && is_allowed(*allowed, vocabulary.eos[1]));
+    assert_true(state.advance(vocabulary.eos[1]).ok());
+    assert_true(state.ended());
+    assert_false(state.advance(vocabulary.eos[1]).ok());
+    assert_false(state.allowed().ok());
+}
+
+void special_tokens_never_match_by_their_text(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::regex;
+    wanted.text = "[a-z</>|]*";
+    const auto made = must_make(wanted, vocabulary);
+    ConstraintState state(made.constraint);
+    const auto allowed = state.allowed();
+    const auto special_a = static_cast<int32_t>(vocabulary.tokens.size()) - 3;
+    assert_string_equal(vocabulary.tokens[static_cast<size_t>(special_a)].c_str(), "a");
+    assert_false(is_allowed(*allowed, special_a));
+    assert_false(state.advance(special_a).ok());
+    assert_true(is_allowed(*allowed, token_of(vocabulary, "a")));
+}
+
+void a_marker_is_found_across_tokens(void **) {
+    std::mt19937_64 random(seed);
+    TestVocabulary vocabulary = make_vocabulary(&random);
+    for (const char *text : {"<<en", "d>", "d>yes", "d>no", "d>ye", "<<<", "d>\n"}) {
+        vocabulary.tokens.emplace_back(text);
+        vocabulary.special.push_back(0);
+    }
+    vocabulary.made =
+        TokenVocabulary::make(vocabulary.tokens, vocabulary.special, vocabulary.eos).value();
+    ConstraintSpecification wanted;
+    wanted.choices = {"yes"};
+    wanted.options.start_after = "<<end>";
+    const auto made = must_make(wanted, vocabulary);
+    ConstraintState state(made.constraint);
+    const auto take = [&](std::string_view text) {
+        const int32_t token = token_of(vocabulary, text);
+        const auto allowed = state.allowed();
+        assert_true(allowed.ok());
+        const bool shown = is_allowed(*allowed, token);
+        const bool taken = state.advance(token).ok();
+        assert_true(shown == taken);
+        return taken;
+    };
+    assert_int_equal(state.allowed()->count, vocabulary.made->size());
+    assert_true(take("a") && take("<<<"));
+    assert_false(state.complete());
+    std::string forced;
+    assert_true(state.forced(&forced).ok() && forced.empty());
+    assert_true(take("<<en"));
+    // From here the marker may be completed, and only "yes" may follow it.
+    assert_int_equal(state.allowed()->count, vocabulary.made->size() - 2);
+    assert_false(take("d>no"));
+    assert_false(take("d>\n"));
+    assert_true(take("d>ye"));
+    assert_true(state.forced(&forced).ok());
+    assert_string_equal(forced.c_str(), "s");
+    assert_int_equal(state.allowed()->only, token_of(vocabulary, "s"));
+    assert_false(take("a"));
+    assert_true(take("s"));
+    assert_true(state.complete());
+    // A special token's spelling counts, and the end of the text before the marker is one.
+    wanted.options.start_after = "</s>";
+    const auto special = must_make(wanted, vocabulary);
+    ConstraintState other(special.constraint);
+    assert_true(other.advance(token_of(vocabulary, "b")).ok());
+    assert_true(other.advance(vocabulary.eos[1]).ok());
+    assert_true(other.ended());
+}
+
+void texts_keep_to_bytes_that_are_tokens(void **) {
+    const std::vector<std::string> tokens = {"a", "b", "abc", "cab"};
+    const std::vector<uint8_t> special(4, 0);
+    const auto vocabulary = TokenVocabulary::make(tokens, special, {}).value();
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::regex;
+    wanted.text = "[ab]c*|c";
+    const auto made = make_constraint(wanted, vocabulary);
+    assert_true(made.ok());
+    ConstraintState state(made->constraint);
+    assert_int_equal(state.allowed()->count,
+                     2); // "a", "b": after "abc" nothing could be sure to end
+    wanted.text = "c+";
+    const auto none = make_constraint(wanted, vocabulary);
+    assert_int_equal(none.status().code(), BATCHLLM_ERROR_UNSUPPORTED);
+}
+
+// A counter that 100,000 characters pass, a stack as deep, and a graph that is thrown away on the way.
+void long_texts_stay_within_their_memory(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::gbnf;
+    wanted.text = "root ::= [a-c]{10,200000} | \"[\" root* \"]\"";
+    wanted.options.cache_bytes = int64_t{1} << 20;
+    const auto made = must_make(wanted, vocabulary);
+    ConstraintState state(made.constraint);
+    for (int32_t i = 0; i < 100'000; ++i) assert_true(state.advance_bytes("a").ok());
+    assert_true(state.complete() && state.allowed().ok());
+    ConstraintState deep(made.constraint);
+    for (int32_t i = 0; i < 20'000; ++i) assert_true(deep.advance_bytes("[").ok());
+    assert_true(deep.allowed().ok());
+    for (int32_t i = 0; i < 20'000; ++i) assert_true(deep.advance_bytes("]").ok());
+    assert_true(deep.complete());
+}
+
+// Grammars in which a text can be read in more ways than can be counted.
+void ambiguity_stays_bounded(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::gbnf;
+    for (const char *text :
+         {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\" root | \"b\"",
+          "root ::= (\"a\" | \"aa\" | [a-b]+)* | (\"a\"+ \"a\"+)+",
+          "root ::= x x x x\nx ::= y y y y\ny ::= z z z z\nz ::= \"a\"? \"a\"? \"a\"?"}) {
+        wanted.text = text;
+        const auto made = must_make(wanted, vocabulary);
+        ConstraintState state(made.constraint);
+        for (int32_t i = 0; i < 60; ++i) {
+            assert_true(state.allowed().ok());
+            assert_true(state.advance_bytes("a").ok());
+        }
+    }
+}
+
+void threads_share_one_constraint(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::json_schema;
+    wanted.text = R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9},
+        "b": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]})";
+    wanted.options.cache_bytes = 200'000; // thrown away now and then, while others use it
+    const auto made = must_make(wanted, vocabulary);
+    // What one thread finds alone.
+    const auto run = [&](uint64_t number) {
+        std::mt19937_64 own(number);
+        ConstraintState state(made.constraint);
+        std::vector<int32_t> taken;
+        while (!state.ended() && taken.size() < 40) {
+            const auto allowed = state.allowed();
+            if (!allowed.ok() || allowed->count == 0) return std::vector<int32_t>{-1};
+            auto skip = static_cast<int32_t>(own() % static_cast<uint64_t>(allowed->count));
+            int32_t token = 0;
+            while (!is_allowed(*allowed, token) || skip-- > 0) ++token;
+            if (!state.advance(token).ok()) return std::vector<int32_t>{-2};
+            taken.push_back(token);
+        }
+        return taken;
+    };
+    constexpr uint64_t rows = 40;
+    std::vector<std::vector<int32_t>> alone;
+    for (uint64_t row = 0; row < rows; ++row) alone.push_back(run(row));
+    std::atomic<int32_t> wrong = 0;
+    std::vector<std::thread> threads;
+    for (uint64_t thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([&, thread] {
+            for (uint64_t i = 0; i < rows; ++i) {
+                const uint64_t row = (i + thread * 10) % rows;
+                if (run(row) != alone[row]) ++wrong;
+            }
+        });
+    }
+    for (std::thread &thread : threads) thread.join();
+    assert_int_equal(wrong, 0);
+    for (const auto &tokens : alone) assert_true(tokens[0] >= 0);
+}
+
 } // namespace
 
 int main() {
     seed = seed_of_run();
     const CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars_agree_with_the_slow_matcher),
+        cmocka_unit_test(choices_force_what_they_share),
+        cmocka_unit_test(special_tokens_never_match_by_their_text),
+        cmocka_unit_test(a_marker_is_found_across_tokens),
+        cmocka_unit_test(texts_keep_to_bytes_that_are_tokens),
+        cmocka_unit_test(long_texts_stay_within_their_memory),
+        cmocka_unit_test(ambiguity_stays_bounded),
+        cmocka_unit_test(threads_share_one_constraint),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/check_pages.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/bfloat16.h"
 #include "seed.h"
@@ -40,6 +41,8 @@ struct Case {
     TokenBatch batch;
     std::vector<int32_t> first_token; // [nodes] of the node's tokens in keys and values
     std::vector<float> keys, values, queries;
+    float softcap = 0;
+    std::vector<float> sinks; // [heads], or none
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -50,6 +53,25 @@ float as_element(float x, DType element) {
     return element == DType::f32 ? x : bfloat16_to_float(float_to_bfloat16(x));
 }
 
+// Pages in one KV group: those that a query sees, as if the others had been given back.
+void make_pages(const Shape &shape, TokenBatch *batch) {
+    const std::vector<int64_t> first = first_queries(*batch);
+    GroupPages &group = batch->pages.emplace_back();
+    for (size_t n = 0; n < batch->nodes.size(); ++n) {
+        const ContextNode &node = batch->nodes[n];
+        const int32_t columns = (node.length + shape.page_tokens - 1) / shape.page_tokens;
+        int32_t begin = 0;
+        if (shape.window > 0) {
+            const int64_t seen = first[n] - shape.window + 1 - node.start;
+            begin =
+                static_cast<int32_t>(std::clamp<int64_t>(seen, 0, node.length)) / shape.page_tokens;
+        }
+        group.nodes.push_back({static_cast<int32_t>(group.list.size()) - begin, begin});
+        for (int32_t i = begin; i < columns; ++i)
+            group.list.push_back(static_cast<int32_t>(group.list.size()));
+    }
+}
+
 // lengths and parents as given; the last counts[n] tokens of node n are in the batch.
 Case make_case(const Shape &shape, const std::vector<int32_t> &parents,
                const std::vector<int32_t> &lengths, const std::vector<int32_t> &counts,
@@ -57,7 +79,6 @@ Case make_case(const Shape &shape, const std::vector<int32_t> &parents,
     Case made;
     made.shape = shape;
     int32_t tokens = 0;
-    int32_t pages = 0;
     for (size_t n = 0; n < parents.size(); ++n) {
         ContextNode node{};
         node.parent = parents[n];
@@ -72,16 +93,13 @@ Case make_case(const Shape &shape, const std::vector<int32_t> &parents,
             made.batch.tokens.push_back(0);
             made.batch.positions.push_back(node.start + node.length - counts[n] + i);
         }
-        node.page_begin = pages;
-        node.page_count = (node.length + shape.page_tokens - 1) / shape.page_tokens;
-        pages += node.page_count;
         made.first_token.push_back(tokens);
         tokens += node.length;
         made.batch.nodes.push_back(node);
     }
-    made.batch.pages.resize(pages);
-    std::iota(made.batch.pages.begin(), made.batch.pages.end(), 0);
-    std::shuffle(made.batch.pages.begin(), made.batch.pages.end(), random);
+    make_pages(shape, &made.batch);
+    std::vector<int32_t> &list = made.batch.pages[0].list;
+    std::shuffle(list.begin(), list.end(), random);
 
     const size_t kv_size = static_cast<size_t>(tokens) * shape.kv_heads * shape.head_dim;
     made.keys.resize(kv_size);
@@ -110,7 +128,10 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
     const Model model = model_of(shape);
-    const Attention &layer = model.layers[1].attention;
+    Attention layer = model.layers[1].attention;
+    layer.softcap = given.softcap;
+    std::vector<float> sinks = given.sinks; // in base 2
+    for (float &sink : sinks) sink *= 1.44269504f;
     const int32_t padded = padded_head_dim(shape.head_dim);
     const int64_t element = dtype_bytes(kernels.element);
     std::vector<float> out(given.queries.size(), 0.0f);
@@ -119,8 +140,9 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     // One page too many, and all of them full of NaN at first: the unwritten must not be read.
     const int64_t page_bytes =
         2 * int64_t{shape.page_tokens} * padded * element * layer.kv_heads * 2;
-    auto pages = KvPages::create(model, kernels.element, shape.page_tokens,
-                                 page_bytes * (static_cast<int64_t>(given.batch.pages.size()) + 1));
+    auto pages =
+        KvPages::create(model, kernels.element, shape.page_tokens,
+                        page_bytes * (static_cast<int64_t>(given.batch.pages[0].list.size()) + 1));
     *ok = pages.ok() && pages->page_bytes() == page_bytes;
     if (!*ok) return out;
     std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
@@ -130,8 +152,9 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     for (size_t n = 0; n < given.batch.nodes.size(); ++n) {
         const ContextNode &node = given.batch.nodes[n];
         const int32_t stored = (node.length + kGroupTokens - 1) / kGroupTokens * kGroupTokens;
-        for (int32_t i = 0; i < stored; ++i) {
-            const int32_t page = given.batch.pages[node.page_begin + i / shape.page_tokens];
+        const GroupPages &group_pages = given.batch.pages[0];
+        for (int32_t i = group_pages.nodes[n].first * shape.page_tokens; i < stored; ++i) {
+            const int32_t page = group_pages.page(static_cast<int32_t>(n), i / shape.page_tokens);
             const int32_t group = i % shape.page_tokens / kGroupTokens;
             for (int32_t h = 0; h < shape.kv_heads; ++h) {
                 const int64_t at = (int64_t{given.first_token[n]} + i) * shape.kv_heads + h;
@@ -166,7 +189,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     std::vector<std::byte> attended(
         static_cast<size_t>(list.rows * layer.heads * shape.head_dim * element));
     PagedAttention attention(kernels, *pages, &pool);
-    *ok = attention.run(given.batch, list, layer, {}, queries.data(), attended.data()).ok();
+    *ok = attention.run(given.batch, list, layer, sinks, queries.data(), attended.data()).ok();
 
     const int64_t row_size = int64_t{layer.heads} * shape.head_dim;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -223,10 +246,19 @@ std::vector<float> reference(const Case &given, DType element) {
                                      as_element(static_cast<float>(query[d] * scale), element)) *
                                  as_element(key[d], element);
                     }
+                    if (given.softcap != 0) {
+                        const double cap = given.softcap * 1.4426950408889634;
+                        score = cap * std::tanh(score / cap);
+                    }
                     weights.push_back(score);
                     most = std::max(most, score);
                 }
                 double sum = 0;
+                if (!given.sinks.empty()) {
+                    const double sink = given.sinks[h] * 1.4426950408889634;
+                    most = std::max(most, sink);
+                    sum = std::exp2(sink - most);
+                }
                 for (double &weight : weights) sum += weight = std::exp2(weight - most);
                 for (int32_t d = 0; d < shape.head_dim; ++d) {
                     double value = 0;
@@ -325,7 +357,14 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
                              : kind == 2 ? length
                                          : between(random, 0, length));
         }
-        failure = check_all(make_case(shape, parents, lengths, counts, random));
+        Case made = make_case(shape, parents, lengths, counts, random);
+        if (round % 3 == 1) made.softcap = 0.5f + static_cast<float>(between(random, 0, 4));
+        if (round % 4 >= 2) {
+            for (int32_t h = 0; h < shape.kv_heads * shape.ratio; ++h) {
+                made.sinks.push_back(3 * random_normal(random));
+            }
+        }
+        failure = check_all(made);
     }
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }

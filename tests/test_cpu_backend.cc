@@ -101,9 +101,10 @@ void add_row(TokenBatch *batch, const std::vector<int32_t> &tokens, int32_t page
     node.parent = -1;
     node.length = node.token_count = static_cast<int32_t>(tokens.size());
     node.token_begin = static_cast<int32_t>(batch->tokens.size());
-    node.page_begin = static_cast<int32_t>(batch->pages.size());
-    node.page_count = (node.length + 15) / 16;
-    for (int32_t i = 0; i < node.page_count; ++i) batch->pages.push_back(page + i);
+    batch->pages.resize(1);
+    GroupPages &group = batch->pages[0];
+    group.nodes.push_back({static_cast<int32_t>(group.list.size()), 0});
+    for (int32_t i = 0; i < (node.length + 15) / 16; ++i) group.list.push_back(page + i);
     for (int32_t i = 0; i < node.length; ++i) {
         batch->tokens.push_back(tokens[i]);
         batch->positions.push_back(i);
@@ -270,16 +271,19 @@ void malformed_batches_are_refused(void **) {
     auto backend = make(small, options);
     assert_non_null(backend.get());
     SamplingParams greedy;
-    for (int fault = 0; fault < 7; ++fault) {
+    for (int fault = 0; fault < 10; ++fault) {
         TokenBatch batch;
         add_row(&batch, random_tokens(fault == 6 ? 65 : 20, 5), 0);
         want(&batch, &greedy);
         if (fault == 0) batch.tokens[3] = kVocabulary;
-        if (fault == 1) batch.pages[1] = static_cast<int32_t>(backend->info().pages);
-        if (fault == 2) batch.nodes[0].page_count = 1;
+        if (fault == 1) batch.pages[0].list[1] = static_cast<int32_t>(backend->info().pages);
+        if (fault == 2) batch.pages[0].list.pop_back();
         if (fault == 3) batch.outputs[0].token = 20;
         if (fault == 4) batch.positions[5] = 6;
         if (fault == 5) batch.nodes[0].parent = 0;
+        if (fault == 7) batch.pages[0].nodes[0] = {0, 1}; // a page that is seen is not kept
+        if (fault == 8) batch.pages.emplace_back();
+        if (fault == 9) batch.pages[0].nodes[0].begin = -1;
         BatchOutput output;
         const Status status = backend->run(batch, &output);
         if (status.ok()) fail_msg("fault %d was not seen", fault);

@@ -221,8 +221,8 @@ TokenBatch one_row(const std::vector<int32_t> &tokens, int32_t first, int32_t pa
     batch.tokens = tokens;
     const auto count = static_cast<int32_t>(tokens.size());
     for (int32_t i = 0; i < count; ++i) batch.positions.push_back(first + i);
-    batch.nodes.push_back({-1, 0, first + count, 0, count, 0, 1, false});
-    batch.pages = {page};
+    batch.nodes.push_back({-1, 0, first + count, 0, count, false});
+    batch.pages = {{{page}, {{0, 0}}}};
     OutputRow row{};
     row.token = count - 1;
     row.sample.params = params;
@@ -289,11 +289,13 @@ void graphs_follow_memory_that_grows(void **) {
     const SamplingParams params;
     for (const int32_t rows : {1, 1, 1, 1, 200, 1, 1, 1, 200, 200}) {
         TokenBatch batch;
+        batch.pages.resize(1);
         for (int32_t r = 0; r < rows; ++r) {
             batch.tokens.push_back(1 + r % 50);
             batch.positions.push_back(0);
-            batch.nodes.push_back({-1, 0, 1, r, 1, r, 1, false});
-            batch.pages.push_back(r);
+            batch.nodes.push_back({-1, 0, 1, r, 1, false});
+            batch.pages[0].nodes.push_back({r, 0});
+            batch.pages[0].list.push_back(r);
             OutputRow row{};
             row.token = r;
             row.sample.params = &params;

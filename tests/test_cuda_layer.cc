@@ -20,6 +20,7 @@ namespace {
 
 // Two requests that continue one prefix.
 constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
+constexpr int32_t kGroupPages = 8; // of a KV group
 
 struct Setting {
     DType element, residual;
@@ -46,13 +47,18 @@ class Steps {
         auto made = Forward::create(model, options);
         check(made.status());
         forward_ = std::move(made).value();
-        check(forward_->take_pages(8));
+        kv_groups_ = static_cast<int32_t>(model.kv_groups.size());
+        check(forward_->take_pages(kGroupPages * kv_groups_));
         check(staging_.reserve(1 << 20));
         vocabulary_ = static_cast<size_t>(model.vocabulary);
     }
 
     // Logits of the wanted tokens, ascending.
-    std::vector<std::vector<float>> run(const TokenBatch &batch, std::vector<int32_t> wanted) {
+    std::vector<std::vector<float>> run(TokenBatch batch, std::vector<int32_t> wanted) {
+        for (int32_t g = 1; g < kv_groups_; ++g) { // the same on pages of each KV group's own
+            batch.pages.push_back(batch.pages[0]);
+            for (int32_t &page : batch.pages.back().list) page += kGroupPages * g;
+        }
         const auto count = static_cast<int64_t>(wanted.size());
         staging_.clear();
         check(forward_->stage(batch, wanted, count, &staging_));
@@ -83,6 +89,7 @@ class Steps {
     Staging staging_;
     std::unique_ptr<Stream> stream_;
     size_t vocabulary_ = 0;
+    int32_t kv_groups_ = 1;
 };
 
 // The two requests' tokens, prefix included, and one more each.
@@ -108,9 +115,16 @@ TokenBatch with_prefix(const std::vector<int32_t> &row, int32_t computed) {
         batch.tokens.push_back(row[static_cast<size_t>(i)]);
         batch.positions.push_back(i);
     }
-    batch.nodes.push_back({-1, 0, kPrefix, 0, computed, 0, 2, true});
-    batch.pages = {3, 1};
+    batch.nodes.push_back({-1, 0, kPrefix, 0, computed, true});
+    batch.pages = {{{3, 1}, {{0, 0}}}};
     return batch;
+}
+
+// The newest node's only page.
+void add_page(TokenBatch *batch, int32_t page) {
+    GroupPages &group = batch->pages[0];
+    group.nodes.push_back({static_cast<int32_t>(group.list.size()), 0});
+    group.list.push_back(page);
 }
 
 // Of each request, own tokens [first, last) behind the prefix, in page 5 or 0.
@@ -123,9 +137,8 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
             batch.tokens.push_back(rows[r][static_cast<size_t>(kPrefix + i)]);
             batch.positions.push_back(kPrefix + i);
         }
-        batch.nodes.push_back({0, kPrefix, last[r], begin, last[r] - first[r],
-                               static_cast<int32_t>(batch.pages.size()), 1, false});
-        batch.pages.push_back(r == 0 ? 5 : 0);
+        batch.nodes.push_back({0, kPrefix, last[r], begin, last[r] - first[r], false});
+        add_page(&batch, r == 0 ? 5 : 0);
     }
     return batch;
 }
@@ -169,8 +182,8 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     }
     // All tokens of a step, their prefix computed beside them.
     TokenBatch whole = with_prefix(rows[0], kPrefix);
-    whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, 2, 1, false});
-    whole.pages.push_back(6);
+    whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, false});
+    add_page(&whole, 6);
     std::vector<int32_t> all;
     for (int32_t i = 0; i < kPrefix + 2; ++i) all.push_back(i);
     for (int32_t i = 0; i < 2; ++i) {

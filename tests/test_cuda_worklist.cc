@@ -27,6 +27,13 @@ struct Step {
         }
         return static_cast<int32_t>(nodes.size()) - 1;
     }
+    // What lies before the window of all tokens to come, as the scheduler does.
+    void give_back(int32_t window) {
+        for (AttentionNode &node : nodes) {
+            const int32_t stored = node.keys - node.token_count;
+            if (window > 0) node.first_page = std::max(0, stored + 1 - window) / kPageKeys;
+        }
+    }
     int32_t tokens() const { return static_cast<int32_t>(positions.size()); }
     void build(const WorklistOptions &options, Worklist *list) const {
         build_worklist(nodes, tokens(), options, list);
@@ -116,6 +123,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
                 const bool seen =
                     options.window <= 0 || position > step.positions[t] - options.window;
                 if (seen || page >= 0) assert_int_equal(page, node.page_begin + k / kPageKeys);
+                if (page >= 0) assert_true(k / kPageKeys >= node.first_page);
             }
         }
     }
@@ -124,8 +132,9 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
 void every_key_is_read_once(void **) {
     std::mt19937_64 random(seed_of_run());
     for (int round = 0; round < 200; ++round) {
-        const Step step = random_step(random);
+        Step step = random_step(random);
         const WorklistOptions options = random_options(random);
+        step.give_back(options.window);
         Worklist list;
         step.build(options, &list);
         check_list(step, options, list);

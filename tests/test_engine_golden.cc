@@ -1,8 +1,10 @@
 // The engine on the CPU against transformers: tests/golden, made by scripts/make_golden.py. Whatever is
 // shared, however small the steps or the pool, the tokens are the reference's.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +45,11 @@ batchllm_params greedy_params(const Golden &golden) {
     params.max_tokens = golden.new_tokens;
     params.logprobs = 0;
     return params;
+}
+
+std::string read_text(const std::string &path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_params &params) {
@@ -192,6 +199,66 @@ void greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts(void **) 
     assert_true(compare_all("2 MiB of KV pages", options, true) > 0);
 }
 
+// The pages of a KV group that the tokens of one row take at once, where each sees `window` of them.
+int64_t pages_of_row(int64_t tokens, int64_t window, int64_t page_tokens) {
+    const int64_t all = (tokens + page_tokens - 1) / page_tokens;
+    return std::min(all, 1 + (window - 1 + page_tokens - 1) / page_tokens);
+}
+
+void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows(void **) {
+    struct Case {
+        const char *model;
+        int64_t full_groups, window_groups, window;
+    };
+    constexpr int64_t page_tokens = 16;
+    for (const Case &c : {Case{"mistral_window", 0, 1, 27}, Case{"qwen2_window", 1, 2, 40}}) {
+        int64_t models = 0;
+        for (const Golden &golden : all_golden()) {
+            if (golden.directory.find(c.model) == std::string::npos) continue;
+            ++models;
+            int64_t longest = 0;
+            for (const GoldenRow &row : golden.rows) {
+                longest = std::max(longest,
+                                   static_cast<int64_t>(row.prompt.size()) + golden.new_tokens - 1);
+            }
+            const int64_t all = (longest + page_tokens - 1) / page_tokens;
+            const int64_t pages = c.full_groups * all +
+                                  c.window_groups * pages_of_row(longest, c.window, page_tokens);
+            assert_true(pages < (c.full_groups + c.window_groups) * all);
+            for (const int32_t levels : {0, 2}) {
+                batchllm_engine_options options = float32_options();
+                options.levels = std::max(levels, 1);
+                options.enlarge = levels == 0 ? BATCHLLM_ENLARGE_NONE : BATCHLLM_ENLARGE_OPTIMAL;
+                const int64_t page_bytes = stats_of(make_engine(golden, options)).kv_page_bytes;
+                options.kv_memory_bytes = pages * page_bytes;
+                const EngineHandle engine = make_engine(golden, options);
+                assert_int_equal(stats_of(engine).kv_pages_total, pages);
+                add_prompts(engine.get(), golden, greedy_params(golden));
+                const ResultsHandle results = run(engine.get());
+                assert_int_equal(results->count, golden.rows.size());
+                Compared compared;
+                for (int64_t i = 0; i < results->count; ++i) {
+                    compare(golden, *results, i, &compared);
+                }
+                assert_true(compared.left_out * 20 < compared.tokens);
+            }
+            // One page less, and the longest row is told that it does not fit.
+            batchllm_engine_options options = float32_options();
+            options.kv_memory_bytes =
+                (pages - 1) * stats_of(make_engine(golden, options)).kv_page_bytes;
+            const EngineHandle engine = make_engine(golden, options);
+            add_prompts(engine.get(), golden, greedy_params(golden));
+            const ResultsHandle results = run(engine.get());
+            int64_t refused = 0;
+            for (int64_t i = 0; i < results->count; ++i) {
+                refused += results->statuses[i] == BATCHLLM_ERROR_ROW_TOO_LARGE;
+            }
+            assert_true(refused > 0);
+        }
+        assert_true(models > 0);
+    }
+}
+
 void scores_are_the_references(void **) {
     int64_t compared = 0;
     for (const bool sharing : {true, false}) {
@@ -245,6 +312,40 @@ void scores_are_the_references(void **) {
     }
     print_message("%d log-probabilities compared\n", int(compared));
     assert_true(compared > 100);
+}
+
+// max_request_tokens decides which of longrope's two lists of factors counts, for all rows of the job.
+void longrope_factors_follow_the_longest_request(void **) {
+    const Golden golden = read_golden("golden/phi3_longrope_short_bf16");
+    const TemporaryDirectory directory;
+    std::string config = read_text(golden.directory + "/config.json");
+    const std::string stated = "\"max_position_embeddings\": 512";
+    const size_t at = config.find(stated);
+    assert_true(at != std::string::npos);
+    config.replace(at, stated.size(), "\"max_position_embeddings\": 4096");
+    directory.write("config.json", config);
+    std::filesystem::create_symlink(
+        std::filesystem::absolute(golden.directory + "/model.safetensors"),
+        directory.path() + "/model.safetensors");
+    for (const int64_t limit : {512, 513}) {
+        batchllm_engine_options options = float32_options();
+        options.max_request_tokens = limit;
+        Golden moved = golden;
+        moved.directory = directory.path();
+        const EngineHandle engine = make_engine(moved, options);
+        add_prompts(engine.get(), golden, greedy_params(golden));
+        const ResultsHandle results = run(engine.get());
+        int64_t same = 0;
+        for (int64_t i = 0; i < results->count; ++i) {
+            const GoldenRow &row = golden.rows[results->tags[i]];
+            const int64_t count = results->token_offsets[i + 1] - results->token_offsets[i];
+            same += count == static_cast<int64_t>(row.tokens.size()) &&
+                    std::equal(row.tokens.begin(), row.tokens.end(),
+                               results->tokens + results->token_offsets[i]);
+        }
+        if (limit == 512) assert_true(same >= results->count - 1);
+        if (limit == 513) assert_true(same < results->count / 2);
+    }
 }
 
 void greedy_samples_of_a_row_are_all_the_reference(void **) {
@@ -307,7 +408,10 @@ int main() {
         cmocka_unit_test(greedy_tokens_are_the_references_with_shared_heads_of_prefixes),
         cmocka_unit_test(greedy_tokens_are_the_references_with_steps_of_64_tokens),
         cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
+        cmocka_unit_test(
+            greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows),
         cmocka_unit_test(scores_are_the_references),
+        cmocka_unit_test(longrope_factors_follow_the_longest_request),
         cmocka_unit_test(greedy_samples_of_a_row_are_all_the_reference),
         cmocka_unit_test(the_same_sampled_job_twice_gives_the_same_results),
     };

@@ -30,16 +30,19 @@ struct CheckedShape {
     int32_t page_tokens = 0;
     int64_t step_tokens = 0;
     int32_t mean_length = 8;
+    std::vector<int32_t> kv_windows = {0};
 };
 
 class CheckedBackend : public Backend {
   public:
     explicit CheckedBackend(const CheckedShape &shape)
-        : model_(shape.pages, shape.page_tokens, shape.step_tokens, shape.mean_length) {
+        : model_(shape.pages, shape.page_tokens, shape.step_tokens, shape.mean_length,
+                 shape.kv_windows) {
         info_.name = "checked";
         info_.vocabulary = model_vocabulary;
         info_.page_tokens = shape.page_tokens;
         info_.pages = shape.pages;
+        info_.kv_windows = shape.kv_windows;
         info_.step_tokens = shape.step_tokens;
         info_.eos_token = model_eos;
     }
@@ -264,8 +267,18 @@ std::string check_job(Random &random, Totals *totals) {
     std::vector<TestRow> rows = make_rows(random, shape.mean_length);
     shape.page_tokens = static_cast<int32_t>(draw(random, 1, 6));
     shape.step_tokens = draw(random, 1, draw(random, 0, 1) ? 8 : 80);
-    shape.pages = (longest_of(rows) + shape.page_tokens - 1) / shape.page_tokens +
-                  (draw(random, 0, 2) ? draw(random, 0, draw(random, 0, 1) ? 8 : 60) : 0);
+    if (draw(random, 0, 1)) {
+        const auto window = static_cast<int32_t>(draw(random, 2, 20));
+        shape.kv_windows = {window, 0, window};
+    }
+    int64_t fewest = 0; // that hold the longest row
+    for (const int32_t window : shape.kv_windows) {
+        const int64_t all = (longest_of(rows) + shape.page_tokens - 1) / shape.page_tokens;
+        fewest += window == 0 ? all
+                              : std::min(all, 1 + int64_t{window - 1 + shape.page_tokens - 1} /
+                                                      shape.page_tokens);
+    }
+    shape.pages = fewest + (draw(random, 0, 2) ? draw(random, 0, draw(random, 0, 1) ? 8 : 60) : 0);
     EngineOptions options;
     options.enlarge = static_cast<int32_t>(draw(random, 0, 2));
     options.levels = static_cast<int32_t>(draw(random, 1, 2));

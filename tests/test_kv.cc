@@ -44,8 +44,9 @@ void every_page_is_given_out_once(void **) {
     PageTable tables[3];
     int64_t taken = 0;
     while (pool.take(&tables[taken % 3])) ++taken;
-    PageTable all;
-    for (const PageTable &table : tables) all.insert(all.end(), table.begin(), table.end());
+    std::vector<int32_t> all;
+    for (const PageTable &table : tables)
+        all.insert(all.end(), table.group(0).pages.begin(), table.group(0).pages.end());
     std::sort(all.begin(), all.end());
     const bool distinct = std::adjacent_find(all.begin(), all.end()) == all.end();
     const int32_t last = all.back();
@@ -86,9 +87,9 @@ void giving_a_page_twice_is_refused(void **) {
     PageTable copy = table;
     pool.give(&table);
     const bool again = refused(&pool, &copy);
-    copy = {4};
+    copy.group(0).pages = {4};
     const bool outside = refused(&pool, &copy);
-    copy = {-1};
+    copy.group(0).pages = {-1};
     const bool negative = refused(&pool, &copy);
     assert_true(taken);
     assert_true(again);
@@ -106,12 +107,79 @@ void random_taking_and_giving_keeps_count(void **) {
         if (random() % 5 == 0) {
             pool.give(&table);
         } else {
-            good &= pool.take(&table) == (pool.free() > 0 || !table.empty());
+            good &= pool.take(&table) == (pool.free() > 0 || table.columns > 0);
             if (pool.free() == 0) pool.give(&table);
         }
         size_t held = 0;
-        for (const PageTable &each : tables) held += each.size();
+        for (const PageTable &each : tables) held += static_cast<size_t>(each.pages());
         good &= pool.used() == static_cast<int64_t>(held);
+    }
+    assert_true(good);
+}
+
+void a_column_is_a_page_of_each_group_or_nothing(void **) {
+    PagePool pool(7, 4, {0, 6, 6});
+    PageTable table;
+    const bool first = pool.take(&table), second = pool.take(&table), third = pool.take(&table);
+    const int64_t used = pool.used();
+    const int32_t columns = table.columns;
+    const auto groups = table.groups();
+    pool.give(&table);
+    assert_true(first && second);
+    assert_false(third);
+    assert_int_equal(used, 6);
+    assert_int_equal(columns, 2);
+    assert_int_equal(groups, 3);
+    assert_int_equal(pool.used(), 0);
+    assert_int_equal(table.columns, 0);
+}
+
+void pages_go_back_as_they_fall_out_of_the_window(void **) {
+    PagePool pool(100, 4, {0, 6});
+    PageTable table;
+    bool good = true;
+    // The token at `stored` sees positions [stored - 5, stored]: in column (stored - 5) / 4 and on.
+    for (int32_t stored = 0; stored < 60; ++stored) {
+        if (stored % 4 == 0) good &= pool.take(&table);
+        pool.slide(&table, stored);
+        const int32_t first = std::max(0, stored - 5) / 4;
+        good &= table.group(0).first == 0 && table.group(1).first == first;
+        good &= table.pages() == 2 * table.columns - first;
+        good &= pool.used() == table.pages();
+    }
+    const int32_t kept = table.group(1).pages[0];
+    pool.slide(&table, 60); // what is stored is 60 tokens, in 15 columns
+    good &= pool.pages_kept(60) == table.pages();
+    const bool still = kept == table.group(1).pages[0];
+    pool.give(&table);
+    assert_true(good);
+    assert_true(still);
+    assert_int_equal(pool.used(), 0);
+    assert_int_equal(table.group(1).first, 0);
+}
+
+void the_most_tokens_of_a_pool_are_those_that_can_be_computed_one_by_one(void **) {
+    std::mt19937_64 random(seed_of_run());
+    bool good = true;
+    for (int32_t round = 0; round < 300; ++round) {
+        const auto page_tokens = static_cast<int32_t>(1 + random() % 9);
+        std::vector<int32_t> windows(1 + random() % 4);
+        for (int32_t &window : windows)
+            window = random() % 3 == 0 ? 0 : static_cast<int32_t>(1 + random() % 20);
+        const auto total = static_cast<int64_t>(random() % 40);
+        PagePool pool(total, page_tokens, windows);
+        PageTable table;
+        int64_t stored = 0;
+        while (stored < 1000) {
+            if (stored % page_tokens == 0 && !pool.take(&table)) break;
+            pool.slide(&table, ++stored);
+            good &= pool.pages_kept(stored) == pool.used();
+        }
+        if (stored == 1000) {
+            good &= pool.most_tokens() >= 1000;
+        } else {
+            good &= pool.most_tokens() == stored;
+        }
     }
     assert_true(good);
 }
@@ -119,7 +187,7 @@ void random_taking_and_giving_keeps_count(void **) {
 // Takes the pages of a whole prefix, as the scheduler does chunk by chunk.
 void compute(PrefixForest *forest, PagePool *pool, int32_t node) {
     ScheduledPrefix &prefix = forest->at(node);
-    while (static_cast<int64_t>(prefix.pages.size()) < pages_for(prefix.length, 16))
+    while (prefix.pages.columns < pages_for(prefix.length, 16))
         if (!pool->take(&prefix.pages)) return;
     prefix.chunk = prefix.length - prefix.computed;
     forest->finish_chunk(node);
@@ -175,6 +243,28 @@ void an_idle_prefix_is_evicted_before_its_parent_and_only_when_idle(void **) {
     assert_false(third);
     assert_int_equal(pool.used(), 0);
     assert_int_equal(forest.pages_to_hold(tail), 2);
+}
+
+void a_prefix_keeps_what_the_window_reaches_back_to_from_its_end(void **) {
+    PagePool pool(40, 16, {0, 20});
+    PrefixForest forest(&pool);
+    const int32_t head = forest.add(-1, 100), tail = forest.add(head, 108);
+    forest.add_pending(tail);
+    forest.hold(tail);
+    const int64_t live = forest.live_pages();
+    compute(&forest, &pool, head);
+    const int32_t first = forest.at(head).pages.group(1).first;
+    compute(&forest, &pool, tail);
+    const int64_t used = pool.used();
+    forest.release(tail);
+    const bool evicted = forest.evict_idle() && forest.evict_idle();
+    // Position 100 sees [81, 100]: of seven pages the last two. 108 sees [89, 108]: all of the tail.
+    assert_int_equal(first, 5);
+    assert_int_equal(live, 7 + 2 + 1 + 1);
+    assert_int_equal(used, live);
+    assert_true(evicted);
+    assert_int_equal(pool.used(), 0);
+    assert_int_equal(forest.at(head).pages.group(1).first, 0);
 }
 
 void a_chunk_that_nobody_needs_any_more_is_cancelled(void **) {
@@ -289,6 +379,52 @@ void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) 
     assert_true(good);
 }
 
+void the_forecast_stops_growing_where_a_window_is_full(void **) {
+    std::mt19937_64 random(seed_of_run());
+    bool good = true;
+    for (int32_t round = 0; round < 200; ++round) {
+        const int64_t longest = 63; // one step a bucket
+        std::vector<KvWindow> windows = {{0, static_cast<int32_t>(random() % 3)},
+                                         {static_cast<int32_t>(1 + random() % 80), 2}};
+        constexpr int32_t page_tokens = 4;
+        struct Some {
+            int64_t now;
+            Outlook outlook;
+        };
+        std::vector<Some> requests;
+        for (uint64_t i = 0; i < 1 + random() % 20; ++i) {
+            Some some{static_cast<int64_t>(random() % 100), {}};
+            for (int64_t &steps : some.outlook) steps = static_cast<int64_t>(random() % 64);
+            requests.push_back(some);
+        }
+        MemoryForecast forecast(windows, page_tokens);
+        forecast.clear(longest);
+        for (size_t i = 0; i + 1 < requests.size(); ++i)
+            forecast.add(requests[i].now, requests[i].outlook);
+        double peak = 0;
+        int64_t groups = 0;
+        for (const KvWindow &kind : windows) groups += kind.groups;
+        for (int64_t step = 0; step <= longest; ++step) {
+            double slots = 0;
+            for (const Some &some : requests)
+                for (const int64_t end : some.outlook)
+                    for (const KvWindow &kind : windows) {
+                        if (end < step) continue;
+                        int64_t own = some.now + step;
+                        if (kind.window > 0)
+                            own = std::min(own, int64_t{kind.window} + page_tokens - 1);
+                        slots += static_cast<double>(kind.groups * own) / outlook_points;
+                    }
+            peak = std::max(peak, slots);
+        }
+        const auto guess =
+            static_cast<double>(forecast.peak_with(requests.back().now, requests.back().outlook));
+        const auto most = static_cast<double>(groups * static_cast<int64_t>(requests.size()));
+        good &= guess >= peak - 1e-9 && guess <= peak + 1 + most;
+    }
+    assert_true(good);
+}
+
 } // namespace
 
 int main() {
@@ -298,12 +434,17 @@ int main() {
         cmocka_unit_test(a_pool_takes_memory_for_the_pages_that_are_used),
         cmocka_unit_test(giving_a_page_twice_is_refused),
         cmocka_unit_test(random_taking_and_giving_keeps_count),
+        cmocka_unit_test(a_column_is_a_page_of_each_group_or_nothing),
+        cmocka_unit_test(pages_go_back_as_they_fall_out_of_the_window),
+        cmocka_unit_test(the_most_tokens_of_a_pool_are_those_that_can_be_computed_one_by_one),
         cmocka_unit_test(a_prefix_goes_with_its_last_user),
+        cmocka_unit_test(a_prefix_keeps_what_the_window_reaches_back_to_from_its_end),
         cmocka_unit_test(an_idle_prefix_is_evicted_before_its_parent_and_only_when_idle),
         cmocka_unit_test(a_chunk_that_nobody_needs_any_more_is_cancelled),
         cmocka_unit_test(expected_length_follows_what_the_job_shows),
         cmocka_unit_test(requests_that_still_run_count_for_the_expected_length),
         cmocka_unit_test(the_forecast_is_the_peak_of_requests_that_end_one_after_the_other),
+        cmocka_unit_test(the_forecast_stops_growing_where_a_window_is_full),
     };
     return cmocka_run_group_tests_name("kv", tests, nullptr, nullptr);
 }

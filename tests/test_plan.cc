@@ -396,6 +396,95 @@ void a_forged_plan_cannot_make_a_wrong_prefix(void **) {
     }
 }
 
+void a_plan_is_known_to_be_of_its_rows_and_of_no_others(void **) {
+    std::mt19937_64 random = seeded();
+    for (int i = 0; i < 200; ++i) {
+        TokenRows rows = random_rows(random, 30, 2, 40);
+        const auto options = with(BATCHLLM_ENLARGE_OPTIMAL, 2);
+        const Plan plan = plan_of(rows, options);
+        assert_true(is_plan_of(plan, views(rows), options));
+        assert_false(is_plan_of(plan, views(rows), with(BATCHLLM_ENLARGE_OPTIMAL, 1)));
+        assert_false(is_plan_of(plan, views(rows), with(BATCHLLM_ENLARGE_OPTIMAL, 2, 2)));
+        // A plan that claims to be of these rows is believed only where its prefixes are theirs.
+        Plan forged = plan_of(random_rows(random, 30, 2, 40), options);
+        forged.fingerprints = plan.fingerprints;
+        forged.lengths = plan.lengths;
+        if (forged.lengths.size() == rows.size() && is_plan_of(forged, views(rows), options)) {
+            assert_string_equal(fault_of(forged, views(rows)).c_str(), "");
+        }
+        std::vector<TokenRow> fewer = views(rows);
+        fewer.pop_back();
+        assert_false(is_plan_of(plan, fewer, options));
+        std::vector<int32_t> &changed = rows[random() % rows.size()];
+        if (changed.empty()) continue;
+        changed[random() % changed.size()] += 1000;
+        assert_false(is_plan_of(plan, views(rows), options));
+    }
+}
+
+void a_forged_prefix_is_not_taken(void **) {
+    const TokenRows rows = {row_of(1, 30, 0, 5), row_of(1, 30, 1, 5), row_of(2, 30, 2, 5)};
+    Plan plan = plan_of(rows, PlanOptions());
+    assert_true(is_plan_of(plan, views(rows), PlanOptions()));
+    plan.prefixes[0].length = 31; // the rows differ there
+    assert_false(is_plan_of(plan, views(rows), PlanOptions()));
+    plan.prefixes[0] = {2, 30, -1}; // another row's tokens
+    assert_false(is_plan_of(plan, views(rows), PlanOptions()));
+}
+
+// Some of the plan's groups and rows: which rows they are, by their new numbers.
+Plan part_of(const Plan &plan, size_t first_group, std::mt19937_64 &random,
+             std::vector<int64_t> *rows) {
+    std::vector<int64_t> number(plan.rows.size(), -1);
+    const size_t begin = first_group < plan.groups.size()
+                             ? static_cast<size_t>(plan.groups[first_group].row_begin)
+                             : plan.rows.size();
+    for (size_t i = begin; i < plan.rows.size(); ++i) {
+        if (random() % 4 == 0) continue;
+        number[static_cast<size_t>(plan.rows[i])] = static_cast<int64_t>(rows->size());
+        rows->push_back(plan.rows[i]);
+    }
+    return renumbered(plan, first_group, number, static_cast<int64_t>(rows->size()));
+}
+
+void parts_of_plans_and_plans_joined_are_plans(void **) {
+    std::mt19937_64 random = seeded();
+    const auto options = with(BATCHLLM_ENLARGE_OPTIMAL, 3);
+    for (int i = 0; i < 200; ++i) {
+        const TokenRows a = random_rows(random, 40, 2, 40), b = random_rows(random, 40, 2, 40);
+        const Plan first = plan_of(a, options), second = plan_of(b, options);
+        std::vector<int64_t> kept;
+        const Plan part = part_of(first, random() % (first.groups.size() + 1), random, &kept);
+        TokenRows rows;
+        for (const int64_t row : kept) rows.push_back(a[static_cast<size_t>(row)]);
+        assert_string_equal(fault_of(part, views(rows)).c_str(), "");
+        assert_int_equal(part.reused_rows, part.row_count());
+        rows.insert(rows.end(), b.begin(), b.end());
+        const Plan both = joined(part, second);
+        assert_string_equal(fault_of(both, views(rows)).c_str(), "");
+        assert_int_equal(both.processed_tokens(),
+                         part.processed_tokens() + second.processed_tokens());
+        assert_true(is_plan_of(both, views(rows), options));
+    }
+}
+
+void all_of_a_plan_is_the_plan(void **) {
+    const TokenRows rows = some_rows();
+    const Plan plan = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
+    std::vector<int64_t> number(rows.size());
+    std::iota(number.begin(), number.end(), 0);
+    const Plan same = renumbered(plan, 0, number, plan.row_count());
+    assert_true(same.rows == plan.rows);
+    assert_true(same.fingerprints == plan.fingerprints);
+    assert_int_equal(same.groups.size(), plan.groups.size());
+    assert_int_equal(same.processed_tokens(), plan.processed_tokens());
+    number[3] = -1; // keeps its number, as a row without tokens
+    const Plan less = renumbered(plan, 0, number, plan.row_count());
+    assert_int_equal(less.row_count(), plan.row_count());
+    assert_int_equal(less.lengths[3], 0);
+    assert_int_equal(companions(less, 3).size(), 1);
+}
+
 void random_changes_keep_unchanged_groups_and_lose_little(void **) {
     std::mt19937_64 random = seeded();
     for (int i = 0; i < 200; ++i) {
@@ -451,6 +540,10 @@ int main() {
         cmocka_unit_test(a_plan_of_other_options_is_not_reused),
         cmocka_unit_test(equal_rows_are_matched_one_to_one),
         cmocka_unit_test(a_forged_plan_cannot_make_a_wrong_prefix),
+        cmocka_unit_test(a_plan_is_known_to_be_of_its_rows_and_of_no_others),
+        cmocka_unit_test(a_forged_prefix_is_not_taken),
+        cmocka_unit_test(parts_of_plans_and_plans_joined_are_plans),
+        cmocka_unit_test(all_of_a_plan_is_the_plan),
         cmocka_unit_test(random_changes_keep_unchanged_groups_and_lose_little),
     };
     return cmocka_run_group_tests_name("plan", tests, nullptr, nullptr);

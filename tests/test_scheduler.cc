@@ -28,7 +28,33 @@ struct Sweep {
     Limits limits;
     bool planned = false; // by make_plan, from the windows' rows
     bool overlap = true;  // half of the jobs
+    bool windows = false; // several KV groups, some with windows
 };
+
+// Of a request of so many tokens alone, one token a step: what each group's window spans, by the page.
+int64_t most_pages(int64_t tokens, const SchedulerOptions &options) {
+    int64_t most = 0;
+    for (int64_t newest = 0; newest < tokens; ++newest) {
+        int64_t pages = 0;
+        for (const int32_t window : options.kv_windows) {
+            const int64_t oldest = window == 0 ? 0 : std::max<int64_t>(0, newest - window + 1);
+            pages += newest / options.page_tokens - oldest / options.page_tokens + 1;
+        }
+        most = std::max(most, pages);
+    }
+    return most;
+}
+
+std::vector<int32_t> some_windows(Random &random) {
+    std::vector<int32_t> windows;
+    const int64_t groups = draw(random, 1, 5);
+    const auto window = static_cast<int32_t>(draw(random, 2, draw(random, 0, 1) ? 8 : 30));
+    for (int64_t i = 0; i < groups; ++i)
+        windows.push_back(draw(random, 0, 2) == 0   ? 0
+                          : draw(random, 0, 9) == 0 ? static_cast<int32_t>(draw(random, 2, 40))
+                                                    : window);
+    return windows;
+}
 
 // Replaces the window's plan by one that the planner makes of its rows.
 bool plan_again(Random *random, Window *window) {
@@ -56,8 +82,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
             if (given.planned && !plan_again(&random, &window)) return "make_plan failed";
         JobOptions options;
         options.scheduler.page_tokens = static_cast<int32_t>(draw(random, 1, 7));
-        const int64_t fewest = (slots_needed(windows) + options.scheduler.page_tokens - 1) /
-                               options.scheduler.page_tokens;
+        if (given.windows) options.scheduler.kv_windows = some_windows(random);
+        const int64_t fewest = most_pages(slots_needed(windows), options.scheduler);
         options.scheduler.pages =
             fewest + (draw(random, 0, 3) ? draw(random, 0, given.most_extra_pages) : 0);
         options.scheduler.step_tokens = draw(random, 1, draw(random, 0, 1) ? 6 : 100);
@@ -130,6 +156,38 @@ void long_outputs_outgrow_the_pool_and_finish(void **) {
     longer.most_extra_pages = 30;
     JobResult total;
     expect_good(sweep(longer, &total));
+    assert_true(total.preemptions > 0);
+}
+
+void pages_outside_the_window_are_never_read(void **) {
+    Sweep windows;
+    windows.windows = true;
+    JobResult total;
+    expect_good(sweep(windows, &total));
+    assert_true(total.preemptions > 0 && total.recomputed > 0);
+}
+
+void tiny_pools_with_windows_preempt_and_still_finish(void **) {
+    Sweep tight;
+    tight.windows = true;
+    tight.most_extra_pages = 2;
+    tight.limits.prefix_length = 60;
+    tight.limits.own_length = 40;
+    tight.limits.output_length = 40;
+    JobResult total;
+    expect_good(sweep(tight, &total));
+    assert_true(total.preemptions > 0);
+}
+
+void plans_of_two_levels_with_windows_are_scheduled_like_any_other(void **) {
+    Sweep planned;
+    planned.windows = true;
+    planned.planned = true;
+    planned.cancel_one_in = 60;
+    planned.most_extra_pages = 20;
+    planned.limits.groups = 8;
+    JobResult total;
+    expect_good(sweep(planned, &total));
     assert_true(total.preemptions > 0);
 }
 
@@ -325,6 +383,9 @@ int main() {
         cmocka_unit_test(arrival_order_follows_the_first_rows),
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
         cmocka_unit_test(tiny_pools_preempt_and_still_finish),
+        cmocka_unit_test(pages_outside_the_window_are_never_read),
+        cmocka_unit_test(tiny_pools_with_windows_preempt_and_still_finish),
+        cmocka_unit_test(plans_of_two_levels_with_windows_are_scheduled_like_any_other),
         cmocka_unit_test(prefixes_that_waste_more_pages_than_there_are_are_not_shared),
         cmocka_unit_test(plans_of_the_planner_are_scheduled_like_any_other),
         cmocka_unit_test(cancelling_at_random_disturbs_nobody),

@@ -1,4 +1,5 @@
 // The simulated backend: what it promises of tokens, lengths, scores and time; and large jobs.
+#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -39,8 +40,10 @@ SampleOutput one_sample(Backend *backend, const SampleInput &input) {
     TokenBatch batch;
     batch.tokens = {1};
     batch.positions = {input.position - 1};
-    batch.nodes.push_back({-1, 0, input.position, 0, 1, 0, 1, false});
-    batch.pages = {0};
+    batch.nodes.push_back({-1, 0, input.position, 0, 1, false});
+    const auto columns =
+        static_cast<size_t>(pages_for(input.position, backend->info().page_tokens));
+    batch.pages = {{std::vector<int32_t>(columns, 0), {{0, 0}}}};
     batch.outputs.push_back({0, Task::generate, 1, input, {}});
     BatchOutput output;
     if (!backend->run(batch, &output).ok()) return {};
@@ -79,6 +82,7 @@ void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
         layer.attention.kv_heads = 1;
         layer.attention.head_dim = 64;
     }
+    place_keys_and_values(&model);
     model.vocabulary = 100;
     model.eos_tokens = {7};
     const auto small = make_sim_backend(&model, options);
@@ -166,8 +170,8 @@ void scores_depend_on_position_and_target_alone(void **) {
     TokenBatch batch;
     batch.tokens = {1, 2};
     batch.positions = {0, 1};
-    batch.nodes.push_back({-1, 0, 2, 0, 2, 0, 1, false});
-    batch.pages = {0};
+    batch.nodes.push_back({-1, 0, 2, 0, 2, false});
+    batch.pages = {{{0}, {{0, 0}}}};
     for (int32_t i = 0; i < 2; ++i) {
         OutputRow row{};
         row.token = i;
@@ -195,9 +199,9 @@ void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
                                         {"kv_bandwidth", "131072000"}, // 1000 slots a second
                                         {"step_overhead_us", "500"}}));
     TokenBatch batch; // a prefix of 100 slots, two decoding requests of 10 below it
-    batch.nodes.push_back({-1, 0, 100, 0, 0, 0, 0, true});
-    batch.nodes.push_back({0, 100, 10, 0, 1, 0, 0, false});
-    batch.nodes.push_back({0, 100, 10, 1, 1, 0, 0, false});
+    batch.nodes.push_back({-1, 0, 100, 0, 0, true});
+    batch.nodes.push_back({0, 100, 10, 0, 1, false});
+    batch.nodes.push_back({0, 100, 10, 1, 1, false});
     batch.tokens = {1, 1};
     batch.positions = {109, 109};
     BatchOutput output;
@@ -269,6 +273,122 @@ void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
     assert_true(steps < (rows / group * prefix + rows * own + generated) / 2048 * 110 / 100);
 }
 
+// As Gemma 3 12B: five layers with a window, then one without.
+Model gemma_shape(int32_t window) {
+    Model model;
+    model.layers.resize(48);
+    model.max_positions = 131072;
+    model.vocabulary = 1000;
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        Attention &attention = model.layers[i].attention;
+        attention.kv_heads = 8;
+        attention.head_dim = 256;
+        attention.window = i % 6 == 5 ? 0 : window;
+    }
+    place_keys_and_values(&model);
+    return model;
+}
+
+struct Use {
+    bool good = true;
+    int64_t rows_at_once = 0;
+    int64_t steps = 0;
+    int64_t preemptions = 0;
+    double seconds = 0;
+    int64_t bytes_of_row = 0; // alone
+};
+
+// Rows of 7,000 prompt tokens that generate 1,000, until all have ended.
+Use run_long_rows(const Model &model, int64_t count, int64_t memory) {
+    Use use;
+    BackendOptions options;
+    options.kv_memory_bytes = memory;
+    auto made = make_sim_backend(&model, options);
+    Backend *backend = made->get();
+    const BackendInfo &info = backend->info();
+    const std::vector<int32_t> tokens(7000, 9);
+    auto requests = std::make_unique<Request[]>(static_cast<size_t>(count));
+    std::vector<Request *> held;
+    Plan plan;
+    for (int64_t i = 0; i < count; ++i) {
+        Request &request = requests[static_cast<size_t>(i)];
+        request.prompt = {tokens.data(), 7000, 0};
+        request.max_tokens = 1000;
+        request.random_key = static_cast<uint64_t>(i);
+        held.push_back(&request);
+        plan.rows.push_back(i);
+        plan.groups.push_back({-1, i, i + 1});
+    }
+    SchedulerOptions scheduling;
+    scheduling.pages = info.pages;
+    scheduling.page_tokens = info.page_tokens;
+    scheduling.step_tokens = info.step_tokens;
+    scheduling.kv_windows = info.kv_windows;
+    Scheduler scheduler(scheduling);
+    use.good = scheduler.add(plan, held).ok();
+    BatchOutput output;
+    while (use.good) {
+        const TokenBatch &batch = scheduler.next_step();
+        if (batch.tokens.empty()) break;
+        use.good &= backend->run(batch, &output).ok();
+        use.seconds += backend->last_run_seconds();
+        use.steps += 1;
+        use.preemptions += scheduler.counts().preemptions;
+        use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
+            Request *request = scheduler.sampled()[i];
+            request->output.push_back(output.samples[i].token);
+            request->done = request->output.size() == 1000;
+            // Alone, in its last step.
+            if (count == 1 && request->done)
+                use.bytes_of_row = scheduler.counts().pages_used * info.page_bytes;
+        }
+        scheduler.finish_step();
+    }
+    use.good &= scheduler.pages_used() == 0 && scheduler.waiting() + scheduler.running() == 0;
+    return use;
+}
+
+void windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once(void **) {
+    const Model with = gemma_shape(1024), without = gemma_shape(0);
+    assert_int_equal(with.kv_groups.size(), 6);
+    assert_int_equal(with.kv_planes(), 8);
+    assert_int_equal(without.kv_groups.size(), 1);
+    constexpr int64_t memory = int64_t{48} << 30;
+    const Use row = run_long_rows(with, 1, memory), full_row = run_long_rows(without, 1, memory);
+    const Use job = run_long_rows(with, 120, memory),
+              full_job = run_long_rows(without, 120, memory);
+    print_message("a row of 8,000 tokens: %lld MiB, %lld without windows; rows at once: %lld, %lld "
+                  "without (%lld and %lld steps, %.1f and %.1f modelled s)\n",
+                  static_cast<long long>(row.bytes_of_row >> 20),
+                  static_cast<long long>(full_row.bytes_of_row >> 20),
+                  static_cast<long long>(job.rows_at_once),
+                  static_cast<long long>(full_job.rows_at_once), static_cast<long long>(job.steps),
+                  static_cast<long long>(full_job.steps), job.seconds, full_job.seconds);
+    assert_true(row.good && full_row.good && job.good && full_job.good);
+    assert_true(row.bytes_of_row * 3 < full_row.bytes_of_row);
+    assert_true(job.rows_at_once >= 3 * full_job.rows_at_once);
+    assert_int_equal(job.preemptions, 0);
+    assert_true(job.seconds < full_job.seconds);
+}
+
+void attention_in_a_window_reads_the_window(void **) {
+    Model model = gemma_shape(64);
+    auto made = make_sim_backend(&model, with({{"tokens_per_second", "1e15"},
+                                               {"step_floor_us", "0"},
+                                               {"kv_bandwidth", "32768"}})); // a layer's slots
+    TokenBatch batch; // a prefix of 1,000 slots, of which a request at 1,010 sees 53 in its window
+    batch.nodes.push_back({-1, 0, 1000, 0, 0, true});
+    batch.nodes.push_back({0, 1000, 11, 0, 1, false});
+    batch.tokens = {1};
+    batch.positions = {1010};
+    BatchOutput output;
+    const bool ran = (*made)->run(batch, &output).ok();
+    const double slots = 8 * (1000 + 11 + 1) + 40 * (53 + 11 + 1);
+    assert_true(ran);
+    assert_true(std::abs((*made)->last_run_seconds() - slots * 8192 / 32768) < 1e-6);
+}
+
 } // namespace
 
 int main() {
@@ -282,6 +402,8 @@ int main() {
         cmocka_unit_test(scores_depend_on_position_and_target_alone),
         cmocka_unit_test(time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix),
         cmocka_unit_test(a_job_of_100000_rows_is_scheduled_in_seconds),
+        cmocka_unit_test(windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once),
+        cmocka_unit_test(attention_in_a_window_reads_the_window),
     };
     return cmocka_run_group_tests_name("sim", tests, nullptr, nullptr);
 }

@@ -31,7 +31,8 @@ struct AttentionNode {
     int32_t keys;        // stored once the batch has run
     int32_t token_begin; // its last token_count keys are the batch's tokens [token_begin, ...)
     int32_t token_count;
-    int32_t page_begin;
+    int32_t page_begin;     // its page i is pages[page_begin + i],
+    int32_t first_page = 0; // from this one on: those before have fallen out of the window
 };
 
 // A stretch of keys: `keys` of them in pages[page_begin...], the first at the start of its page and
@@ -70,7 +71,7 @@ enum class AttentionType : int32_t { bf16, f16 };
 
 struct AttentionArguments {
     AttentionType type;
-    int32_t heads, kv_heads, head_dim; // head_dim 64, 128 or 256, padding included
+    int32_t heads, kv_heads, head_dim; // head_dim 64, 128, 256 or 512, padding included
     float scale;                       // of the scores, commonly head_dim^-0.5
     int32_t window;                    // positions seen, its own included; 0: all
     const void *q;                     // [tokens, q_stride] 2-byte; head h at h * head_dim
@@ -111,7 +112,7 @@ cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
 // The same as on a device with little shared memory: so that it can be checked on any.
 cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
                                         cudaStream_t stream);
-// wgmma, sm_90a alone. Takes sms CTAs, one an SM; none waits for one that has not begun.
+// wgmma, sm_90a alone, head_dim to 256. Takes sms CTAs, one an SM; none waits for one that has not begun.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);
 

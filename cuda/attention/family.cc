@@ -20,9 +20,15 @@ void costs_sm80(WorklistOptions *options) {
     options->stream_split = 6;
 }
 
+// Its tiles of O do not hold heads of 512: those are left to sm80's kernels, by the same worklist.
+cudaError_t launch_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
+    return a.head_dim > 256 ? launch_attention_sm80(a, sms, stream)
+                            : launch_attention_sm90(a, sms, stream);
+}
+
 // The best first.
 constexpr AttentionFamily kFamilies[] = {
-    {"sm90", 90, 90, launch_attention_sm90, costs_sm90}, // sm_90a's code runs nowhere else
+    {"sm90", 90, 90, launch_sm90, costs_sm90}, // sm_90a's code runs nowhere else
     {"sm80", 80, INT32_MAX, launch_attention_sm80, costs_sm80},
     {"sm80_small", 80, INT32_MAX, launch_attention_sm80_small, costs_sm80},
 };

@@ -9,6 +9,8 @@
 //   stream job  each of four warps has every page's 16 keys of its own, a ring of its own for them (a
 //               slot is their K or V), all (up to 16) query rows and a running maximum of its own.
 //               The warps do not wait for one another before they merge at the end.
+// Of heads of 512 no warp holds O's row: two share 16 rows, each with half of the columns, both with all the
+// scores, in two passes of 64 rows; stream jobs take the same way, most of their warps with copies alone.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
 // On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
@@ -22,14 +24,21 @@ namespace batchllm::cuda::sm80 {
 constexpr int kStreamWarps = 4;
 
 template <int HeadDim> struct Shape {
-    // Registers decide: a thread has HeadDim / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
+    // Registers decide: a thread has kColumns / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
     static constexpr int kWarps = HeadDim <= 128 ? 4 : 8;
     static constexpr int kThreads = 32 * kWarps;
-    static constexpr int kRowTiles = kMatrixRows / (16 * kWarps);
-    static constexpr int kKeys = HeadDim <= 128 ? 64 : 32;
+    // Of heads of 512 a warp has half of O's columns, and two warps the same rows' scores; a matrix job's
+    // rows go in two passes over its keys.
+    static constexpr int kParts = HeadDim <= 256 ? 1 : 2;                        // of O's columns
+    static constexpr int kColumns = HeadDim / kParts;                            // that a warp has
+    static constexpr int kRows = HeadDim <= 256 ? kMatrixRows : kMatrixRows / 2; // of a pass
+    static constexpr int kRowTiles = kRows * kParts / (16 * kWarps);
+    static constexpr int kKeys = HeadDim <= 128 ? 64 : HeadDim <= 256 ? 32 : 16;
+    // Stream jobs have a form of their own; else they are matrix jobs of which most warps have no rows.
+    static constexpr bool kStreams = HeadDim <= 256;
     static constexpr int kMostCtas = HeadDim <= 128 ? 2 : 1;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
-    static constexpr int kQueryBytes = kMatrixRows * HeadDim * 2;
+    static constexpr int kQueryBytes = kRows * HeadDim * 2;
     static constexpr int kStreamSlotBytes = 16 * HeadDim * 2;
     static constexpr int kResultStride = HeadDim + 8;           // floats; few bank conflicts
     static constexpr int kBlockBytes = kPageKeys * HeadDim * 2; // one page's K or V of a head

@@ -43,9 +43,10 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
         const int number = rest.number;
         if (number < 0) break;
         const int kv_head = number % a.kv_heads;
-        if (number < a.matrix_items * a.kv_heads) {
+        const bool matrix = number < a.matrix_items * a.kv_heads;
+        if (!Shape<HeadDim>::kStreams || matrix) {
             matrix_job<HeadDim, Slots, Special, T>(a, kv_head, shared_address(shared), rest);
-        } else {
+        } else if constexpr (Shape<HeadDim>::kStreams) {
             stream_job<HeadDim, Slots, Special, T>(a, kv_head, shared, rest);
         }
         if (rest.item.partial)
@@ -98,6 +99,8 @@ launch_type(const AttentionArguments &a, int sms, const Memory &memory, cudaStre
         return launch_slots<128, Special, T>(a, sms, memory, stream);
     case 256:
         return launch_slots<256, Special, T>(a, sms, memory, stream);
+    case 512:
+        return launch_slots<512, Special, T>(a, sms, memory, stream);
     default:
         return cudaErrorInvalidValue;
     }
@@ -128,6 +131,7 @@ template <int HeadDim> constexpr bool fits() {
            S::stream_slots(2) >= 2 && S::bytes(2) + kRestBytes <= 99 * 1024;
 }
 static_assert(fits<64>() && fits<128>() && fits<256>());
+static_assert(Shape<512>::bytes(2) + kRestBytes <= 99 * 1024);
 
 extern template cudaError_t launch<true>(const AttentionArguments &, int, bool, cudaStream_t);
 

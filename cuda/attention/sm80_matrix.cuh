@@ -5,17 +5,17 @@
 
 namespace batchllm::cuda::sm80 {
 
-// Queries into shared memory: [half][128 rows][64], swizzled as the keys are. In the first slot's group.
+// Queries, from row `first` of the job on, into shared memory: [half][kRows][64], swizzled as the keys are. In the first slot's group.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
-                                             uint32_t queries, const Rest &rest) {
+                                             uint32_t queries, const Rest &rest, int first) {
     using S = Shape<HeadDim>;
-    for (int i = threadIdx.x; i < kMatrixRows * HeadDim / 8; i += S::kThreads) {
-        const int r = i / (HeadDim / 8), chunk = i % (HeadDim / 8);
+    for (int i = threadIdx.x; i < S::kRows * HeadDim / 8; i += S::kThreads) {
+        const int at = i / (HeadDim / 8), chunk = i % (HeadDim / 8), r = first + at;
         const int index = r / ratio;
         const bool valid = index < rest.item.row_count;
         const int token = valid ? rest.rows[index].token : 0;
-        copy_async(queries + chunk / 8 * (kMatrixRows * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4),
+        copy_async(queries + chunk / 8 * (S::kRows * 128) + at * 128 + ((chunk % 8 ^ at % 8) << 4),
                    static_cast<const T *>(a.q) + token * a.q_stride +
                        (kv_head * ratio + r % ratio) * HeadDim + chunk * 8,
                    valid);
@@ -71,8 +71,12 @@ template <int HeadDim, int Slots> struct TileRing {
 #pragma unroll
             for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
                 constexpr int kHalfChunks = S::kKeys * 8;
-                const int half = i * S::kThreads / kHalfChunks;
-                const int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
+                int half = i * S::kThreads / kHalfChunks;
+                int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
+                if constexpr (S::kThreads > kHalfChunks) { // of several halves at once
+                    half += threadIdx.x / kHalfChunks;
+                    chunk = threadIdx.x % kHalfChunks;
+                }
                 copy_async(into + (half * kHalfChunks + chunk) * 16,
                            from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
             }
@@ -93,22 +97,25 @@ template <int HeadDim, int Slots> struct TileRing {
 // What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
 template <int HeadDim, bool Special, typename T> struct WarpRows {
     using S = Shape<HeadDim>;
-    float o[S::kRowTiles][HeadDim / 2];
+    float o[S::kRowTiles][S::kColumns / 2];
     float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
-    int lane, first_row;
+    int lane, part, first_row; // part: of the columns
     // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
     // with the row and with the step's own.
     uint32_t q_lane, k_lane, v_lane;
 
     __device__ __forceinline__ explicit WarpRows(uint32_t queries)
-        : lane(threadIdx.x % 32), first_row(threadIdx.x / 32 * 16 * S::kRowTiles),
+        : lane(threadIdx.x % 32),
+          part(S::kParts == 1 ? 0 : threadIdx.x / 32 / (S::kWarps / S::kParts)),
+          first_row((threadIdx.x / 32 - part * (S::kWarps / S::kParts)) * 16 * S::kRowTiles),
           q_lane(queries + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4)),
           k_lane((lane / 16 * 8 + lane % 8) * 128 + ((lane / 8 % 2 ^ lane % 8) << 4)),
-          v_lane((lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4)) {
+          v_lane((lane / 8 % 2 * 8 + lane % 8) * 128 + ((lane / 16 ^ lane % 8) << 4) +
+                 part * (S::kColumns / 64) * (S::kKeys * 128)) {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
 #pragma unroll
-            for (int i = 0; i < HeadDim / 2; ++i) o[t][i] = 0;
+            for (int i = 0; i < S::kColumns / 2; ++i) o[t][i] = 0;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 maximum[t][i] = -INFINITY;
@@ -129,7 +136,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
                 load_matrix(q[k % 2][t],
-                            (q_lane ^ k % 4 * 32) + k / 4 * (kMatrixRows * 128) + t * 2048);
+                            (q_lane ^ k % 4 * 32) + k / 4 * (S::kRows * 128) + t * 2048);
             }
 #pragma unroll
             for (int j = 0; j < S::kKeys / 16; ++j) {
@@ -152,16 +159,16 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
         }
     }
 
-    // Scores of keys that a row must not see. key: the tile's first in the stretch.
+    // Scores of keys that a row must not see. key: the tile's first in the stretch; first: row of the pass.
     __device__ __forceinline__ void hide(const Rest &rest, const KeyStretch &stretch, int key,
-                                         int ratio, int window,
+                                         int first, int ratio, int window,
                                          float (&s)[S::kRowTiles][S::kKeys / 2]) const {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
             int position[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int index = (first_row + t * 16 + lane / 4 + 8 * i) / ratio;
+                const int index = (first + first_row + t * 16 + lane / 4 + 8 * i) / ratio;
                 position[i] = index < rest.item.row_count ? rest.rows[index].position : 0;
             }
             mask(s[t], position, stretch, key + lane % 4 * 2, window);
@@ -187,17 +194,17 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
-                for (int i = 0; i < HeadDim / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
+                for (int i = 0; i < S::kColumns / 2; ++i) o[t][i] *= factor[t][i / 2 % 2];
         }
     }
 
     // O += P V of the slot's values. Fragments of V are loaded kAhead products early.
     __device__ __forceinline__ void accumulate(uint32_t slot,
                                                const uint32_t (&p)[S::kRowTiles][S::kKeys / 4]) {
-        constexpr int kAhead = 4, kSteps = S::kKeys / 16 * (HeadDim / 16);
+        constexpr int kAhead = 4, kEach = S::kColumns / 16, kSteps = S::kKeys / 16 * kEach;
         uint32_t b[kAhead][4];
         const auto load_values = [&](int step) {
-            const int j = step / (HeadDim / 16), d = step % (HeadDim / 16);
+            const int j = step / kEach, d = step % kEach;
             load_matrix_transposed(b[step % kAhead], (slot + (v_lane ^ d % 4 * 32)) +
                                                          d / 4 * (S::kKeys * 128) + j * 2048);
         };
@@ -206,7 +213,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
             if (i + kAhead - 1 < kSteps) load_values(i + kAhead - 1);
-            const int j = i / (HeadDim / 16), d = i % (HeadDim / 16);
+            const int j = i / kEach, d = i % kEach;
             const uint32_t(&v)[4] = b[i % kAhead];
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
@@ -218,7 +225,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 
     // The rows' results to where they belong.
     __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
-                                          int ratio, const Logits<Special> &logits) {
+                                          int ratio, const Logits<Special> &logits, int first) {
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
@@ -226,7 +233,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
                 float total = sum[t][i];
                 total += __shfl_xor_sync(~0u, total, 1);
                 total += __shfl_xor_sync(~0u, total, 2);
-                const int r = first_row + t * 16 + lane / 4 + 8 * i;
+                const int r = first + first_row + t * 16 + lane / 4 + 8 * i;
                 if (r / ratio >= rest.item.row_count) continue;
                 const AttentionRow row = rest.rows[r / ratio];
                 const int head = kv_head * ratio + r % ratio;
@@ -234,45 +241,66 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
                 const float inverse = total > 0 ? 1.f / total : 0.f;
                 const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
-                for (int j = 0; j < HeadDim / 8; ++j) {
-                    to.write(j * 8 + lane % 4 * 2, o[t][j * 4 + i * 2] * inverse,
-                             o[t][j * 4 + i * 2 + 1] * inverse);
+                for (int j = 0; j < S::kColumns / 8; ++j) {
+                    to.write(part * S::kColumns + j * 8 + lane % 4 * 2,
+                             o[t][j * 4 + i * 2] * inverse, o[t][j * 4 + i * 2 + 1] * inverse);
                 }
-                if (lane % 4 == 0) write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
+                if (lane % 4 == 0 && part == 0)
+                    write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
             }
     }
 };
 
-template <int HeadDim, int Slots, bool Special, typename T>
-__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
+// The job's rows from `first` on, as many as a pass has.
+template <int HeadDim, int Slots, bool Special, typename T> __device__ void
+matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest, int first) {
     using S = Shape<HeadDim>;
     const int ratio = a.heads / a.kv_heads;
     const Logits<Special> logits(a);
-    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest);
+    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest, first);
     TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
 #pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) ring.issue();
     WarpRows<HeadDim, Special, T> rows(queries);
+    // Where stream jobs come here, most warps have nothing but copies to do.
+    const bool works = S::kStreams || first + rows.first_row < rest.item.row_count * ratio;
     const Bounds bounds(rest.item, a.window);
     for (int tile = 0; tile < ring.n; ++tile) {
         float s[S::kRowTiles][S::kKeys / 2];
-        ring.wait();
-        rows.scores(ring.slot, s);
-        ring.leave();
-#pragma unroll
-        for (int t = 0; t < S::kRowTiles; ++t) logits.cap(s[t]);
-        const KeyStretch stretch = ring.stretch(tile);
-        const int key = ring.first_key(tile);
-        if (bounds.hide(stretch, key, S::kKeys)) {
-            rows.hide(rest, stretch, key, ratio, a.window, s);
-        }
         uint32_t p[S::kRowTiles][S::kKeys / 4];
-        rows.weigh(s, p, logits.c);
         ring.wait();
-        rows.accumulate(ring.slot, p);
+        if (works) rows.scores(ring.slot, s);
+        ring.leave();
+        if (works) {
+#pragma unroll
+            for (int t = 0; t < S::kRowTiles; ++t) logits.cap(s[t]);
+            const KeyStretch stretch = ring.stretch(tile);
+            const int key = ring.first_key(tile);
+            if (bounds.hide(stretch, key, S::kKeys)) {
+                rows.hide(rest, stretch, key, first, ratio, a.window, s);
+            }
+            rows.weigh(s, p, logits.c);
+        }
+        ring.wait();
+        if (works) rows.accumulate(ring.slot, p);
         ring.leave();
     }
-    rows.write(a, kv_head, rest, ratio, logits);
+    rows.write(a, kv_head, rest, ratio, logits, first);
+}
+
+template <int HeadDim, int Slots, bool Special, typename T>
+__device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
+    using S = Shape<HeadDim>;
+    if constexpr (S::kRows == kMatrixRows) {
+        matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, 0);
+    } else {
+        const int rows = rest.item.row_count * (a.heads / a.kv_heads);
+#pragma unroll 1
+        for (int first = 0; first < rows; first += S::kRows) {
+            if (first > 0) __syncthreads(); // all are done with the queries and the ring
+            matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, first);
+        }
+    }
 }
 
 } // namespace batchllm::cuda::sm80

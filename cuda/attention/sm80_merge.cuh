@@ -15,25 +15,26 @@ __device__ __forceinline__ bool last_partial(const AttentionArguments &a, int to
     return true;
 }
 
-constexpr int kTogether = 4; // rows that a warp merges at once
+// Rows that a warp merges at once.
+template <int HeadDim> constexpr int kTogether = HeadDim <= 256 ? 4 : 2;
 
-// A warp merges the partials of kTogether tokens' heads, in slot order, with two partials of each in
+// A warp merges the partials of Rows tokens' heads, in slot order, with two partials of each in
 // flight.
-template <int HeadDim, bool Special, typename T>
-__device__ void merge_rows(const AttentionArguments &a, const int (&token)[kTogether],
-                           const int (&head)[kTogether], int lane) {
-    PartialRange range[kTogether];
+template <int HeadDim, bool Special, typename T, int Rows>
+__device__ void merge_rows(const AttentionArguments &a, const int (&token)[Rows],
+                           const int (&head)[Rows], int lane) {
+    PartialRange range[Rows];
     int most = 0;
 #pragma unroll
-    for (int r = 0; r < kTogether; ++r) {
+    for (int r = 0; r < Rows; ++r) {
         range[r] = a.partials[token[r]];
         most = max(most, range[r].count);
     }
-    HeadResult<HeadDim> result[kTogether];
+    HeadResult<HeadDim> result[Rows];
     for (int base = 0; base < most; base += 2) {
-        float lse[kTogether][2], part[kTogether][2][HeadDim / 32];
+        float lse[Rows][2], part[Rows][2][HeadDim / 32];
 #pragma unroll
-        for (int r = 0; r < kTogether; ++r)
+        for (int r = 0; r < Rows; ++r)
 #pragma unroll
             for (int p = 0; p < 2; ++p) {
                 const int slot = range[r].begin + min(base + p, range[r].count - 1);
@@ -42,10 +43,10 @@ __device__ void merge_rows(const AttentionArguments &a, const int (&token)[kToge
                 load_partial<HeadDim>(a, index, lane, part[r][p]);
             }
 #pragma unroll
-        for (int r = 0; r < kTogether; ++r) result[r].template add<false>(lse[r], part[r]);
+        for (int r = 0; r < Rows; ++r) result[r].template add<false>(lse[r], part[r]);
     }
 #pragma unroll
-    for (int r = 0; r < kTogether; ++r) {
+    for (int r = 0; r < Rows; ++r) {
         result[r].template write<Special, T>(a, token[r], head[r], lane);
     }
 }
@@ -54,6 +55,7 @@ __device__ void merge_rows(const AttentionArguments &a, const int (&token)[kToge
 template <int HeadDim, bool Special, typename T>
 __device__ void merge_partials(const AttentionArguments &a, int kv_head, int ratio, Rest &rest) {
     using S = Shape<HeadDim>;
+    constexpr int kRows = kTogether<HeadDim>;
     __threadfence();
     if (threadIdx.x == 0) rest.merge_count = 0;
     __syncthreads();
@@ -66,10 +68,10 @@ __device__ void merge_partials(const AttentionArguments &a, int kv_head, int rat
     __threadfence();
     __syncthreads();
     const int count = rest.merge_count * ratio;
-    for (int i = threadIdx.x / 32 * kTogether; i < count; i += S::kWarps * kTogether) {
-        int token[kTogether], head[kTogether];
+    for (int i = threadIdx.x / 32 * kRows; i < count; i += S::kWarps * kRows) {
+        int token[kRows], head[kRows];
 #pragma unroll
-        for (int r = 0; r < kTogether; ++r) {
+        for (int r = 0; r < kRows; ++r) {
             const int at = min(i + r, count - 1); // the last row again: the same result
             token[r] = rest.rows[rest.merge_list[at / ratio]].token;
             head[r] = kv_head * ratio + at % ratio;

@@ -1,6 +1,7 @@
 #include "attention/worklist.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace batchllm::cuda {
@@ -163,6 +164,8 @@ class Builder {
         for (Draft::Read read : draft->stretches) {
             KeyStretch &s = read.stretch;
             const int32_t pages = std::clamp((low - s.start) / kPageKeys, 0, s.keys / kPageKeys);
+            assert(pages == s.keys / kPageKeys ||
+                   pages >= nodes_[static_cast<size_t>(read.node)].first_page);
             s.page_begin += pages;
             s.start += pages * kPageKeys;
             s.keys -= pages * kPageKeys;
@@ -170,6 +173,11 @@ class Builder {
         }
         draft->stretches = std::move(kept);
     }
+
+    struct Timed {
+        AttentionItem item;
+        double time;
+    };
 
     void emit(Worklist *out) {
         double total = 0;
@@ -183,79 +191,21 @@ class Builder {
             total += times[i];
         }
         const double share = total * options_.kv_heads / options_.sms;
-        struct Timed {
-            AttentionItem item;
-            double time;
-        };
         std::vector<Timed> queues[2];
         out->rows.clear();
         for (size_t i = 0; i < drafts_.size(); ++i) {
             const Draft &draft = drafts_[i];
-            auto time = [&](int64_t keys) {
-                return time_of(draft.matrix, draft.tokens.size(), keys);
-            };
-            const double limit =
-                std::max(share / (draft.matrix ? options_.matrix_split : options_.stream_split),
-                         time(draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ >
-                                                  kNarrowRows
-                                  ? 512
-                                  : 256));
+            const double queue_share =
+                share / (draft.matrix ? options_.matrix_split : options_.stream_split);
+            const double limit = std::max(queue_share, least_time(draft));
             const int64_t keys = lengths[i];
             const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
             const int64_t per_part = (keys + parts - 1) / parts;
             const int32_t part_keys =
                 static_cast<int32_t>((per_part + 127) / 128 * 128); // whole tiles
-            // Cut the stretches into items of at most two stretches and about part_keys keys.
-            size_t at = 0;
-            int32_t used = 0; // keys of stretch `at` already given out
-            while (at < draft.stretches.size()) {
-                AttentionItem item{};
-                item.min_position = draft.min_position;
-                item.max_position = draft.max_position;
-                int32_t room = part_keys;
-                int32_t filled = 0;
-                for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
-                    const KeyStretch &s = draft.stretches[at].stretch;
-                    int32_t take = std::min(room, s.keys - used);
-                    // Never cut inside a tile, nor leave a rest of less than one.
-                    if (take < s.keys - used) take = ceil_div(take, 128) * 128;
-                    if (s.keys - used - take < 128) take = s.keys - used;
-                    take = std::min(take, s.keys - used);
-                    const bool once = reads_[static_cast<size_t>(draft.stretches[at].node)] == 1;
-                    item.once |= static_cast<int32_t>(once) << k;
-                    item.stretch[k] = {s.page_begin + used / kPageKeys, take, s.start + used};
-                    used += take;
-                    room -= take;
-                    filled += take;
-                    if (used == s.keys) {
-                        ++at;
-                        used = 0;
-                    }
-                }
-                item.row_begin = static_cast<int32_t>(out->rows.size());
-                item.row_count = static_cast<int32_t>(draft.tokens.size());
-                for (const int32_t token : draft.tokens) {
-                    ++counts_[static_cast<size_t>(token)];
-                    out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
-                }
-                queues[draft.matrix ? 0 : 1].push_back({item, time(filled)});
-            }
+            cut(draft, part_keys, out, &queues[draft.matrix ? 0 : 1]);
         }
-        // Tokens that several items cover: each gets its slots, in the order of the items.
-        out->partials.assign(counts_.size(), {0, 0});
-        out->merged.clear();
-        out->slots = 0;
-        for (size_t t = 0; t < counts_.size(); ++t) {
-            if (counts_[t] < 2) continue;
-            out->partials[t] = {out->slots, counts_[t]};
-            out->merged.push_back(static_cast<int32_t>(t));
-            out->slots += counts_[t];
-        }
-        std::vector<int32_t> given(counts_.size(), 0);
-        for (AttentionRow &row : out->rows) {
-            const PartialRange &range = out->partials[static_cast<size_t>(row.token)];
-            if (range.count > 0) row.slot = range.begin + given[static_cast<size_t>(row.token)]++;
-        }
+        give_slots(out);
         out->items.clear();
         for (auto &queue : queues) {
             std::stable_sort(queue.begin(), queue.end(),
@@ -272,6 +222,69 @@ class Builder {
         out->matrix_items = static_cast<int32_t>(queues[0].size());
         out->stream_items = static_cast<int32_t>(queues[1].size());
         divide_sms(out);
+    }
+
+    // Of an item: shorter ones are not worth a job.
+    double least_time(const Draft &draft) const {
+        const bool wide =
+            draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
+        return time_of(draft.matrix, draft.tokens.size(), wide ? 512 : 256);
+    }
+
+    // Cuts the draft's stretches into items of at most two stretches and about part_keys keys.
+    void cut(const Draft &draft, int32_t part_keys, Worklist *out, std::vector<Timed> *queue) {
+        size_t at = 0;
+        int32_t used = 0; // keys of stretch `at` already given out
+        while (at < draft.stretches.size()) {
+            AttentionItem item{};
+            item.min_position = draft.min_position;
+            item.max_position = draft.max_position;
+            int32_t room = part_keys;
+            int32_t filled = 0;
+            for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
+                const KeyStretch &s = draft.stretches[at].stretch;
+                int32_t take = std::min(room, s.keys - used);
+                // Never cut inside a tile, nor leave a rest of less than one.
+                if (take < s.keys - used) take = ceil_div(take, 128) * 128;
+                if (s.keys - used - take < 128) take = s.keys - used;
+                take = std::min(take, s.keys - used);
+                const bool once = reads_[static_cast<size_t>(draft.stretches[at].node)] == 1;
+                item.once |= static_cast<int32_t>(once) << k;
+                item.stretch[k] = {s.page_begin + used / kPageKeys, take, s.start + used};
+                used += take;
+                room -= take;
+                filled += take;
+                if (used == s.keys) {
+                    ++at;
+                    used = 0;
+                }
+            }
+            item.row_begin = static_cast<int32_t>(out->rows.size());
+            item.row_count = static_cast<int32_t>(draft.tokens.size());
+            for (const int32_t token : draft.tokens) {
+                ++counts_[static_cast<size_t>(token)];
+                out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+            }
+            queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled)});
+        }
+    }
+
+    // Tokens that several items cover: each gets its slots, in the order of the items.
+    void give_slots(Worklist *out) const {
+        out->partials.assign(counts_.size(), {0, 0});
+        out->merged.clear();
+        out->slots = 0;
+        for (size_t t = 0; t < counts_.size(); ++t) {
+            if (counts_[t] < 2) continue;
+            out->partials[t] = {out->slots, counts_[t]};
+            out->merged.push_back(static_cast<int32_t>(t));
+            out->slots += counts_[t];
+        }
+        std::vector<int32_t> given(counts_.size(), 0);
+        for (AttentionRow &row : out->rows) {
+            const PartialRange &range = out->partials[static_cast<size_t>(row.token)];
+            if (range.count > 0) row.slot = range.begin + given[static_cast<size_t>(row.token)]++;
+        }
     }
 
     // Wide items are bound by their products and take as long beside others as alone; the rest slows

@@ -14,7 +14,7 @@ constexpr int64_t kSlotsPerToken = 6; // room for partials
 } // namespace
 
 StepAttention::StepAttention(const Model &model, DType element, const AttentionOptions &options)
-    : model_(model), element_(element), options_(options) {
+    : model_(model), element_(element), options_(options), page_scale_(model.kv_groups.size(), 1) {
     for (const Layer &layer : model_.layers) {
         const Attention &a = layer.attention;
         const int32_t head_dim = padded_head_dim(a.head_dim);
@@ -30,6 +30,7 @@ StepAttention::StepAttention(const Model &model, DType element, const AttentionO
         shape.heads = a.heads;
         shape.kv_heads = a.kv_heads;
         shape.head_dim = head_dim;
+        shape.kv_group = static_cast<size_t>(a.kv_group);
         shape.sections = kLists + 4 * shapes_.size();
         shapes_.push_back(std::move(shape));
     }
@@ -68,17 +69,53 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
         }
     }
     tokens_ = static_cast<int32_t>(batch.tokens.size());
-    nodes_.clear();
-    for (const ContextNode &node : batch.nodes) {
-        nodes_.push_back({node.parent, node.start, node.length, node.token_begin, node.token_count,
-                          node.page_begin});
+    RETURN_IF_ERROR(stage_pages(batch, input, staging));
+    if (element_ == DType::f32) return stage_plain(batch, input, staging);
+    for (Shape &shape : shapes_) {
+        nodes_.clear();
+        read_nodes(batch, shape.kv_group);
+        RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
     }
-    if (element_ == DType::f32) {
-        RETURN_IF_ERROR(input->stage<AttentionNode>(kNodes, nodes_, staging));
-        return input->stage<int32_t>(kNodeOf, node_of_, staging);
-    }
-    for (Shape &shape : shapes_) RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
     return {};
+}
+
+// The KV groups' lists, one after the other.
+Status StepAttention::stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging) {
+    pages_begin_.clear();
+    int64_t pages = 0;
+    for (const GroupPages &group : batch.pages) {
+        pages_begin_.push_back(pages);
+        pages += static_cast<int64_t>(group.list.size());
+    }
+    ASSIGN_OR_RETURN(int32_t * to, input->stage_room<int32_t>(kPages, pages, staging));
+    for (size_t g = 0; g < batch.pages.size(); ++g) {
+        const std::vector<int32_t> &list = batch.pages[g].list;
+        int32_t *const end = std::copy(list.begin(), list.end(), to);
+        if (page_scale_[g] > 1) {
+            std::for_each(to, end, [&](int32_t &page) { page *= page_scale_[g]; });
+        }
+        to = end;
+    }
+    return {};
+}
+
+// The nodes as a KV group has their pages.
+void StepAttention::read_nodes(const TokenBatch &batch, size_t kv_group) {
+    const std::vector<NodePages> &pages = batch.pages[kv_group].nodes;
+    for (size_t n = 0; n < batch.nodes.size(); ++n) {
+        const ContextNode &node = batch.nodes[n];
+        nodes_.push_back({node.parent, node.start, node.length, node.token_begin, node.token_count,
+                          pages[n].begin, pages[n].first});
+    }
+}
+
+// [shapes][nodes]
+Status StepAttention::stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging) {
+    nodes_.clear();
+    node_count_ = batch.nodes.size();
+    for (const Shape &shape : shapes_) read_nodes(batch, shape.kv_group);
+    RETURN_IF_ERROR(input->stage<AttentionNode>(kNodes, nodes_, staging));
+    return input->stage<int32_t>(kNodeOf, node_of_, staging);
 }
 
 Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
@@ -155,7 +192,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.out = tensors.out;
     a.out_stride = shape.out_stride();
     a.kv = tensors.kv;
-    a.pages = input.at<int32_t>(kPages);
+    a.pages = pages_of(layer, input);
     a.items = input.at<AttentionItem>(shape.sections);
     a.matrix_items = shape.list.matrix_items;
     a.stream_items = shape.list.stream_items;
@@ -211,8 +248,9 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
                                             shape.q_stride(),
                                             static_cast<float *>(tensors.out),
                                             static_cast<const float *>(tensors.kv),
-                                            input.at<int32_t>(kPages),
-                                            input.at<AttentionNode>(kNodes),
+                                            pages_of(layer, input),
+                                            input.at<AttentionNode>(kNodes) +
+                                                shape_of_[layer] * node_count_,
                                             input.at<int32_t>(kNodeOf),
                                             input.at<int32_t>(kPositions),
                                             model_.layers[layer].attention.softcap,

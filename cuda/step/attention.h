@@ -1,10 +1,13 @@
 // A token batch's context nodes -> the attention of every layer of the step.
 //
 // Staged once a step: a worklist (attention/worklist.h) for each shape of attention that layers have,
-// which all layers of that shape reuse; in f32, whose attention is plain, the nodes themselves.
+// which all layers of that shape reuse; in f32, whose attention is plain, the nodes themselves. Layers of
+// one shape may be in several KV groups: a worklist says where in a group's list of pages its keys are, and
+// groups of one window have lists of one layout.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention/family.h"
@@ -39,7 +42,10 @@ class StepAttention {
     // Memory for steps of up to `rows` tokens.
     Status allocate(int64_t rows, StepInput *input);
 
-    // Host: adds to the staging buffer what attention needs besides kPages and kPositions.
+    // page_scale: [KV groups] page numbers that a layer's pages lie apart.
+    void set_page_scale(std::vector<int32_t> scale) { page_scale_ = std::move(scale); }
+
+    // Host: adds to the staging buffer what attention needs besides kPositions.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
 
     // Device: enqueues the layer's attention. Fused, it is one launch, of arguments().
@@ -57,6 +63,7 @@ class StepAttention {
         int32_t window = 0; // positions; 0: all
         int32_t heads = 0, kv_heads = 0;
         int32_t head_dim = 0; // padded
+        size_t kv_group = 0;  // of one of its layers
         size_t sections = 0;  // the first of its four
         Worklist list;
         // Not fused: launches, each with some of the items.
@@ -70,7 +77,14 @@ class StepAttention {
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
+    Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
+    Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
+    void read_nodes(const TokenBatch &batch, size_t kv_group);
+    const int32_t *pages_of(size_t layer, const StepInput &input) const {
+        const auto group = static_cast<size_t>(model_.layers[layer].attention.kv_group);
+        return input.at<int32_t>(kPages) + pages_begin_[group];
+    }
     void split_by_kind(Shape *shape) const;
     Status launch_plain(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                         cudaStream_t stream) const;
@@ -80,17 +94,20 @@ class StepAttention {
     AttentionOptions options_;
     std::vector<Shape> shapes_;
     std::vector<size_t> shape_of_; // [layers]
-    int64_t rows_ = 0;             // that there is memory for
-    int64_t slots_ = 0;            // partial rows
-    int64_t kv_heads_ = 0;         // of the layer with most
-    DeviceMemory partial_out_;     // [slots, heads, padded] f32
-    DeviceMemory partial_lse_;     // [slots, heads] base 2
-    DeviceMemory arrivals_;        // [rows, kv_heads_], then queues [4]: zero between launches
+    std::vector<int32_t> page_scale_;
+    int64_t rows_ = 0;         // that there is memory for
+    int64_t slots_ = 0;        // partial rows
+    int64_t kv_heads_ = 0;     // of the layer with most
+    DeviceMemory partial_out_; // [slots, heads, padded] f32
+    DeviceMemory partial_lse_; // [slots, heads] base 2
+    DeviceMemory arrivals_;    // [rows, kv_heads_], then queues [4]: zero between launches
 
     // Of the staged step.
     int32_t tokens_ = 0; // as the batch has them, not padded
+    size_t node_count_ = 0;
     std::vector<AttentionNode> nodes_;
-    std::vector<int32_t> node_of_; // [tokens]
+    std::vector<int64_t> pages_begin_; // [KV groups] in kPages
+    std::vector<int32_t> node_of_;     // [tokens]
 };
 
 } // namespace batchllm::cuda

@@ -1,6 +1,8 @@
 #include "step/forward.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
@@ -20,13 +22,27 @@ Forward::Forward(const Model &model, const ForwardOptions &options)
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
-    kv_begin_ = {0};
-    for (const Layer &layer : model.layers) {
-        const Attention &a = layer.attention;
-        kv_begin_.push_back(kv_begin_.back() + int64_t{a.kv_heads} * 2 * kPageKeys *
-                                                   padded_head_dim(a.head_dim) *
-                                                   dtype_bytes(options.element));
+    choose_planes();
+}
+
+void Forward::choose_planes() {
+    std::vector<int64_t> bytes; // [KV groups] of a page in a plane
+    plane_bytes_ = 1;
+    for (const KvGroup &group : model_.kv_groups) {
+        const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
+        bytes.push_back(int64_t{a.kv_heads} * 2 * kPageKeys * padded_head_dim(a.head_dim) *
+                        dtype_bytes(options_.element));
+        plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
     }
+    for (const int64_t of_group : bytes) {
+        page_scale_.push_back(static_cast<int32_t>(plane_bytes_ / of_group));
+    }
+    attention_.set_page_scale(page_scale_);
+}
+
+int64_t Forward::most_pages() const {
+    return int64_t{INT32_MAX} / kPageKeys /
+           *std::max_element(page_scale_.begin(), page_scale_.end());
 }
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
@@ -121,21 +137,31 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     wanted_ = padded_rows(wanted_tokens);
     gather_ = wanted_tokens < tokens;
     sample_rows_ = rows;
-    kv_slots_.resize(batch.tokens.size());
-    for (const ContextNode &node : batch.nodes) {
-        for (int32_t i = 0; i < node.token_count; ++i) {
-            const int32_t key = node.length - node.token_count + i;
-            kv_slots_[static_cast<size_t>(node.token_begin + i)] =
-                batch.pages[static_cast<size_t>(node.page_begin + key / kPageKeys)] * kPageKeys +
-                key % kPageKeys;
-        }
-    }
     RETURN_IF_ERROR(input_.stage<int32_t>(kTokens, batch.tokens, tokens_, 0, staging));
     RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kPages, batch.pages, staging));
     RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kSlots, kv_slots_, tokens_, -1, staging));
+    RETURN_IF_ERROR(stage_slots(batch, staging));
     return attention_.stage(batch, &input_, staging);
+}
+
+// Where each token's keys and values go, in each KV group; the rows beyond the batch go nowhere.
+Status Forward::stage_slots(const TokenBatch &batch, Staging *staging) {
+    const auto count = static_cast<int64_t>(batch.pages.size()) * tokens_;
+    ASSIGN_OR_RETURN(int32_t *const all, input_.stage_room<int32_t>(kSlots, count, staging));
+    std::fill_n(all, count, -1);
+    for (size_t g = 0; g < batch.pages.size(); ++g) {
+        int32_t *const slots = all + static_cast<int64_t>(g) * tokens_;
+        for (size_t n = 0; n < batch.nodes.size(); ++n) {
+            const ContextNode &node = batch.nodes[n];
+            for (int32_t i = 0; i < node.token_count; ++i) {
+                const int32_t key = node.length - node.token_count + i;
+                const int32_t page =
+                    batch.pages[g].page(static_cast<int32_t>(n), key / kPageKeys) * page_scale_[g];
+                slots[node.token_begin + i] = page * kPageKeys + key % kPageKeys;
+            }
+        }
+    }
+    return {};
 }
 
 Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
@@ -279,7 +305,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   turns ? ropes_[rope].angles.as<float2>() : nullptr,
                                   turns ? model_.ropes[rope].dims() : 0,
                                   turns && model_.ropes[rope].pairs,
-                                  input_.at<int32_t>(kSlots),
+                                  slots_of(index),
                                   kv_of(index),
                                   static_cast<int32_t>(tokens_),
                                   a.heads,

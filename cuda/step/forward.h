@@ -49,7 +49,10 @@ class Forward {
     static Result<std::unique_ptr<Forward>> create(const Model &model,
                                                    const ForwardOptions &options);
 
-    int64_t page_bytes() const { return kv_begin_.back(); } // all layers, keys and values
+    // Keys and values of the layers of one KV group.
+    int64_t page_bytes() const { return plane_bytes_ * model_.kv_planes(); }
+    // A key's place in its plane is a 32-bit number.
+    int64_t most_pages() const;
     Status take_pages(int64_t pages);
 
     // Host: adds the batch to the staging buffer. wanted: tokens whose logits are wanted, ascending.
@@ -89,7 +92,15 @@ class Forward {
     Status layer(size_t index, cudaStream_t stream);
     Status keys_and_values(size_t layer, cudaStream_t stream);
     AttentionTensors attention_tensors(size_t layer) const;
-    std::byte *kv_of(size_t layer) const { return kv_.data() + kv_begin_[layer] * pages_; }
+    // The layer's plane of the pool, and where in it the batch's tokens go.
+    std::byte *kv_of(size_t layer) const {
+        return kv_.data() + model_.layers[layer].attention.kv_plane * plane_bytes_ * pages_;
+    }
+    const int32_t *slots_of(size_t layer) const {
+        return input_.at<int32_t>(kSlots) + model_.layers[layer].attention.kv_group * tokens_;
+    }
+    void choose_planes();
+    Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     // The product that ends a sublayer, added to the residual stream, and the norm that follows.
     struct Ending {
@@ -124,9 +135,11 @@ class Forward {
 
     const Model &model_;
     ForwardOptions options_;
-    // Where a layer's keys and values begin, in bytes of a page of all layers; then the whole. Of the
-    // pool, whose layers stand one after the other, that is to be multiplied by the pages.
-    std::vector<int64_t> kv_begin_;
+    // Of a page in a plane of the pool, whose planes stand one after the other. A multiple of what each
+    // layer stores there; a layer of a fraction of it reads and writes as if pages had numbers so many
+    // times as large: [KV groups] page_scale_.
+    int64_t plane_bytes_ = 0;
+    std::vector<int32_t> page_scale_;
     DeviceWeights weights_;
     std::string warning_;
     std::unique_ptr<Linear> linear_;
@@ -146,7 +159,7 @@ class Forward {
     DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated_; // [rows, width]
     DeviceMemory logits_;    // [logits_rows, padded vocabulary] f32
-    DeviceMemory kv_;        // [layers][pages]...
+    DeviceMemory kv_;        // [planes][pages]...
     DeviceMemory samples_;   // [logits rows] SampleResult
     struct RopeTable {
         DeviceMemory frequencies; // [dims / 2] f32
@@ -161,7 +174,6 @@ class Forward {
     int64_t sample_rows_ = 0;
     StepInput input_;
     Graphs graphs_;
-    std::vector<int32_t> kv_slots_; // [tokens], not rounded
 };
 
 } // namespace batchllm::cuda

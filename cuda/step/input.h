@@ -26,13 +26,18 @@ class StepInput {
         return {};
     }
 
-    // Host: section `index` is values, then `rest` up to count.
+    // Host: section `index` is of count values, to be written to what is returned before anything else is
+    // staged.
+    template <typename T> Result<T *> stage_room(size_t index, int64_t count, Staging *staging) {
+        ASSIGN_OR_RETURN(const int64_t place, staging->add<T>(count));
+        set(index, place, count * static_cast<int64_t>(sizeof(T)));
+        return staging->at<T>(place);
+    }
+    // Section `index` is values, then `rest` up to count.
     template <typename T>
     Status stage(size_t index, std::span<const T> values, int64_t count, T rest, Staging *staging) {
-        ASSIGN_OR_RETURN(const int64_t place, staging->add<T>(count));
-        T *to = staging->at<T>(place);
+        ASSIGN_OR_RETURN(T *const to, stage_room<T>(index, count, staging));
         std::fill(std::copy(values.begin(), values.end(), to), to + count, rest);
-        set(index, place, count * static_cast<int64_t>(sizeof(T)));
         return {};
     }
     template <typename T> Status stage(size_t index, std::span<const T> values, Staging *staging) {

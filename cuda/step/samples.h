@@ -22,7 +22,7 @@ SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t outp
 
 class StepSamples {
   public:
-    // Rows that are sampled from the logits and some random numbers alone.
+    // Whether a row is sampled by more than its logits and random numbers: by the tokens before it.
     static bool needs_history(const SamplingParams &params) {
         return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                params.frequency_penalty != 0;

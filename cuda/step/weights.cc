@@ -243,7 +243,7 @@ class Loader {
 } // namespace
 
 int32_t padded_head_dim(int32_t head_dim) {
-    return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+    return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
 
 Result<DeviceWeights> load_weights(const Model &model, DType element, bool random, uint64_t seed,

@@ -1,5 +1,5 @@
 // A model's mapped tensors -> the device, in the compute type: Q, K and V one matrix, gate and up one;
-// heads padded to what attention takes (64, 128 or 256), with zeros; vectors in f32. Biases that are added
+// heads padded to what attention takes (64, 128, 256 or 512), with zeros; vectors in f32. Biases that are added
 // to the residual stream or to logits have its scale in them, weights of norms their offset.
 #pragma once
 

@@ -4,6 +4,8 @@
 // stored together: a shared prefix, or one request's own tokens. A node may continue another (its
 // parent): a request's own tokens continue its group's prefix, which may continue a common head. A
 // node's tokens start on a page of their own, so a prefix may end anywhere and nothing is copied.
+// Each of the model's KV groups has pages of its own for a node; those that have fallen out of the
+// group's window are not kept.
 //
 // A batch token attends to all positions of its node's ancestors, and to those of its own node up
 // to itself; both limited to the layer's sliding window. The keys and values of all of a batch's
@@ -31,9 +33,24 @@ struct ContextNode {
     int32_t length;      // its tokens whose keys and values are stored once this batch has run
     int32_t token_begin; // the last token_count of them are computed in this batch and stand at
     int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
-    int32_t page_begin;  // token i of the node is in page pages[page_begin + i / page_tokens],
-    int32_t page_count;  // slot i % page_tokens
     bool shared;         // a prefix, as opposed to one request's own tokens
+};
+
+// A node's pages in a KV group's list: column i, which has tokens [i, i + 1) * page_tokens of the node, is
+// list[begin + i]. Columns before `first` are not in the list: no query of the batch sees them.
+struct NodePages {
+    int32_t begin; // may be negative: that of column `first`, less `first`
+    int32_t first;
+};
+
+// The pages of one KV group.
+struct GroupPages {
+    std::vector<int32_t> list;    // page numbers, node by node
+    std::vector<NodePages> nodes; // [TokenBatch::nodes]; equal for groups with the same window
+
+    int32_t page(int32_t node, int32_t column) const {
+        return list[static_cast<size_t>(nodes[static_cast<size_t>(node)].begin + column)];
+    }
 };
 
 // What a row of the data set wants, and so what a request wants of the tokens that it computes.
@@ -62,14 +79,17 @@ struct TokenBatch {
     std::vector<int32_t> tokens;    // [tokens] ids, or fed_token()s
     std::vector<int32_t> positions; // [tokens]
     std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
-    std::vector<int32_t> pages;     // page numbers, node by node
+    std::vector<GroupPages> pages;  // [KV groups]
     std::vector<OutputRow> outputs;
 
     void clear() {
         tokens.clear();
         positions.clear();
         nodes.clear();
-        pages.clear();
+        for (GroupPages &group : pages) {
+            group.list.clear();
+            group.nodes.clear();
+        }
         outputs.clear();
     }
 };
@@ -99,8 +119,9 @@ struct BackendInfo {
     int32_t vocabulary = 0;
     int32_t hidden = 0; // size of a hidden state
     int32_t page_tokens = 0;
-    int64_t page_bytes = 0; // all layers, keys and values
+    int64_t page_bytes = 0; // keys and values of the layers of one KV group
     int64_t pages = 0;
+    std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
     int64_t step_tokens = 0;       // most tokens that one batch may hold
     int32_t eos_token = -1;        // sim without a model: the id that ends a row, if any
     int32_t batches_in_flight = 1; // most batches gone forward and not collected

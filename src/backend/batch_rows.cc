@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/check_pages.h"
+
 namespace batchllm {
 namespace {
 
@@ -16,12 +18,9 @@ Status check_nodes(const TokenBatch &batch, const BackendInfo &info) {
     int64_t covered = 0;
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
-        const int64_t pages = (int64_t{node.length} + info.page_tokens - 1) / info.page_tokens;
         if (node.parent < -1 || node.parent >= static_cast<int32_t>(n) || node.length < 0 ||
             node.token_count < 0 || node.token_count > node.length || node.token_begin < 0 ||
-            int64_t{node.token_begin} + node.token_count > tokens || node.page_begin < 0 ||
-            node.page_count < pages ||
-            int64_t{node.page_begin} + node.page_count > static_cast<int64_t>(batch.pages.size())) {
+            int64_t{node.token_begin} + node.token_count > tokens) {
             return malformed(info, "context node %zu is malformed", n);
         }
         covered += node.token_count;
@@ -56,11 +55,7 @@ Status check_batch(const TokenBatch &batch, const BackendInfo &info,
                          static_cast<long long>(info.step_tokens));
     }
     RETURN_IF_ERROR(check_nodes(batch, info));
-    for (const int32_t page : batch.pages) {
-        if (page < 0 || page >= info.pages) {
-            return malformed(info, "page %d of %lld", page, static_cast<long long>(info.pages));
-        }
-    }
+    RETURN_IF_ERROR(check_pages(batch, info));
     for (const int32_t token : batch.tokens) {
         if (token >= info.vocabulary ||
             (token < 0 && (feedable == nullptr || !feedable(-1 - token)))) {

@@ -13,8 +13,11 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// Counts whose bounds no token reaches, but for a few long ones, share their masks.
-constexpr int64_t kHorizon = TokenVocabulary::kLongestOrdinary + 1;
+std::shared_ptr<StateGraph> make_graph(std::shared_ptr<const GrammarCode> code,
+                                       const TokenVocabulary &vocabulary) {
+    return std::make_shared<StateGraph>(std::move(code), TokenVocabulary::kLongestOrdinary + 1,
+                                        static_cast<int64_t>(vocabulary.longest()) + 1);
+}
 
 Status too_ambiguous() {
     return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -37,6 +40,8 @@ size_t cut_character(std::string_view text) {
 Constraint::Constraint() = default;
 Constraint::~Constraint() = default;
 
+int64_t Constraint::masks_made() const { return masks_->made(); }
+
 Result<std::shared_ptr<const Constraint>>
 Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                  const ConstraintOptions &options) {
@@ -46,7 +51,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
     made->masks_ = std::make_unique<const TokenMaskMaker>(*vocabulary, *made->code_);
-    made->graph_ = std::make_shared<StateGraph>(made->code_, kHorizon);
+    made->graph_ = make_graph(made->code_, *vocabulary);
     made->cache_bytes_ = options.cache_bytes;
     made->marker_ = options.start_after;
     made->vocabulary_ = std::move(vocabulary);
@@ -65,8 +70,8 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
 
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
-    if (graph_->bytes() > cache_bytes_) {
-        graph_ = std::make_shared<StateGraph>(code_, kHorizon);
+    if (graph_->full(cache_bytes_)) {
+        graph_ = make_graph(code_, *vocabulary_);
         generation_.fetch_add(1, std::memory_order_release);
     }
     *generation = generation_.load(std::memory_order_relaxed);
@@ -92,7 +97,7 @@ const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
         }
     }
     auto mask = std::make_unique<TokenMask>();
-    mask->words.assign(at(tokens.words()), 0);
+    mask->make_dense(tokens.words());
     for (int32_t token = 0; token < tokens.size(); ++token)
         mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
     mask->allowed = tokens.size();
@@ -123,7 +128,7 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
 // Moves into the constraint's graph of today when ours is full or no longer it.
 void ConstraintState::follow_graph() {
     const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
-                         graph_->bytes() <= constraint_->cache_bytes_;
+                         !graph_->full(constraint_->cache_bytes_);
     if (current) return;
     std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
     if (graph == graph_) return;
@@ -143,7 +148,18 @@ Result<AllowedTokens> ConstraintState::allowed() {
     else
         mask = constraint_->marker_mask(marker_read_, graph_.get());
     if (!mask) return too_ambiguous();
-    return AllowedTokens{mask->words.data(), mask->allowed, mask->only};
+    const uint32_t *words = mask->dense()
+                                ? mask->words.data()
+                                : own_words_.show(mask->few, constraint_->vocabulary().words());
+    return AllowedTokens{words, mask->allowed, mask->only};
+}
+
+const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &tokens, int32_t words) {
+    words_.resize(at(words), 0);
+    for (const int32_t token : shown_) words_[at(token / 32)] = 0;
+    for (const int32_t token : tokens) words_[at(token / 32)] |= uint32_t{1} << (token % 32);
+    shown_ = tokens;
+    return words_.data();
 }
 
 Result<GraphState *> ConstraintState::walk(GraphState *state, std::string_view bytes) {

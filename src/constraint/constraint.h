@@ -53,7 +53,7 @@ struct ConstraintOptions {
 // The tokens that may come next: bit t % 32 of words[t / 32] is token t's, for t below the
 // vocabulary's size; other bits are 0.
 struct AllowedTokens {
-    const uint32_t *words; // [TokenVocabulary::words()]; until the state advances or goes
+    const uint32_t *words; // [TokenVocabulary::words()]; until the state's next call, or it goes
     int32_t count;         // how many are allowed
     int32_t only;          // the one, if count is 1; else -1
 };
@@ -69,6 +69,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     ~Constraint();
 
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
+    int64_t masks_made() const; // so far, by all states; others were known already
 
   private:
     friend class ConstraintState;
@@ -116,6 +117,21 @@ class ConstraintState {
     Status forced(std::string *text, size_t limit = 4096);
 
   private:
+    // Bits for masks that are kept as lists. A copy of a state starts without.
+    class OwnWords {
+      public:
+        OwnWords() = default;
+        OwnWords(const OwnWords &) {}
+        OwnWords(OwnWords &&) = default;
+        OwnWords &operator=(const OwnWords &) { return *this; }
+        OwnWords &operator=(OwnWords &&) = default;
+        const uint32_t *show(const std::vector<int32_t> &tokens, int32_t words);
+
+      private:
+        std::vector<uint32_t> words_;
+        std::vector<int32_t> shown_;
+    };
+
     void follow_graph();
     Result<GraphState *> walk(GraphState *state, std::string_view bytes);
 
@@ -123,6 +139,7 @@ class ConstraintState {
     std::shared_ptr<StateGraph> graph_;
     uint64_t generation_ = 0;
     GraphState *state_ = nullptr;
+    OwnWords own_words_;
     int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
     int32_t inside_character_ = 0; // bytes that the text's last character lacks
     bool started_ = true;          // the marker has appeared, or there is none

@@ -333,6 +333,10 @@ class LarkParser {
 
     Result<NodeId> repeated(NodeId part) {
         for (;;) {
+            // A ~ may stand apart.
+            const GrammarReader end = reader_;
+            skip(false);
+            if (reader_.peek() != '~') reader_ = end;
             if (reader_.take("*")) {
                 part = grammar_.repeat(part, 0);
             } else if (reader_.take("+")) {
@@ -352,10 +356,6 @@ class LarkParser {
             } else {
                 return part;
             }
-            // "a ~ 3" may have spaces, "a *" too.
-            const GrammarReader end = reader_;
-            skip(false);
-            if (reader_.peek() != '~') reader_ = end;
         }
     }
 

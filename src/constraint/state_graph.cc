@@ -231,8 +231,9 @@ class StateGraph::Closure {
     std::unordered_map<Item, bool, ItemHash> met_;
 };
 
-StateGraph::StateGraph(std::shared_ptr<const GrammarCode> code, int64_t horizon)
-    : code_(std::move(code)), horizon_(horizon) {
+StateGraph::StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
+                       int64_t long_horizon)
+    : code_(std::move(code)), horizons_{short_horizon, long_horizon} {
     seen_.emplace_back();
     const int32_t bottom = push(GrammarCode::kFinish, 0, kNone);
     Closure closure(this);
@@ -252,7 +253,7 @@ int32_t StateGraph::intern_stack(Stack stack) {
     const auto number = static_cast<int32_t>(stacks_.size()) - 1;
     stack_numbers_.emplace(stacks_.back().get(), number);
     after_.push_back(nullptr);
-    near_.push_back(kNone);
+    for (std::vector<int32_t> &near : near_) near.push_back(kNone);
     return number;
 }
 
@@ -395,37 +396,38 @@ GraphState *const *StateGraph::make_row(GraphState *state) {
 }
 
 // A count with the same way to its bounds, as far as `horizon` items go.
-int32_t StateGraph::near_count(const Frame &frame) const {
+int32_t StateGraph::near_count(const Frame &frame, int64_t horizon) const {
     const GrammarCode::Operation &operation = code_->operation(frame.place);
     if (operation.kind != GrammarCode::Kind::repeat) return frame.count;
     const GrammarCode::Repeat &repeat = code_->repeat(operation);
     const bool unbounded = repeat.greatest == Automaton::kUnbounded;
     const int64_t lowest = repeat.separated && frame.count > 0 ? 1 : 0;
-    if (repeat.least - frame.count > horizon_) return static_cast<int32_t>(lowest);
+    if (repeat.least - frame.count > horizon) return static_cast<int32_t>(lowest);
     if (frame.count < repeat.least || unbounded) return frame.count;
-    if (repeat.greatest - frame.count > horizon_)
+    if (repeat.greatest - frame.count > horizon)
         return static_cast<int32_t>(std::max(repeat.least, lowest));
     return frame.count;
 }
 
-int32_t StateGraph::near_stack(int32_t stack) {
+int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
+    std::vector<int32_t> &known = near_[horizon];
     // From the bottom up, as stacks may be deep. A stack's rests have smaller numbers.
     std::vector<int32_t> open{stack};
     while (!open.empty()) {
         const int32_t top = open.back();
-        if (near_[at(top)] != kNone) {
+        if (known[at(top)] != kNone) {
             open.pop_back();
             continue;
         }
         const size_t before = open.size();
         for (const Frame &frame : *stacks_[at(top)])
-            if (frame.rest != kNone && near_[at(frame.rest)] == kNone) open.push_back(frame.rest);
+            if (frame.rest != kNone && known[at(frame.rest)] == kNone) open.push_back(frame.rest);
         if (open.size() > before) continue;
         open.pop_back();
         Stack near = *stacks_[at(top)];
         for (Frame &frame : near) {
-            frame.count = near_count(frame);
-            if (frame.rest != kNone) frame.rest = near_[at(frame.rest)];
+            frame.count = near_count(frame, horizons_[horizon]);
+            if (frame.rest != kNone) frame.rest = known[at(frame.rest)];
         }
         std::sort(near.begin(), near.end());
         Stack merged;
@@ -437,20 +439,20 @@ int32_t StateGraph::near_stack(int32_t stack) {
                 merged.push_back(frame);
         }
         const int32_t number = intern_stack(std::move(merged));
-        near_[at(top)] = number;
-        near_[at(number)] = number;
+        known[at(top)] = number;
+        known[at(number)] = number;
     }
-    return near_[at(stack)];
+    return known[at(stack)];
 }
 
-GraphState *StateGraph::near(GraphState *state) {
+GraphState *StateGraph::near(GraphState *state, Horizon horizon) {
     if (!code_->counts()) return state;
-    if (GraphState *known = state->near.load(std::memory_order_acquire)) return known;
+    if (GraphState *known = state->near[horizon].load(std::memory_order_acquire)) return known;
     const std::lock_guard lock(mutex_);
     std::vector<GraphState::Config> configs = state->configs;
-    for (GraphState::Config &config : configs) config.stack = near_stack(config.stack);
+    for (GraphState::Config &config : configs) config.stack = near_stack(config.stack, horizon);
     GraphState *const found = intern_state(std::move(configs), state->complete);
-    state->near.store(found, std::memory_order_release);
+    state->near[horizon].store(found, std::memory_order_release);
     return found;
 }
 
@@ -482,11 +484,14 @@ int32_t StateGraph::import_stack(const StateGraph &other, int32_t stack,
 
 GraphState *StateGraph::import(const StateGraph &other, const GraphState &state) {
     const std::scoped_lock lock(mutex_, other.mutex_);
+    const int64_t before = bytes();
     std::unordered_map<int32_t, int32_t> known;
     std::vector<GraphState::Config> configs = state.configs;
     for (GraphState::Config &config : configs)
         config.stack = import_stack(other, config.stack, &known);
-    return intern_state(std::move(configs), state.complete);
+    GraphState *const made = intern_state(std::move(configs), state.complete);
+    imported_bytes_ += bytes() - before;
+    return made;
 }
 
 void StateGraph::keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes) {

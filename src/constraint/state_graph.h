@@ -36,8 +36,8 @@ struct GraphState {
     // [classes of the code] where a byte leads; null: nowhere. Null until it is asked for.
     std::atomic<GraphState *const *> row = nullptr;
     std::atomic<const TokenMask *> mask = nullptr; // set by TokenMaskMaker
-    // The state with the same continuations up to a length; null until it is asked for.
-    std::atomic<GraphState *> near = nullptr;
+    // [horizons] the state with the same continuations up to a length; null until it is asked for.
+    std::atomic<GraphState *> near[2] = {};
     // [slices] what TokenMaskMaker knows of a step by one character of a class.
     static constexpr size_t kMostSlices = 4;
     std::atomic<GraphState *> character_step[kMostSlices] = {};
@@ -45,8 +45,11 @@ struct GraphState {
 
 class StateGraph {
   public:
-    // horizon: counts whose bounds are farther away than this many bytes look alike to near().
-    StateGraph(std::shared_ptr<const GrammarCode> code, int64_t horizon);
+    enum Horizon : size_t { kShort, kLong };
+
+    // Counts whose bounds are farther away than a horizon, in bytes, look alike to near().
+    StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
+               int64_t long_horizon);
     ~StateGraph();
 
     const GrammarCode &code() const { return *code_; }
@@ -61,13 +64,18 @@ class StateGraph {
         GraphState *const *known = row(state);
         return known ? known[code_->class_of(byte)] : nullptr;
     }
-    // A state that takes the same strings of up to `horizon` bytes.
-    GraphState *near(GraphState *state);
+    // A state that takes the same strings of up to as many bytes as the horizon says.
+    GraphState *near(GraphState *state, Horizon horizon);
     // A state of another graph of the same code, in this one.
     GraphState *import(const StateGraph &other, const GraphState &state);
 
     // Memory in bytes, masks included, about.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+    // Whether it is time for a new one. What was imported counts as needed: without that, a state larger
+    // than the limit would move at each step.
+    bool full(int64_t limit) const {
+        return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
+    }
     // Makes the mask the state's, unless another thread was first.
     void keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes);
 
@@ -110,17 +118,17 @@ class StateGraph {
     int32_t intern_seen(Seen seen);
     GraphState *after(int32_t stack); // the terminal above the stack has ended
     void sort_configs(std::vector<GraphState::Config> *configs);
-    int32_t near_stack(int32_t stack);
-    int32_t near_count(const Frame &frame) const;
+    int32_t near_stack(int32_t stack, Horizon horizon);
+    int32_t near_count(const Frame &frame, int64_t horizon) const;
     int32_t import_stack(const StateGraph &other, int32_t stack,
                          std::unordered_map<int32_t, int32_t> *known);
 
     std::shared_ptr<const GrammarCode> code_;
-    int64_t horizon_;
+    int64_t horizons_[2];
     mutable std::mutex mutex_; // over all below
     std::vector<std::unique_ptr<Stack>> stacks_;
     std::vector<GraphState *> after_; // [stacks] null: not yet known
-    std::vector<int32_t> near_;       // [stacks] -1: not yet known
+    std::vector<int32_t> near_[2];    // [stacks] -1: not yet known
     std::unordered_map<const Stack *, int32_t, Hash, Equal> stack_numbers_;
     std::unordered_map<uint64_t, int32_t> merged_;
     std::vector<Seen> seen_;
@@ -130,6 +138,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
     std::vector<std::unique_ptr<const TokenMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
+    std::atomic<int64_t> imported_bytes_ = 0;
     bool too_ambiguous_ = false;
     GraphState *start_ = nullptr;
 };

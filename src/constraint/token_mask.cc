@@ -9,9 +9,8 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-void allow(TokenMask *mask, int32_t token) {
-    mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
-    ++mask->allowed;
+void set_bit(std::vector<uint32_t> *words, int32_t token) {
+    (*words)[at(token / 32)] |= uint32_t{1} << (token % 32);
 }
 
 // A state of the class, and one of the grammar after the same bytes.
@@ -24,6 +23,29 @@ struct Pair {
 constexpr size_t kMostPairs = 256;
 
 } // namespace
+
+void TokenMask::make_dense(int32_t word_count) {
+    if (dense()) return;
+    words.assign(at(word_count), 0);
+    for (const int32_t token : few) set_bit(&words, token);
+    few.clear();
+}
+
+void TokenMaskMaker::put(std::vector<int32_t> *list, int32_t token) const {
+    list->push_back(token);
+}
+
+void TokenMaskMaker::put(TokenMask *mask, int32_t token) const { allow(mask, token); }
+
+void TokenMaskMaker::allow(TokenMask *mask, int32_t token) const {
+    ++mask->allowed;
+    if (mask->dense()) {
+        set_bit(&mask->words, token);
+        return;
+    }
+    mask->few.push_back(token);
+    if (mask->few.size() > TokenMask::kFew) mask->make_dense(vocabulary_.words());
+}
 
 TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
     : vocabulary_(vocabulary), code_(code), marks_(std::make_unique<GraphState[]>(kMarks)) {
@@ -148,35 +170,39 @@ TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, Grap
     return {most, false, false};
 }
 
-bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state, const TokenTrie &trie,
-                          TokenMask *mask) const {
-    GraphState *const *rows[TokenTrie::kLongestToken + 2]; // by depth
-    rows[0] = graph->row(state);
-    if (!rows[0]) return false;
+template <typename Sink> bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state,
+                                                   const TokenTrie &trie, Sink *sink) const {
+    struct Level {
+        const TokenTrie::Node *node; // the next child to look at
+        const TokenTrie::Node *end;
+        GraphState *const *row;
+    };
     const uint8_t *class_of = code_.class_table();
-    const TokenTrie::Node *nodes = trie.nodes().data();
-    const int32_t *ids = trie.token_ids().data();
-    const int32_t end = trie.size();
-    for (int32_t i = 0; i < end;) {
-        const TokenTrie::Node &node = nodes[i];
-        GraphState *const next = rows[node.depth - 1][class_of[node.byte]];
-        if (!next) {
-            i = node.end;
+    const TokenTrie::Node *const nodes = trie.nodes();
+    const int32_t *const ids = trie.token_ids().data();
+    Level levels[TokenTrie::kLongestToken + 1];
+    Level *top = levels;
+    *top = {nodes + nodes->children, nodes + nodes->children + nodes->child_count,
+            graph->row(state)};
+    if (!top->row) return false;
+    for (;;) {
+        if (top->node == top->end) {
+            if (top == levels) return true;
+            --top;
             continue;
         }
-        for (int32_t token = node.tokens; token < nodes[i + 1].tokens; ++token)
-            allow(mask, ids[token]);
-        if (node.end != i + 1) {
-            rows[node.depth] = graph->row(next);
-            if (!rows[node.depth]) return false;
-        }
-        ++i;
+        const TokenTrie::Node &node = *top->node++;
+        GraphState *const next = top->row[class_of[node.byte]];
+        if (!next) continue;
+        for (int32_t token = node.tokens; token < (&node)[1].tokens; ++token) put(sink, ids[token]);
+        if (node.child_count == 0) continue;
+        const TokenTrie::Node *const children = nodes + node.children;
+        *++top = {children, children + node.child_count, graph->row(next)};
+        if (!top->row) return false;
     }
-    return true;
 }
 
 bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask) const {
-    mask->words.assign(at(vocabulary_.words()), 0);
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
     // The largest class first: what takes all of it takes the smaller ones too.
@@ -194,6 +220,7 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
         }
         if (slice.counts[at(found.characters)] == 0) continue;
         const std::vector<uint32_t> &tokens = slice.up_to[at(found.characters)];
+        mask->make_dense(vocabulary_.words());
         for (size_t word = 0; word < tokens.size(); ++word) mask->words[word] |= tokens[word];
         mask->allowed += slice.counts[at(found.characters)];
     }
@@ -203,43 +230,56 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
 // The near state's mask, but for the tokens that are long enough to tell the two apart.
 const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
                                                   const TokenMask &near) const {
-    auto made = std::make_unique<TokenMask>(near);
-    for (const int32_t token : vocabulary_.long_tokens().token_ids()) {
-        uint32_t &word = made->words[at(token / 32)];
-        const uint32_t bit = uint32_t{1} << (token % 32);
-        made->allowed -= (word & bit) != 0 ? 1 : 0;
-        word &= ~bit;
-    }
-    if (!walk(graph, state, vocabulary_.long_tokens(), made.get())) return nullptr;
-    if (made->allowed == near.allowed && made->words == near.words) {
+    TokenMask found;
+    if (!walk(graph, state, vocabulary_.long_tokens(), &found.long_ones)) return nullptr;
+    if (found.long_ones == near.long_ones) {
         state->mask.store(&near, std::memory_order_release);
         return &near;
     }
+    auto made = std::make_unique<TokenMask>(near);
+    for (const int32_t token : near.long_ones) {
+        --made->allowed;
+        if (made->dense())
+            made->words[at(token / 32)] &= ~(uint32_t{1} << (token % 32));
+        else
+            made->few.erase(std::find(made->few.begin(), made->few.end(), token));
+    }
+    made->long_ones = std::move(found.long_ones);
+    for (const int32_t token : made->long_ones) allow(made.get(), token);
     return kept(graph, state, std::move(made));
 }
 
 const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
                                       std::unique_ptr<TokenMask> made) const {
-    made->only = -1;
-    for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word) {
-        if (made->words[word] == 0) continue;
-        made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
-        break;
-    }
-    const auto bytes = static_cast<int64_t>(made->words.size() * sizeof(uint32_t)) + 100;
+    made_.fetch_add(1, std::memory_order_relaxed);
+    if (made->few.size() == 1) made->only = made->few[0];
+    for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word)
+        if (made->words[word] != 0)
+            made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
+    std::sort(made->few.begin(), made->few.end());
+    const auto bytes =
+        static_cast<int64_t>((made->words.size() + made->few.capacity()) * sizeof(uint32_t)) + 140;
     graph->keep(std::move(made), state, bytes);
     return state->mask.load(std::memory_order_acquire);
 }
 
 const TokenMask *TokenMaskMaker::mask(StateGraph *graph, GraphState *state) const {
     if (const TokenMask *known = state->mask.load(std::memory_order_acquire)) return known;
-    if (GraphState *const near = graph->near(state); near != state) {
+    // No token is so long that it could tell a state from its far one.
+    if (GraphState *const far = graph->near(state, StateGraph::kLong); far != state) {
+        const TokenMask *const same = mask(graph, far);
+        if (same) state->mask.store(same, std::memory_order_release);
+        return same;
+    }
+    if (GraphState *const near = graph->near(state, StateGraph::kShort); near != state) {
         const TokenMask *const of_near = mask(graph, near);
         return of_near ? with_long_tokens(graph, state, *of_near) : nullptr;
     }
     auto made = std::make_unique<TokenMask>();
-    const bool filled =
-        fill(graph, state, made.get()) && walk(graph, state, vocabulary_.long_tokens(), made.get());
+    const bool filled = fill(graph, state, made.get()) &&
+                        walk(graph, state, vocabulary_.long_tokens(), &made->long_ones);
+    if (filled)
+        for (const int32_t token : made->long_ones) allow(made.get(), token);
     return filled ? kept(graph, state, std::move(made)) : nullptr;
 }
 

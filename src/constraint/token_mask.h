@@ -1,6 +1,7 @@
 // A state -> which tokens may come next.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -10,10 +11,22 @@
 
 namespace batchllm {
 
+// A few tokens as a list, more as bits: most states of a grammar allow only a few, and fresh memory for
+// all bits costs more than finding those.
 struct TokenMask {
-    std::vector<uint32_t> words; // bit t % 32 of word t / 32: token t is allowed
-    int32_t allowed = 0;         // how many are
-    int32_t only = -1;           // the one, if one is
+    static constexpr size_t kFew = 128;
+
+    std::vector<int32_t> few;       // the tokens, while words is empty
+    std::vector<int32_t> long_ones; // those in TokenVocabulary::long_tokens()
+    // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
+    std::vector<uint32_t> words;
+    int32_t allowed = 0; // how many are
+    int32_t only = -1;   // the one, if one is
+
+    bool dense() const { return !words.empty(); }
+    // Makes it bits, this many words of them.
+    void make_dense(int32_t word_count);
+    bool operator==(const TokenMask &) const = default;
 };
 
 // Stateless but for what it knows of the code and the vocabulary: any number of threads may use one.
@@ -25,6 +38,8 @@ class TokenMaskMaker {
     // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is
     // too ambiguous at this place.
     const TokenMask *mask(StateGraph *graph, GraphState *state) const;
+
+    int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
 
   private:
     // How many characters of a class may follow.
@@ -51,13 +66,19 @@ class TokenMaskMaker {
                                       const TokenMask &near) const;
     const TokenMask *kept(StateGraph *graph, GraphState *state,
                           std::unique_ptr<TokenMask> made) const;
+    void allow(TokenMask *mask, int32_t token) const;
     bool fill(StateGraph *graph, GraphState *state, TokenMask *mask) const;
-    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, TokenMask *mask) const;
+    void put(TokenMask *mask, int32_t token) const;
+    void put(std::vector<int32_t> *list, int32_t token) const;
+    // Puts every token of the trie that may come into the sink. False: too ambiguous.
+    template <typename Sink>
+    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, Sink *sink) const;
 
     const TokenVocabulary &vocabulary_;
     const GrammarCode &code_;
     // [slices] bytes that stand for all others: of one class both of the code and of the slice.
     std::vector<std::vector<uint8_t>> sample_bytes_;
+    mutable std::atomic<int64_t> made_ = 0;
     std::unique_ptr<GraphState[]> marks_; // [kMarks] known by their address alone
 };
 

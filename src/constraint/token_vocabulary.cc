@@ -31,26 +31,41 @@ int32_t character_count(std::string_view text) {
 
 void TokenTrie::build(std::vector<std::pair<std::string_view, int32_t>> tokens) {
     std::sort(tokens.begin(), tokens.end());
-    nodes_.clear();
-    token_ids_.clear();
-    std::vector<int32_t> path; // nodes from the root to the last one
-    std::string_view before;
-    for (const auto &[bytes, id] : tokens) {
-        size_t common = 0;
-        while (common < bytes.size() && common < before.size() && bytes[common] == before[common])
-            ++common;
-        for (; path.size() > common; path.pop_back())
-            nodes_[at(path.back())].end = static_cast<int32_t>(nodes_.size());
-        for (; path.size() < bytes.size();) {
-            const auto byte = static_cast<uint8_t>(bytes[path.size()]);
-            path.push_back(static_cast<int32_t>(nodes_.size()));
-            nodes_.push_back({0, static_cast<int32_t>(token_ids_.size()), byte,
-                              static_cast<uint8_t>(path.size())});
+    // Tokens [begin, end) share their first `depth` bytes, which lead to the node.
+    struct Range {
+        int32_t node;
+        size_t begin, end, depth;
+    };
+    std::vector<Node> nodes{{0, 0, 0, 0}};
+    std::vector<std::pair<size_t, size_t>> spelled{{0, 0}}; // [nodes] tokens that end there
+    std::vector<Range> open{{0, 0, tokens.size(), 0}};
+    while (!open.empty()) {
+        const Range range = open.back();
+        open.pop_back();
+        size_t place = range.begin;
+        while (place < range.end && tokens[place].first.size() == range.depth) ++place;
+        spelled[at(range.node)] = {range.begin, place};
+        nodes[at(range.node)].children = static_cast<int32_t>(nodes.size());
+        const size_t first_open = open.size();
+        while (place < range.end) {
+            const char byte = tokens[place].first[range.depth];
+            const size_t begin = place;
+            while (place < range.end && tokens[place].first[range.depth] == byte) ++place;
+            open.push_back({static_cast<int32_t>(nodes.size()), begin, place, range.depth + 1});
+            nodes.push_back({0, 0, 0, static_cast<uint8_t>(byte)});
+            spelled.emplace_back();
+            ++nodes[at(range.node)].child_count;
         }
-        token_ids_.push_back(id);
-        before = bytes;
+        // The first child's children come next in memory.
+        std::reverse(open.begin() + static_cast<ptrdiff_t>(first_open), open.end());
     }
-    for (const int32_t node : path) nodes_[at(node)].end = static_cast<int32_t>(nodes_.size());
+    nodes_ = std::move(nodes);
+    token_ids_.clear();
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+        nodes_[i].tokens = static_cast<int32_t>(token_ids_.size());
+        for (size_t token = spelled[i].first; token < spelled[i].second; ++token)
+            token_ids_.push_back(tokens[token].second);
+    }
     nodes_.push_back({0, static_cast<int32_t>(token_ids_.size()), 0, 0});
 }
 
@@ -112,6 +127,7 @@ void TokenVocabulary::sort_tokens() {
             single_bytes_[static_cast<uint8_t>(text[0])] = true;
         const bool usable = !text.empty() && text.size() <= TokenTrie::kLongestToken;
         if (!usable || is_special(token) || is_eos(token)) continue;
+        longest_ = std::max(longest_, text.size());
         if (text.size() > kLongestOrdinary) {
             long_tokens.emplace_back(text, token);
             continue;

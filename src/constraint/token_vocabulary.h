@@ -15,24 +15,24 @@
 
 namespace batchllm {
 
-// The tokens' bytes, depth first: a node stands right before what is below it.
+// The tokens' bytes as a tree. The children of a node stand side by side, so that looking for the few
+// that fit touches little memory.
 class TokenTrie {
   public:
     struct Node {
-        int32_t end;    // index after the nodes below this one
-        int32_t tokens; // first of those spelled so, in token_ids; end at the next node's
+        int32_t children; // index of the first
+        int32_t tokens;   // first of those spelled so, in token_ids(); they end at the next node's
+        uint16_t child_count;
         uint8_t byte;
-        uint8_t depth; // 1 below the root
     };
     static constexpr size_t kLongestToken = 250; // longer ones are never allowed
 
-    // Tokens' spellings, not empty and not longer than kLongestToken; sorted here.
+    // Spellings, not empty and not longer than kLongestToken, with their tokens.
     void build(std::vector<std::pair<std::string_view, int32_t>> tokens);
 
-    // The last node is not one: it ends the tokens of the one before.
-    std::span<const Node> nodes() const { return nodes_; }
+    // The root comes first. The last node is not one: it ends the tokens of the one before.
+    const Node *nodes() const { return nodes_.data(); }
     std::span<const int32_t> token_ids() const { return token_ids_; }
-    int32_t size() const { return static_cast<int32_t>(nodes_.size()) - 1; }
 
   private:
     std::vector<Node> nodes_;
@@ -71,6 +71,7 @@ class TokenVocabulary {
     std::span<const int32_t> eos_ids() const { return eos_ids_; }
     // Bytes of the longest token that is not in long_tokens().
     static constexpr size_t kLongestOrdinary = TokenSlice::kMostCharacters;
+    size_t longest() const { return longest_; } // bytes of the longest token in any trie
     // [256] whether one token stands for this byte alone. Text with other bytes is never allowed: a
     // constraint could reach a place that no token leads on from.
     const bool (&single_bytes() const)[256] { return single_bytes_; }
@@ -87,6 +88,7 @@ class TokenVocabulary {
     std::vector<std::string> tokens_;
     std::vector<uint8_t> special_;
     std::vector<int32_t> eos_ids_;
+    size_t longest_ = 0;
     bool single_bytes_[256] = {};
     std::vector<TokenSlice> slices_;
     TokenTrie others_;

@@ -6,36 +6,117 @@
 
 namespace batchllm {
 
-PagePool::PagePool(int64_t pages, int32_t page_tokens) : total_(pages), page_tokens_(page_tokens) {
-    if (page_tokens < 1 || pages < 0 || pages > std::numeric_limits<int32_t>::max())
+PagePool::PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows)
+    : total_(pages), page_tokens_(page_tokens), windows_(windows) {
+    if (page_tokens < 1 || pages < 0 || pages > std::numeric_limits<int32_t>::max() ||
+        windows.empty())
         throw std::logic_error("page pool: impossible size");
+    for (const int32_t window : windows_) {
+        if (window < 0) throw std::logic_error("page pool: impossible window");
+        slides_ = slides_ || window > 0;
+        const auto same = std::find_if(distinct_.begin(), distinct_.end(),
+                                       [&](const KvWindow &kind) { return kind.window == window; });
+        if (same == distinct_.end()) {
+            distinct_.push_back({window, 1});
+        } else {
+            same->groups += 1;
+        }
+    }
+    most_tokens_ = find_most_tokens();
+}
+
+// Columns that no token from `stored` on sees.
+int64_t PagePool::first_kept(int32_t window, int64_t stored) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, stored + 1 - window) / page_tokens_;
+}
+
+int64_t PagePool::pages_kept(int64_t stored) const {
+    int64_t pages = 0;
+    for (const KvWindow &kind : distinct_)
+        pages += kind.groups * (pages_for(stored, page_tokens_) - first_kept(kind.window, stored));
+    return pages;
+}
+
+// A node holds most when its newest token is the first of a column: the further ones of the column take
+// nothing and may free an old one. From column to column it never holds less.
+int64_t PagePool::find_most_tokens() const {
+    const auto fits = [&](int64_t columns) {
+        int64_t pages = 0;
+        for (const KvWindow &kind : distinct_)
+            pages +=
+                kind.groups * (columns - first_kept(kind.window, (columns - 1) * page_tokens_));
+        return pages <= total_;
+    };
+    constexpr int64_t endless = int64_t{1} << 40;
+    if (fits(endless)) return std::numeric_limits<int64_t>::max();
+    int64_t good = 0, bad = endless;
+    while (bad - good > 1) {
+        const int64_t middle = good + (bad - good) / 2;
+        (fits(middle) ? good : bad) = middle;
+    }
+    return good * page_tokens_;
+}
+
+int32_t PagePool::take_page() {
+    if (!free_.empty()) {
+        const int32_t page = free_.back();
+        free_.pop_back();
+        held_[static_cast<size_t>(page)] = 1;
+        return page;
+    }
+    held_.push_back(1);
+    return static_cast<int32_t>(held_.size() - 1);
 }
 
 bool PagePool::take(PageTable *table) {
-    if (!free_.empty()) {
-        const int32_t page = free_.back();
-        table->push_back(page); // may throw: the page is still free then
-        free_.pop_back();
-        held_[static_cast<size_t>(page)] = 1;
-        return true;
+    const size_t wanted = windows_.size();
+    if (free() < static_cast<int64_t>(wanted)) return false;
+    // All memory first, which may throw: then nothing can fail in the middle. Room in the free list, too,
+    // so that giving back cannot fail.
+    if (table->groups() != wanted) table->other_groups.resize(wanted - 1);
+    for (size_t g = 0; g < wanted; ++g) {
+        GroupPageTable &group = table->group(g);
+        if (group.pages.size() == group.pages.capacity())
+            group.pages.reserve(std::max<size_t>(1, 2 * group.pages.size()));
     }
-    if (peak() == total_) return false;
-    // Room for it in the free list, so that giving it back cannot fail.
-    if (free_.capacity() <= held_.size()) free_.reserve(std::max<size_t>(64, 2 * held_.size()));
+    if (free_.capacity() < held_.size() + wanted)
+        free_.reserve(std::max<size_t>(64, 2 * (held_.size() + wanted)));
     held_.reserve(free_.capacity());
-    table->push_back(static_cast<int32_t>(peak()));
-    held_.push_back(1);
+    for (size_t g = 0; g < wanted; ++g) table->group(g).pages.push_back(take_page());
+    table->columns += 1;
     return true;
 }
 
-void PagePool::give(PageTable *table) {
-    for (const int32_t page : *table) {
+void PagePool::give_pages(const int32_t *pages, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        const int32_t page = pages[i];
         if (page < 0 || page >= peak() || !held_[static_cast<size_t>(page)])
             throw std::logic_error("page pool: a page given back that is not held");
         held_[static_cast<size_t>(page)] = 0;
         free_.push_back(page); // never grows: take() left room for every page ever taken
     }
-    table->clear();
+}
+
+void PagePool::slide_groups(PageTable *table, int64_t stored) {
+    for (size_t g = 0; g < table->groups(); ++g) {
+        GroupPageTable &group = table->group(g);
+        const int64_t first = std::min<int64_t>(first_kept(windows_[g], stored), table->columns);
+        if (first <= group.first) continue;
+        const auto count = static_cast<size_t>(first - group.first);
+        give_pages(group.pages.data(), count);
+        group.pages.erase(group.pages.begin(), group.pages.begin() + static_cast<ptrdiff_t>(count));
+        group.first = static_cast<int32_t>(first);
+    }
+}
+
+void PagePool::give(PageTable *table) {
+    for (size_t g = 0; g < table->groups(); ++g) {
+        GroupPageTable &group = table->group(g);
+        give_pages(group.pages.data(), group.pages.size());
+        group.pages.clear();
+        group.first = 0;
+    }
+    table->columns = 0;
 }
 
 } // namespace batchllm

@@ -1,14 +1,18 @@
 // KV pages: which are free, and which belong to a context node.
 //
-//     the backend's KV memory             the scheduler's view
-//     +--------+--------+--------+-- --+  free list  [ 7, 3, 2 ]         taken from the back
-//     | page 0 | page 1 | page 2 | ... |  prefix A   [ 5, 0 ]            2000 tokens: its page table
-//     +--------+--------+--------+-- --+  request x  [ 1, 4 ]            continues A on pages of its own
-//     |<- page_tokens slots of K and V, of every layer ->|
+//     the backend's KV memory               the scheduler's view, of a model with two KV groups
+//     +--------+--------+--------+-- --+    free list  [ 7, 3, 2 ]           taken from the back
+//     | page 0 | page 1 | page 2 | ... |    prefix A   full    [ 5, 0, 9 ]   its page tables
+//     +--------+--------+--------+-- --+               window  [ -, -, 6 ]
+//     |<- page_tokens slots of K and V ->|  request x  full    [ 1, 4 ]      continues A on pages
+//         of every layer of one group                  window  [ 8, 10 ]     of its own
 //
-// Token i of a node is in slot i % page_tokens of page table[i / page_tokens]. A node's tokens start
-// on a page of their own, so a prefix may end anywhere and is never copied; at most one page a node
-// is partly filled.
+// Token i of a node is in slot i % page_tokens of page i / page_tokens of each group's table. So a
+// table's columns, a page of each group, are taken together. They are given back group by group, from
+// the front, as their tokens fall out of the group's window (slide). Any page serves any group.
+//
+// A node's tokens start on a page of their own, so a prefix may end anywhere and is never copied; at most
+// one page a node and group is partly filled.
 //
 // Always: a page that was ever taken is in the free list or in exactly one page table. Taking and
 // giving are O(1) amortised, and the pool's own memory grows with the most pages used at once.
@@ -20,33 +24,89 @@
 
 namespace batchllm {
 
-using PageTable = std::vector<int32_t>;
-
 // Pages that so many tokens of one node fill.
 constexpr int64_t pages_for(int64_t tokens, int32_t page_tokens) {
     return (tokens + page_tokens - 1) / page_tokens;
 }
 
+// A node's pages in one KV group: of columns [first, first + pages.size()).
+struct GroupPageTable {
+    int32_t first = 0;
+    std::vector<int32_t> pages;
+};
+
+// A node's pages. Most models have one KV group: its table is at hand.
+struct PageTable {
+    int32_t columns = 0; // ever taken: there is room for so many pages' tokens
+    GroupPageTable first_group;
+    std::vector<GroupPageTable> other_groups; // none before the first column
+
+    size_t groups() const { return 1 + other_groups.size(); }
+    GroupPageTable &group(size_t g) { return g == 0 ? first_group : other_groups[g - 1]; }
+    const GroupPageTable &group(size_t g) const {
+        return g == 0 ? first_group : other_groups[g - 1];
+    }
+    int64_t pages() const {
+        size_t count = 0;
+        for (size_t g = 0; g < groups(); ++g) count += group(g).pages.size();
+        return static_cast<int64_t>(count);
+    }
+};
+
+// KV groups with the same window: they keep and give back the same columns.
+struct KvWindow {
+    int32_t window; // positions that a token sees, itself included; 0: all
+    int32_t groups;
+};
+
 class PagePool {
   public:
-    PagePool(int64_t pages, int32_t page_tokens);
+    // windows: of each KV group; 0: a token sees all positions.
+    PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows = {0});
 
-    // Puts a free page at the end of the table. False, and nothing done, when there is none.
+    // Puts a column at the end of the table: a free page for each group. False, and nothing done, when
+    // there are not as many.
     bool take(PageTable *table);
 
-    // Gives back all pages of the table and empties it (its memory stays). Throws std::logic_error
-    // on a page that is not held: a fault of the library, which the C boundary reports.
+    // Gives back the pages whose tokens lie before the window of every token from `stored` on.
+    void slide(PageTable *table, int64_t stored) {
+        if (slides_) slide_groups(table, stored);
+    }
+
+    // Gives back all pages of the table and empties it (its memory stays). This and slide throw
+    // std::logic_error on a page that is not held: a fault of the library, which the C boundary reports.
     void give(PageTable *table);
 
+    // Pages of a node of which `stored` tokens are computed, after slide.
+    int64_t pages_kept(int64_t stored) const;
+    // Most tokens of one node that the whole pool can be made to hold, computed one after the other:
+    // INT64_MAX when windows bound what is held.
+    int64_t most_tokens() const { return most_tokens_; }
+
     int32_t page_tokens() const { return page_tokens_; }
+    int32_t groups() const { return static_cast<int32_t>(windows_.size()); }
+    // Different windows, in the order of their first groups.
+    const std::vector<KvWindow> &windows() const { return distinct_; }
+    // Some group gives pages back before its node is done.
+    bool slides() const { return slides_; }
     int64_t total() const { return total_; }
     int64_t free() const { return total_ - used(); }
     int64_t used() const { return peak() - static_cast<int64_t>(free_.size()); }
     int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
 
   private:
+    int32_t take_page();
+    void slide_groups(PageTable *table, int64_t stored);
+    void give_pages(const int32_t *pages, size_t count);
+    int64_t first_kept(int32_t window, int64_t stored) const;
+    int64_t find_most_tokens() const;
+
     int64_t total_;
     int32_t page_tokens_;
+    std::vector<int32_t> windows_; // [groups]
+    std::vector<KvWindow> distinct_;
+    bool slides_ = false;
+    int64_t most_tokens_ = 0;
     // A new page is taken only when no other is free: those below peak() are the ones ever taken.
     std::vector<int32_t> free_; // of these
     std::vector<uint8_t> held_; // [peak]

@@ -7,11 +7,13 @@ namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 
+} // namespace
+
 Status read_dtype(const JsonValue &config, Model *model) {
     auto value = config.given("dtype");
     if (!value) value = config.given("torch_dtype");
-    model->dtype_stated = value.has_value();
     if (!value) return {};
+    model->dtype_stated = true;
     ASSIGN_OR_RETURN(const std::string name, value->string());
     if (name == "float32" || name == "float") {
         model->dtype = DType::f32;
@@ -24,6 +26,8 @@ Status read_dtype(const JsonValue &config, Model *model) {
     }
     return {};
 }
+
+namespace {
 
 Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32_t hidden,
                   DecoderShape *shape) {
@@ -65,8 +69,9 @@ Status read_special_tokens(const JsonValue &config, const ConfigDefaults &defaul
     if (const auto eos = config.given("eos_token_id")) {
         return read_tokens(*eos, model->vocabulary, &model->eos_tokens);
     }
-    if (!config.find("eos_token_id") && defaults.eos && *defaults.eos < model->vocabulary) {
-        model->eos_tokens = {*defaults.eos};
+    if (config.find("eos_token_id")) return {};
+    for (const int32_t token : defaults.eos) {
+        if (token < model->vocabulary) model->eos_tokens.push_back(token);
     }
     return {};
 }
@@ -145,12 +150,13 @@ Result<int32_t> read_window(const JsonValue &config, int32_t otherwise) {
     return read_count(config, "sliding_window", otherwise, 1 << 30);
 }
 
-Status set_windows(const JsonValue &config, int32_t window, int64_t full, Model *model) {
+Status set_windows(const JsonValue &config, int32_t window,
+                   const std::function<bool(size_t layer)> &otherwise, Model *model) {
     std::vector<Layer> &layers = model->layers;
     const auto types = config.given("layer_types");
     if (!types) {
-        for (size_t i = static_cast<size_t>(full); i < layers.size(); ++i) {
-            layers[i].attention.window = window;
+        for (size_t i = 0; i < layers.size(); ++i) {
+            if (otherwise(i)) layers[i].attention.window = window;
         }
         return {};
     }
@@ -169,6 +175,16 @@ Status set_windows(const JsonValue &config, int32_t window, int64_t full, Model 
         layers[i].attention.window = window;
     }
     return {};
+}
+
+Status set_windows_but_every(const JsonValue &config, int32_t window, const char *pattern_key,
+                             int32_t pattern, Model *model) {
+    if (!config.given("layer_types")) {
+        ASSIGN_OR_RETURN(pattern, read_count(config, pattern_key, pattern, 4096));
+    }
+    const auto every = static_cast<size_t>(pattern);
+    return set_windows(
+        config, window, [&](size_t layer) { return (layer + 1) % every != 0; }, model);
 }
 
 } // namespace batchllm

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ struct ConfigDefaults {
     int32_t head_dim = 0;                           // 0: hidden / heads
     int32_t max_positions = 2048;
     std::optional<int32_t> bos = std::nullopt;
-    std::optional<int32_t> eos = std::nullopt;
+    std::vector<int32_t> eos = {};
     bool tied = false;
     const char *epsilon_key = "rms_norm_eps";
     double epsilon = 1e-6;
@@ -56,29 +57,90 @@ Result<Activation> read_activation(const JsonValue &config, std::string_view key
 Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model);
 
+// "dtype" or "torch_dtype", where one of them is given.
+Status read_dtype(const JsonValue &config, Model *model);
 // A token id, or a list of them; each must be below vocabulary.
 Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32_t> *tokens);
 
 // "sliding_window", or 0 when it is null; `otherwise` when it is absent.
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise);
 // Gives the window to the layers that "layer_types" makes sliding_attention; without that key to
-// those from `full` on. A window of 0: none.
-Status set_windows(const JsonValue &config, int32_t window, int64_t full, Model *model);
+// those that `otherwise` says. A window of 0: none.
+Status set_windows(const JsonValue &config, int32_t window,
+                   const std::function<bool(size_t layer)> &otherwise, Model *model);
+// The same where the key of a pattern N makes every N-th layer one of full attention.
+Status set_windows_but_every(const JsonValue &config, int32_t window, const char *pattern_key,
+                             int32_t pattern, Model *model);
+
+// What the keys of a rope are in a family.
+struct RopeDefaults {
+    double theta = 10000;
+    double part = 1;      // of a head that rotates
+    bool partial = false; // "partial_rotary_factor" is known
+    bool pairs = false;
+    // "original_max_position_embeddings" where the top has none; 0: the object's, else the longest
+    // request.
+    int64_t original_positions = 0;
+    std::vector<const char *> default_aliases = {};  // rope types that are the default here
+    std::vector<const char *> longrope_aliases = {}; // and those that are longrope
+};
 
 // The rope of all layers: keys at the top ("rope_theta", "rope_scaling") or in one object
 // ("rope_parameters").
-Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim);
+Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim,
+                       const RopeDefaults &defaults);
 // Its index in the model's list, which it is added to unless it is there.
 int32_t add_rope(Model *model, Rope rope);
+Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model);
+
+// One rope for layers without a window, one for those with: "rope_parameters" by layer type, or the
+// keys at the top, where "rope_scaling" is that of full attention and the base of the others has a key
+// of its own (null: none).
+struct LayerRopes {
+    Rope full, windowed;
+};
+Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, int32_t head_dim,
+                                    RopeDefaults full, RopeDefaults windowed,
+                                    const char *windowed_theta);
+// After the windows are set.
+void set_layer_ropes(LayerRopes ropes, Model *model);
 
 // Tensors by the names that most families give them: the weight `prefix`.weight, [rows, columns].
 Weight named_weight(const std::string &prefix, int64_t rows, int64_t columns);
 void add_bias(Weight *weight); // `prefix`.bias
+// Rows [first, first + rows) of the weight `prefix`.weight, [stored, columns].
+Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
+                    int64_t columns);
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon);
 
 // A decoder as Llama is: "model.layers.N.self_attn.q_proj" and so on, norms before attention and
-// feed-forward, silu, no biases, no window, one rope. Families change what they have otherwise.
-Status describe_decoder(const JsonValue &config, const DecoderShape &shape, Model *model);
+// feed-forward, silu, no biases, no window, no rope. Families change what they have otherwise.
+void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
+
+// What several families do to all layers of such a decoder.
+Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
+                      Model *model);
+void add_qkv_biases(Model *model);
+void add_output_biases(Model *model); // attention's
+void add_feed_forward_biases(Model *model);
+void set_head_norms(Model *model); // "q_norm" and "k_norm", of each head
+// "gate_up_proj" in place of "gate_proj" and "up_proj", gate first.
+void fuse_gate_up(Model *model);
+// Norms after attention and feed-forward, none before: "post_attention_layernorm" and
+// "post_feedforward_layernorm".
+void set_norms_after(Model *model);
+// The norms of x / sqrt(..) * (1 + weight).
+void set_norm_offsets(float offset, Model *model);
+
+// The model that "text_config" describes, in a checkpoint that has a vision tower too: `describe`
+// reads that object, and keys at the top win where both may have them. `tied`: the default at the top.
+Status describe_text_part(const JsonValue &config,
+                          Status (*describe)(const JsonValue &config, Model *model), bool tied,
+                          Model *model);
+
+// The names of the text model's tensors in such a checkpoint, as published and as transformers 5 saves
+// them; those of the tower and of what leads from it into the text model are passed over.
+void pass_over_vision(Model *model);
 
 } // namespace batchllm

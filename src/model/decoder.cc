@@ -21,6 +21,14 @@ void add_bias(Weight *weight) {
     weight->bias.name = name + "bias";
 }
 
+Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
+                    int64_t columns) {
+    Weight weight = named_weight(prefix, rows, columns);
+    weight.values.stored_rows = stored;
+    weight.values.first_row = first;
+    return weight;
+}
+
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon) {
     Norm norm;
     norm.kind = kind;
@@ -33,8 +41,7 @@ std::string layer_prefix(size_t layer) { return "model.layers." + std::to_string
 
 namespace {
 
-Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int32_t rope,
-                    int64_t hidden) {
+Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int64_t hidden) {
     Layer layer;
     layer.before_attention =
         named_norm(NormKind::rms, prefix + "input_layernorm", hidden, shape.epsilon);
@@ -45,7 +52,6 @@ Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int32_
     attention.heads = shape.heads;
     attention.kv_heads = shape.kv_heads;
     attention.head_dim = shape.head_dim;
-    attention.rope = rope;
     attention.scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
     const std::string name = prefix + "self_attn.";
     attention.q = named_weight(name + "q_proj", attention.q_size(), hidden);
@@ -63,17 +69,85 @@ Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int32_
 
 } // namespace
 
-Status describe_decoder(const JsonValue &config, const DecoderShape &shape, Model *model) {
+void describe_decoder(const DecoderShape &shape, Model *model) {
     model->embedding = named_weight("model.embed_tokens", model->vocabulary, model->hidden).values;
     model->final_norm = named_norm(NormKind::rms, "model.norm", model->hidden, shape.epsilon);
     model->head = named_weight("lm_head", model->vocabulary, model->hidden);
-    ASSIGN_OR_RETURN(Rope rope, read_rope(config, *model, shape.head_dim));
-    const int32_t index = add_rope(model, std::move(rope));
     for (int32_t i = 0; i < shape.layers; ++i) {
         model->layers.push_back(
-            decoder_layer(layer_prefix(static_cast<size_t>(i)), shape, index, model->hidden));
+            decoder_layer(layer_prefix(static_cast<size_t>(i)), shape, model->hidden));
     }
+}
+
+Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
+                      Model *model) {
+    ASSIGN_OR_RETURN(const Activation activation, read_activation(config, key, otherwise));
+    for (Layer &layer : model->layers) layer.feed_forward.activation = activation;
     return {};
+}
+
+void add_qkv_biases(Model *model) {
+    for (Layer &layer : model->layers) {
+        Attention &attention = layer.attention;
+        for (Weight *w : {&attention.q, &attention.k, &attention.v}) add_bias(w);
+    }
+}
+
+void add_output_biases(Model *model) {
+    for (Layer &layer : model->layers) add_bias(&layer.attention.o);
+}
+
+void add_feed_forward_biases(Model *model) {
+    for (Layer &layer : model->layers) {
+        FeedForward &feed_forward = layer.feed_forward;
+        for (Weight *w : {&feed_forward.gate, &feed_forward.up, &feed_forward.down}) {
+            if (*w) add_bias(w);
+        }
+    }
+}
+
+void set_head_norms(Model *model) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Attention &attention = model->layers[i].attention;
+        const std::string name = layer_prefix(i) + "self_attn.";
+        const float epsilon = model->final_norm.epsilon;
+        attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.head_dim, epsilon);
+        attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.head_dim, epsilon);
+    }
+}
+
+void fuse_gate_up(Model *model) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        FeedForward &feed_forward = model->layers[i].feed_forward;
+        const int64_t width = feed_forward.width;
+        const std::string name = layer_prefix(i) + "mlp.gate_up_proj";
+        feed_forward.gate = fused_weight(name, 2 * width, 0, width, model->hidden);
+        feed_forward.up = fused_weight(name, 2 * width, width, width, model->hidden);
+    }
+}
+
+void set_norms_after(Model *model) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        const float epsilon = model->final_norm.epsilon;
+        layer.before_attention = {};
+        layer.after_attention = named_norm(
+            NormKind::rms, layer_prefix(i) + "post_attention_layernorm", model->hidden, epsilon);
+        layer.before_feed_forward = {};
+        layer.after_feed_forward = named_norm(
+            NormKind::rms, layer_prefix(i) + "post_feedforward_layernorm", model->hidden, epsilon);
+    }
+}
+
+void set_norm_offsets(float offset, Model *model) {
+    model->final_norm.offset = offset;
+    for (Layer &layer : model->layers) {
+        for (Norm *norm :
+             {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
+              &layer.after_feed_forward, &layer.attention.q_norm, &layer.attention.k_norm}) {
+            norm->offset = offset;
+        }
+    }
 }
 
 } // namespace batchllm

@@ -55,6 +55,37 @@ Status refuse_unsupported(const JsonValue &config) {
     return {};
 }
 
+} // namespace
+
+Status describe_text_part(const JsonValue &config,
+                          Status (*describe)(const JsonValue &config, Model *model), bool tied,
+                          Model *model) {
+    ASSIGN_OR_RETURN(const JsonValue text, config.at("text_config"));
+    if (!text.is_object()) return text.fail("must be an object");
+    RETURN_IF_ERROR(refuse_unsupported(text));
+    RETURN_IF_ERROR(describe(text, model));
+    RETURN_IF_ERROR(read_dtype(config, model));
+    ASSIGN_OR_RETURN(model->tied, read_flag(config, "tie_word_embeddings", tied));
+    if (const auto eos = config.given("eos_token_id")) {
+        model->eos_tokens.clear();
+        RETURN_IF_ERROR(read_tokens(*eos, model->vocabulary, &model->eos_tokens));
+    }
+    pass_over_vision(model);
+    return {};
+}
+
+void pass_over_vision(Model *model) {
+    model->renamed = {{"language_model.model.", "model."},
+                      {"language_model.lm_head.", "lm_head."},
+                      {"model.language_model.", "model."}};
+    for (const char *part : {"vision_tower.", "multi_modal_projector.", "visual."}) {
+        model->passed_over.emplace_back(part);
+        model->passed_over.push_back(std::string("model.") + part);
+    }
+}
+
+namespace {
+
 Result<Model> describe(const JsonValue &config) {
     if (!config.is_object()) return config.fail("must be an object");
     ASSIGN_OR_RETURN(const Family *const family, find_family(config));

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+
 namespace batchllm {
 namespace {
 
@@ -37,6 +39,56 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
     visit_norm(&model->final_norm, visit);
 }
 
+// Layers that can be in one KV group.
+struct LayerKind {
+    int32_t window, kv_heads, head_dim;
+    std::vector<int32_t> layers;
+};
+
+std::vector<LayerKind> kinds_of_layers(const Model &model) {
+    std::vector<LayerKind> kinds;
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Attention &a = model.layers[i].attention;
+        // One that no request outgrows is none.
+        const int32_t window = a.window < model.max_positions ? a.window : 0;
+        auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
+            return known.window == window && known.kv_heads == a.kv_heads &&
+                   known.head_dim == a.head_dim;
+        });
+        if (kind == kinds.end()) {
+            kinds.push_back({window, a.kv_heads, a.head_dim, {}});
+            kind = kinds.end() - 1;
+        }
+        kind->layers.push_back(static_cast<int32_t>(i));
+    }
+    return kinds;
+}
+
+// Planes of a page, for which a request of 8,192 tokens takes the least memory; of equal ones the most,
+// for fewer groups are less to keep books of.
+size_t choose_planes(const std::vector<LayerKind> &kinds, int32_t max_positions) {
+    constexpr size_t most_groups = 16;
+    const int64_t tokens = std::min(max_positions, 8192);
+    size_t most = 0;
+    for (const LayerKind &kind : kinds) most = std::max(most, kind.layers.size());
+    size_t best = most;
+    int64_t least = INT64_MAX;
+    for (size_t planes = most; planes > 0; --planes) {
+        size_t groups = 0;
+        int64_t slots = 0; // of planes
+        for (const LayerKind &kind : kinds) {
+            const size_t of_kind = (kind.layers.size() + planes - 1) / planes;
+            const int64_t kept = kind.window == 0 ? tokens : std::min<int64_t>(kind.window, tokens);
+            groups += of_kind;
+            slots += static_cast<int64_t>(of_kind * planes) * kept;
+        }
+        if (groups > std::max(most_groups, kinds.size()) || slots >= least) continue;
+        least = slots;
+        best = planes;
+    }
+    return best;
+}
+
 } // namespace
 
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit) {
@@ -57,15 +109,32 @@ int64_t Model::weight_bytes() const {
     return total;
 }
 
+int32_t Model::kv_planes() const {
+    size_t planes = 0;
+    for (const KvGroup &group : kv_groups) planes = std::max(planes, group.layers.size());
+    return static_cast<int32_t>(planes);
+}
+
+std::vector<int32_t> Model::kv_windows() const {
+    std::vector<int32_t> windows;
+    for (const KvGroup &group : kv_groups) windows.push_back(group.window);
+    return windows;
+}
+
 void place_keys_and_values(Model *model) {
-    KvGroup all;
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
-        attention.kv_group = 0;
-        attention.kv_plane = static_cast<int32_t>(i);
-        all.layers.push_back(static_cast<int32_t>(i));
+    const std::vector<LayerKind> kinds = kinds_of_layers(*model);
+    const size_t planes = choose_planes(kinds, model->max_positions);
+    model->kv_groups.clear();
+    for (const LayerKind &kind : kinds) {
+        for (size_t i = 0; i < kind.layers.size(); ++i) {
+            if (i % planes == 0) model->kv_groups.push_back({kind.window, {}});
+            KvGroup &group = model->kv_groups.back();
+            Attention &attention = model->layers[static_cast<size_t>(kind.layers[i])].attention;
+            attention.kv_group = static_cast<int32_t>(model->kv_groups.size()) - 1;
+            attention.kv_plane = static_cast<int32_t>(group.layers.size());
+            group.layers.push_back(kind.layers[i]);
+        }
     }
-    model->kv_groups = {std::move(all)};
 }
 
 } // namespace batchllm

@@ -68,12 +68,16 @@ struct Norm {
 
 struct Attention {
     int32_t heads = 0;
-    int32_t kv_heads = 0;    // divides heads
-    int32_t head_dim = 0;    // even
-    int32_t window = 0;      // positions a token sees, itself included; 0: all
-    int32_t rope = -1;       // index into Model::ropes; -1: none
-    double scale = 0;        // of the scores
-    float softcap = 0;       // scores become softcap * tanh(score / softcap); 0: as they are
+    int32_t kv_heads = 0; // divides heads
+    int32_t head_dim = 0; // even
+    int32_t window = 0;   // positions a token sees, itself included; 0: all
+    int32_t rope = -1;    // index into Model::ropes; -1: none
+    double scale = 0;     // of the scores
+    float softcap = 0;    // scores become softcap * tanh(score / softcap); 0: as they are
+    // Queries of position p are also multiplied by 1 + long_scale * ln(1 + floor(p / long_period)),
+    // after the rope; long_scale 0: they are not.
+    float long_scale = 0;
+    int32_t long_period = 1;
     Weight q;                // [heads * head_dim, hidden]
     Weight k, v;             // [kv_heads * head_dim, hidden]
     Weight o;                // [hidden, heads * head_dim]
@@ -115,7 +119,8 @@ struct Layer {
 };
 
 // Layers whose keys and values live and are freed together: their pages are taken and given back as
-// one, by page tables of the group's own.
+// one, by page tables of the group's own. They have one window and one shape of heads, and as many of them
+// make a group as a page has planes: so pages of all groups have one size, and any page serves any group.
 struct KvGroup {
     int32_t window = 0; // of its layers; 0: all positions are kept
     std::vector<int32_t> layers;
@@ -142,17 +147,32 @@ struct Model {
     float logits_scale = 1;   // of the head's results, then
     float logits_softcap = 0; // as Attention::softcap
 
+    // Names in the files that begin with `from` are read as if they began with `to`; tensors whose
+    // names begin with one of passed_over belong to other parts of the checkpoint.
+    struct Renamed {
+        std::string from, to;
+    };
+    std::vector<Renamed> renamed;
+    std::vector<std::string> passed_over;
+
     std::vector<MappedFile> files; // stay mapped while the model lives
 
     int64_t weight_bytes() const;
+    int32_t kv_planes() const;               // of a page: layers of the largest group
+    std::vector<int32_t> kv_windows() const; // [kv_groups]
 };
 
 // Every tensor of the description, in a fixed order; the head's only when it is not the embedding.
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 
-// Sets kv_groups and the layers' places in them.
+// Sets kv_groups and the layers' places in them. A model whose layers are all of one kind has one group.
+// Else a page's planes are so many that a long request takes the least memory, in at most 16 groups.
 void place_keys_and_values(Model *model);
+
+// Ropes that depend on the length of rows take the frequencies for rows of up to `longest` positions.
+// The same for all rows, whatever their own length.
+void choose_frequencies(int64_t longest, Model *model);
 
 // config.json and generation_config.json alone: the description, no tensor's bytes.
 Result<Model> describe_model(const std::string &model_dir);

@@ -1,11 +1,48 @@
 // Rotary position embedding's frequencies. The arithmetic is float32, operation by operation as
 // transformers does it with float32 tensors, so that both come to the same angles: a last-bit
 // difference in a frequency is a visible one in the angle at position 100,000.
+#include <algorithm>
 #include <cmath>
 
 #include "model/rope.h"
 
 namespace batchllm {
+namespace {
+
+// The part of a pair's frequency that yarn leaves as it is: 1 for fast pairs, 0 for slow ones.
+class YarnRamp {
+  public:
+    YarnRamp(const RopeConfig &rope, int32_t dims) {
+        double low = pair_that_turns(rope.beta_fast, rope, dims);
+        double high = pair_that_turns(rope.beta_slow, rope, dims);
+        if (rope.truncate) {
+            low = std::floor(low);
+            high = std::ceil(high);
+        }
+        low = std::max(low, 0.0);
+        high = std::min(high, static_cast<double>(dims - 1));
+        if (low == high) high += 0.001;
+        first_ = static_cast<float>(low);
+        length_ = static_cast<float>(high - low);
+    }
+
+    float kept(size_t pair) const {
+        const float ramp = (static_cast<float>(pair) - first_) / length_;
+        return 1.0F - std::clamp(ramp, 0.0F, 1.0F);
+    }
+
+  private:
+    // Index, with a fraction, of the pair that turns so many times in the original length.
+    static double pair_that_turns(double times, const RopeConfig &rope, int32_t dims) {
+        const double length = static_cast<double>(rope.original_max_positions);
+        return dims * std::log(length / (times * 2 * M_PI)) / (2 * std::log(rope.theta));
+    }
+
+    float first_;
+    float length_;
+};
+
+} // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
     std::vector<float> frequencies(static_cast<size_t>(dims / 2));
@@ -15,6 +52,7 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
     const double context = static_cast<double>(rope.original_max_positions);
     const float low_wavelength = static_cast<float>(context / rope.low_freq_factor);
     const float high_wavelength = static_cast<float>(context / rope.high_freq_factor);
+    const YarnRamp ramp(rope, dims);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
         // Through double: the correctly rounded float power.
@@ -35,6 +73,11 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
                                                                         rope.low_freq_factor);
                 frequency = (1.0F - smooth) * frequency / factor + smooth * frequency;
             }
+        } else if (rope.kind == RopeKind::yarn) {
+            const float kept = ramp.kept(i);
+            frequency = 1.0F / (factor * power) * (1.0F - kept) + frequency * kept;
+        } else if (rope.kind == RopeKind::longrope) {
+            frequency = 1.0F / (rope.factors[i] * power);
         }
         frequencies[i] = frequency;
     }

@@ -7,16 +7,24 @@
 
 namespace batchllm {
 
-enum class RopeKind : uint8_t { plain, linear, llama3 };
+enum class RopeKind : uint8_t { plain, linear, llama3, yarn, longrope };
 
 // What a configuration says of it.
 struct RopeConfig {
     RopeKind kind = RopeKind::plain;
     double theta = 10000;
-    double factor = 1; // linear, llama3
+    double factor = 1; // of all but longrope
     double low_freq_factor = 1;
     double high_freq_factor = 4;
-    int64_t original_max_positions = 8192;
+    int64_t original_max_positions = 8192; // llama3, yarn
+
+    // yarn: pairs that turn more than beta_fast times in the original length stay as they are, those
+    // that turn less than beta_slow times are slowed by the factor.
+    double beta_fast = 32;
+    double beta_slow = 1;
+    bool truncate = true; // the two bounds to whole pairs
+
+    std::vector<float> factors = {}; // longrope: [dims / 2] one for each pair
 };
 
 // What a backend needs of it.
@@ -26,6 +34,10 @@ struct Rope {
     // The first `dims` elements of a head turn, the rest stays. Element i turns with i + dims / 2;
     // with pairs, element 2 i with 2 i + 1.
     bool pairs = false;
+    // Where rows may grow longer than long_after positions, these are used in place of `frequencies`
+    // (longrope): choose_frequencies(). Empty: there is one kind.
+    std::vector<float> long_frequencies = {};
+    int64_t long_after = 0;
 
     int32_t dims() const { return static_cast<int32_t>(2 * frequencies.size()); }
     bool operator==(const Rope &) const = default;

@@ -1,4 +1,6 @@
 // The rope keys of a config.json -> frequencies.
+#include <cmath>
+
 #include "model/config.h"
 
 namespace batchllm {
@@ -22,62 +24,212 @@ Result<std::optional<std::string>> rope_type(const JsonValue &rope) {
     return found;
 }
 
-Status refuse_partial_rotary(const JsonValue &object) {
-    if (const auto value = object.given("partial_rotary_factor")) {
-        ASSIGN_OR_RETURN(const double factor, value->number(0, 1));
-        if (factor != 1) return value->unsupported("rotating a part of a head is not supported");
+// One rope's keys: those of the object, and of those at the top what may stand there too.
+class RopeReader {
+  public:
+    RopeReader(const Model &model, int32_t head_dim, const RopeDefaults &defaults)
+        : head_dim_(head_dim), defaults_(defaults), max_positions_(model.max_positions) {
+        config_.theta = defaults.theta;
+        part_ = defaults.part;
     }
-    return {};
-}
 
-// Of an object with a rope_type: what its kind wants.
-Status read_kind(const JsonValue &config, const JsonValue &object, int32_t max_positions,
-                 RopeConfig *rope) {
-    ASSIGN_OR_RETURN(const auto type, rope_type(object));
-    if (!type || *type == "default") return {};
-    if (*type != "linear" && *type != "llama3") {
-        const auto named = object.given("rope_type");
-        return (named ? *named : *object.find("type"))
-            .unsupported("only default, linear and llama3 are supported");
+    // The keys of the whole configuration, before those of the object.
+    Status read_top(const JsonValue &config) {
+        top_theta_ = config.given("rope_theta");
+        if (top_theta_) {
+            ASSIGN_OR_RETURN(config_.theta, top_theta_->number(1, theta_most));
+        }
+        top_original_ = config.given("original_max_position_embeddings");
+        return read_part(config);
     }
-    ASSIGN_OR_RETURN(const JsonValue factor, object.at("factor"));
-    ASSIGN_OR_RETURN(rope->factor, factor.number(1, factor_most));
-    if (*type == "linear") {
-        rope->kind = RopeKind::linear;
+
+    Status read_object(const JsonValue &object) {
+        RETURN_IF_ERROR(read_part(object));
+        if (const auto theta = object.given("rope_theta")) {
+            ASSIGN_OR_RETURN(const double value, theta->number(1, theta_most));
+            if (top_theta_ && value != config_.theta) {
+                return theta->fail("rope_theta at the top differs");
+            }
+            config_.theta = value;
+        }
+        return read_kind(object);
+    }
+
+    Rope rope() {
+        Rope rope;
+        rope.frequencies = rope_frequencies(config_, dims());
+        if (!long_factors_.empty()) {
+            config_.factors = long_factors_;
+            rope.long_frequencies = rope_frequencies(config_, dims());
+            rope.long_after = config_.original_max_positions;
+        }
+        rope.scale = scale_;
+        rope.pairs = defaults_.pairs;
+        return rope;
+    }
+
+  private:
+    int32_t dims() const { return static_cast<int32_t>(head_dim_ * part_); }
+
+    Status read_part(const JsonValue &object) {
+        const auto value = object.given("partial_rotary_factor");
+        if (!value) return {};
+        ASSIGN_OR_RETURN(const double part, value->number(0, 1));
+        if (part != 1 && !defaults_.partial) {
+            return value->unsupported("this architecture rotates whole heads");
+        }
+        part_ = part;
+        if (dims() < 2 || dims() % 2 != 0) {
+            return value->unsupported("the rotated part of head_dim " + std::to_string(head_dim_) +
+                                      " must be even");
+        }
         return {};
     }
-    rope->kind = RopeKind::llama3;
-    ASSIGN_OR_RETURN(const JsonValue low, object.at("low_freq_factor"));
-    ASSIGN_OR_RETURN(rope->low_freq_factor, low.number(1e-6, factor_most));
-    ASSIGN_OR_RETURN(const JsonValue high, object.at("high_freq_factor"));
-    ASSIGN_OR_RETURN(rope->high_freq_factor, high.number(1e-6, factor_most));
-    if (rope->high_freq_factor <= rope->low_freq_factor) {
-        return high.fail("must be greater than low_freq_factor");
-    }
+
     // transformers lets the one at the top win, and falls back on the longest request.
-    auto original = config.given("original_max_position_embeddings");
-    if (!original) original = object.given("original_max_position_embeddings");
-    rope->original_max_positions = max_positions;
-    if (original) {
-        ASSIGN_OR_RETURN(rope->original_max_positions, original->integer(1, 1 << 30));
+    Status read_original(const JsonValue &object) {
+        auto original = top_original_;
+        if (!original && defaults_.original_positions == 0) {
+            original = object.given("original_max_position_embeddings");
+        }
+        config_.original_max_positions =
+            defaults_.original_positions != 0 ? defaults_.original_positions : max_positions_;
+        if (original) {
+            ASSIGN_OR_RETURN(config_.original_max_positions, original->integer(1, 1 << 30));
+        }
+        return {};
     }
-    return {};
-}
 
-} // namespace
-
-Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim) {
-    RopeConfig rope;
-    RETURN_IF_ERROR(refuse_partial_rotary(config));
-    const auto top_theta = config.given("rope_theta");
-    if (top_theta) {
-        ASSIGN_OR_RETURN(rope.theta, top_theta->number(1, theta_most));
+    Status read_factor(const JsonValue &object) {
+        ASSIGN_OR_RETURN(const JsonValue factor, object.at("factor"));
+        ASSIGN_OR_RETURN(config_.factor, factor.number(1, factor_most));
+        return {};
     }
+
+    Status read_kind(const JsonValue &object) {
+        ASSIGN_OR_RETURN(const auto type, rope_type(object));
+        if (!type || *type == "default") return {};
+        for (const char *alias : defaults_.default_aliases) {
+            if (*type == alias) return {};
+        }
+        if (*type == "longrope") return read_longrope(object);
+        for (const char *alias : defaults_.longrope_aliases) {
+            if (*type == alias) return read_longrope(object);
+        }
+        if (*type == "llama3") return read_llama3(object);
+        if (*type == "yarn") return read_yarn(object);
+        if (*type == "linear") {
+            config_.kind = RopeKind::linear;
+            return read_factor(object);
+        }
+        const auto named = object.given("rope_type");
+        return (named ? *named : *object.find("type"))
+            .unsupported("only default, linear, llama3, yarn and longrope are supported");
+    }
+
+    Status read_llama3(const JsonValue &object) {
+        config_.kind = RopeKind::llama3;
+        RETURN_IF_ERROR(read_factor(object));
+        ASSIGN_OR_RETURN(const JsonValue low, object.at("low_freq_factor"));
+        ASSIGN_OR_RETURN(config_.low_freq_factor, low.number(1e-6, factor_most));
+        ASSIGN_OR_RETURN(const JsonValue high, object.at("high_freq_factor"));
+        ASSIGN_OR_RETURN(config_.high_freq_factor, high.number(1e-6, factor_most));
+        if (config_.high_freq_factor <= config_.low_freq_factor) {
+            return high.fail("must be greater than low_freq_factor");
+        }
+        return read_original(object);
+    }
+
+    // 1 unless the factor lengthens: the growth of scores that the slower angles call for.
+    static double yarn_scale(double factor, double weight) {
+        return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+    }
+
+    Status read_yarn(const JsonValue &object) {
+        config_.kind = RopeKind::yarn;
+        RETURN_IF_ERROR(read_original(object));
+        ASSIGN_OR_RETURN(const JsonValue factor, object.at("factor"));
+        config_.factor = static_cast<double>(max_positions_) /
+                         static_cast<double>(config_.original_max_positions);
+        if (!factor.is_null()) RETURN_IF_ERROR(read_factor(object));
+        ASSIGN_OR_RETURN(config_.beta_fast, read_number(object, "beta_fast", 32, 0, factor_most));
+        ASSIGN_OR_RETURN(config_.beta_slow, read_number(object, "beta_slow", 1, 0, factor_most));
+        if (config_.beta_fast == 0) config_.beta_fast = 32;
+        if (config_.beta_slow == 0) config_.beta_slow = 1;
+        ASSIGN_OR_RETURN(config_.truncate, read_flag(object, "truncate", true));
+        ASSIGN_OR_RETURN(const double one, read_number(object, "mscale", 0, 0, factor_most));
+        ASSIGN_OR_RETURN(const double all,
+                         read_number(object, "mscale_all_dim", 0, 0, factor_most));
+        const double inferred =
+            one != 0 && all != 0 ? yarn_scale(config_.factor, one) / yarn_scale(config_.factor, all)
+                                 : yarn_scale(config_.factor, 1);
+        return read_scale(object, inferred);
+    }
+
+    Status read_longrope(const JsonValue &object) {
+        config_.kind = RopeKind::longrope;
+        RETURN_IF_ERROR(read_original(object));
+        ASSIGN_OR_RETURN(config_.factors, read_factors(object, "short_factor"));
+        ASSIGN_OR_RETURN(long_factors_, read_factors(object, "long_factor"));
+        const double original = static_cast<double>(config_.original_max_positions);
+        ASSIGN_OR_RETURN(const double factor,
+                         read_number(object, "factor",
+                                     static_cast<double>(max_positions_) / original, 0,
+                                     factor_most));
+        return read_scale(object,
+                          factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original)));
+    }
+
+    Result<std::vector<float>> read_factors(const JsonValue &object, const char *key) {
+        ASSIGN_OR_RETURN(const JsonValue value, object.at(key));
+        ASSIGN_OR_RETURN(const auto list, value.elements());
+        if (list.size() != static_cast<size_t>(dims() / 2)) {
+            return value.fail("must have " + std::to_string(dims() / 2) +
+                              " numbers, one for each pair that rotates");
+        }
+        std::vector<float> factors;
+        for (const JsonValue &item : list) {
+            ASSIGN_OR_RETURN(const double factor, item.number(1e-6, factor_most));
+            factors.push_back(static_cast<float>(factor));
+        }
+        return factors;
+    }
+
+    Status read_scale(const JsonValue &object, double inferred) {
+        ASSIGN_OR_RETURN(const double scale,
+                         read_number(object, "attention_factor", inferred, 0, factor_most));
+        scale_ = static_cast<float>(scale);
+        return {};
+    }
+
+    int32_t head_dim_;
+    const RopeDefaults &defaults_;
+    int64_t max_positions_;
+    RopeConfig config_;
+    std::vector<float> long_factors_;
+    double part_ = 1;
+    float scale_ = 1;
+    std::optional<JsonValue> top_theta_;
+    std::optional<JsonValue> top_original_;
+};
+
+// "rope_parameters" or "rope_scaling", or nothing.
+Result<std::optional<JsonValue>> rope_object(const JsonValue &config) {
     auto object = config.given("rope_parameters");
     if (auto scaling = config.given("rope_scaling")) {
         if (object) return scaling->fail("rope_parameters is there too: which of them counts?");
         object = std::move(scaling);
     }
+    return object;
+}
+
+} // namespace
+
+Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim,
+                       const RopeDefaults &defaults) {
+    RopeReader reader(model, head_dim, defaults);
+    RETURN_IF_ERROR(reader.read_top(config));
+    ASSIGN_OR_RETURN(const auto object, rope_object(config));
     if (object) {
         ASSIGN_OR_RETURN(const auto members, object->members());
         for (const auto &[key, value] : members) {
@@ -85,17 +237,42 @@ Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head
                 return value.unsupported("rope parameters by layer type are not supported");
             }
         }
-        RETURN_IF_ERROR(refuse_partial_rotary(*object));
-        if (const auto theta = object->given("rope_theta")) {
-            ASSIGN_OR_RETURN(const double value, theta->number(1, theta_most));
-            if (top_theta && value != rope.theta) {
-                return theta->fail("rope_theta at the top differs");
-            }
-            rope.theta = value;
-        }
-        RETURN_IF_ERROR(read_kind(config, *object, model.max_positions, &rope));
+        RETURN_IF_ERROR(reader.read_object(*object));
     }
-    return Rope{rope_frequencies(rope, head_dim), 1, false};
+    return reader.rope();
+}
+
+Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, int32_t head_dim,
+                                    RopeDefaults full, RopeDefaults windowed,
+                                    const char *windowed_theta) {
+    if (windowed_theta != nullptr) {
+        ASSIGN_OR_RETURN(windowed.theta,
+                         read_number(config, windowed_theta, windowed.theta, 1, theta_most));
+    }
+    ASSIGN_OR_RETURN(full.theta, read_number(config, "rope_theta", full.theta, 1, theta_most));
+    RopeReader full_reader(model, head_dim, full);
+    RopeReader windowed_reader(model, head_dim, windowed);
+    ASSIGN_OR_RETURN(const auto object, rope_object(config));
+    if (const auto by_type = config.given("rope_parameters")) {
+        RETURN_IF_ERROR(by_type->only_keys({"full_attention", "sliding_attention"}));
+        if (const auto own = by_type->given("full_attention")) {
+            RETURN_IF_ERROR(full_reader.read_object(*own));
+        }
+        if (const auto own = by_type->given("sliding_attention")) {
+            RETURN_IF_ERROR(windowed_reader.read_object(*own));
+        }
+    } else {
+        RETURN_IF_ERROR(full_reader.read_top(config));
+        if (object) {
+            // transformers' classes with two ropes ignore a scaling under the older key in silence.
+            const auto type = object->given("type");
+            if (type && !object->given("rope_type")) {
+                return type->unsupported("this architecture calls it rope_type");
+            }
+            RETURN_IF_ERROR(full_reader.read_object(*object));
+        }
+    }
+    return LayerRopes{full_reader.rope(), windowed_reader.rope()};
 }
 
 int32_t add_rope(Model *model, Rope rope) {
@@ -104,6 +281,31 @@ int32_t add_rope(Model *model, Rope rope) {
     }
     model->ropes.push_back(std::move(rope));
     return static_cast<int32_t>(model->ropes.size()) - 1;
+}
+
+Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model) {
+    const int32_t head_dim = model->layers[0].attention.head_dim;
+    ASSIGN_OR_RETURN(Rope rope, read_rope(config, *model, head_dim, defaults));
+    const int32_t index = add_rope(model, std::move(rope));
+    for (Layer &layer : model->layers) layer.attention.rope = index;
+    return {};
+}
+
+void set_layer_ropes(LayerRopes ropes, Model *model) {
+    const int32_t full = add_rope(model, std::move(ropes.full));
+    const int32_t windowed = add_rope(model, std::move(ropes.windowed));
+    for (Layer &layer : model->layers) {
+        Attention &attention = layer.attention;
+        attention.rope = attention.window != 0 ? windowed : full;
+    }
+}
+
+void choose_frequencies(int64_t longest, Model *model) {
+    for (Rope &rope : model->ropes) {
+        if (!rope.long_frequencies.empty() && longest > rope.long_after) {
+            rope.frequencies = rope.long_frequencies;
+        }
+    }
 }
 
 } // namespace batchllm

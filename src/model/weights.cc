@@ -2,9 +2,9 @@
 // tensor's type and shape against the configuration.
 //
 // Tensors that no model of the configuration has are an error, since a checkpoint that carries a
-// bias or a norm which is not computed would run and answer wrongly. Two are let pass: the rotary
-// frequencies that old checkpoints store (they follow from the configuration), and an lm_head beside
-// tied embeddings. There, as in transformers 5, equal ones are tied, different ones are not, and an
+// bias or a norm which is not computed would run and answer wrongly. Three are let pass: the parts of
+// a checkpoint that the description passes over (a vision tower), the rotary frequencies that old
+// checkpoints store (they follow from the configuration), and an lm_head beside tied embeddings. There, as in transformers 5, equal ones are tied, different ones are not, and an
 // lm_head without an embedding is both.
 #include <algorithm>
 #include <bit>
@@ -33,7 +33,8 @@ struct Located {
 };
 
 // The tensors of all of a model's files, by name.
-struct Checkpoint {
+class Checkpoint {
+  public:
     std::vector<MappedFile> files;
     std::unordered_map<std::string, Located> tensors;
 
@@ -52,6 +53,34 @@ struct Checkpoint {
         }
         files.push_back(std::move(file));
         return {};
+    }
+
+    // Gives the tensors the names of the description, and drops those that it passes over.
+    Status rename(const Model &model) {
+        std::unordered_map<std::string, Located> named;
+        for (auto &[name, located] : tensors) {
+            if (is_passed_over(name, model)) continue;
+            std::string described = name;
+            for (const Model::Renamed &renamed : model.renamed) {
+                if (!name.starts_with(renamed.from)) continue;
+                described.replace(0, renamed.from.size(), renamed.to);
+                break;
+            }
+            const auto [place, is_new] = named.try_emplace(described, std::move(located));
+            if (!is_new) {
+                return error(code, "%s: tensor %s stands there under two names",
+                             files[place->second.file].path().c_str(),
+                             printable(described).c_str());
+            }
+        }
+        tensors = std::move(named);
+        return {};
+    }
+
+  private:
+    static bool is_passed_over(const std::string &name, const Model &model) {
+        return std::any_of(model.passed_over.begin(), model.passed_over.end(),
+                           [&](const std::string &prefix) { return name.starts_with(prefix); });
     }
 };
 
@@ -228,6 +257,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Model described, describe_model(model_dir));
     auto model = std::make_unique<Model>(std::move(described));
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
+    RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint);
     RETURN_IF_ERROR(take_head(&taker, model.get()));
     Status taken;

@@ -70,6 +70,20 @@ struct Plan {
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
 
+// Whether the plan can be taken as it is: made with these options, of rows of these tokens in this
+// order. Rows without tokens may be missing from it. Its prefixes are compared with the rows' tokens.
+bool is_plan_of(const Plan &plan, std::span<const TokenRow> rows, const PlanOptions &options);
+
+// The plan's groups from first_group on, in their order, of the rows that get a number. number: the
+// plan's row -> row in [0, rows), or -1. Rows that no row gets the number of are alone, and empty.
+// All others count as reused. It has no tokens of its own.
+Plan renumbered(const Plan &plan, size_t first_group, std::span<const int64_t> number,
+                int64_t rows);
+
+// Both plans' groups, the first one's before; its rows keep their numbers, the second one's follow.
+// Neither holds tokens. Options are the second one's.
+Plan joined(Plan first, const Plan &second);
+
 // XXH3-64 of the tokens as little-endian int32; 1 instead of 0.
 uint64_t token_fingerprint(std::span<const int32_t> tokens);
 

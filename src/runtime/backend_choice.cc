@@ -73,6 +73,9 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
 Result<LoadedModel> load_weights(const EngineOptions &options) {
     LoadedModel loaded;
     ASSIGN_OR_RETURN(loaded.model, load_model(options.model_dir));
+    choose_frequencies(options.max_request_tokens > 0 ? options.max_request_tokens
+                                                      : loaded.model->max_positions,
+                       loaded.model.get());
     if (options.backend != "cpu") {
         auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {

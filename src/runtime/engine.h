@@ -107,7 +107,15 @@ class Engine {
     ThreadPool &pool();
 
     // engine_plan.cc
-    std::vector<int64_t> rows_to_plan(std::vector<int64_t> *ended);
+    struct PlannedRows {
+        Plan plan;
+        std::vector<int64_t> ids; // row of the plan -> id, or -1
+    };
+    std::vector<int64_t> rows_left(std::vector<int64_t> *ended);
+    TokenRow token_row(int64_t *id);
+    PlanOptions plan_options() const;
+    std::optional<PlannedRows> take_given_plan(const std::vector<int64_t> &left);
+    Result<PlannedRows> plan_rows(const std::vector<int64_t> &left);
     static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
     bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }

@@ -45,24 +45,98 @@ Result<Plan> Engine::get_plan() const {
     return plan_;
 }
 
-// What has not been placed of the old plan, in the order in which it was added, then the new
-// rows. ended: those of the old plan that were answered while they waited.
-std::vector<int64_t> Engine::rows_to_plan(std::vector<int64_t> *ended) {
-    std::vector<int64_t> ids;
-    const auto take = [&](int64_t id) {
-        const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
-        if (row == nullptr || row->state == RowState::started) return;
-        (row->state == RowState::waiting ? &ids : ended)->push_back(id);
-    };
+// What has not been placed of the old plan, in the plan's order. Rows of it that were answered while
+// they waited are added to *ended.
+std::vector<int64_t> Engine::rows_left(std::vector<int64_t> *ended) {
+    std::vector<int64_t> rows;
     for (size_t g = static_cast<size_t>(next_group_); g < plan_.groups.size(); ++g) {
         for (int64_t i = plan_.groups[g].row_begin; i < plan_.groups[g].row_end; ++i) {
-            take(plan_ids_[static_cast<size_t>(plan_.rows[static_cast<size_t>(i)])]);
+            const int64_t planned = plan_.rows[static_cast<size_t>(i)];
+            const int64_t id = plan_ids_[static_cast<size_t>(planned)];
+            const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
+            if (row == nullptr || row->state == RowState::started) continue;
+            if (row->state == RowState::waiting) {
+                rows.push_back(planned);
+            } else {
+                ended->push_back(id);
+            }
         }
     }
-    std::sort(ids.begin(), ids.end());
-    // A row that cannot be computed keeps its number in the plan, as a row without tokens.
-    ids.insert(ids.end(), intake_.unplanned.begin(), intake_.unplanned.end());
-    return ids;
+    return rows;
+}
+
+// One that cannot be computed has no tokens, and its id becomes -1 when it is gone.
+TokenRow Engine::token_row(int64_t *id) {
+    const Row *row = *id < 0 ? nullptr : intake_.rows.find(*id);
+    if (row == nullptr) *id = -1;
+    if (row == nullptr || row->state != RowState::waiting) return {nullptr, 0, 0};
+    return {row->tokens, row->length, row->length - 1};
+}
+
+PlanOptions Engine::plan_options() const {
+    PlanOptions options;
+    options.enlarge = options_.enlarge;
+    options.levels = options_.levels;
+    options.order = options_.order;
+    if (options_.min_prefix_tokens > 0) options.min_prefix_tokens = options_.min_prefix_tokens;
+    options.tokenizer_fingerprint = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
+    return options;
+}
+
+// The plan that use_plan gave, behind what is left of the old one; nothing when it is not exactly the
+// new rows' plan.
+std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int64_t> &left) {
+    if (!next_plan_.has_value()) return std::nullopt;
+    PlannedRows taken;
+    std::vector<int64_t> ids = intake_.unplanned;
+    if (left.size() + ids.size() >= INT32_MAX) return std::nullopt;
+    std::vector<TokenRow> token_rows;
+    token_rows.reserve(ids.size());
+    for (int64_t &id : ids) token_rows.push_back(token_row(&id));
+    const PlanOptions options = plan_options();
+    if (!is_plan_of(*next_plan_, token_rows, options)) return std::nullopt;
+
+    std::vector<int64_t> number(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+        number[i] = token_rows[i].tokens == nullptr ? -1 : static_cast<int64_t>(i);
+    }
+    taken.plan = renumbered(*next_plan_, 0, number, static_cast<int64_t>(ids.size()));
+    taken.plan.options.tokenizer_fingerprint = options.tokenizer_fingerprint;
+    if (!left.empty()) {
+        number.assign(plan_ids_.size(), -1);
+        for (size_t i = 0; i < left.size(); ++i) {
+            number[static_cast<size_t>(left[i])] = static_cast<int64_t>(i);
+            taken.ids.push_back(plan_ids_[static_cast<size_t>(left[i])]);
+        }
+        taken.plan = joined(renumbered(plan_, static_cast<size_t>(next_group_), number,
+                                       static_cast<int64_t>(left.size())),
+                            taken.plan);
+    }
+    taken.ids.insert(taken.ids.end(), ids.begin(), ids.end());
+    return taken;
+}
+
+// A plan of what is left of the old one, in the order in which it was added, and of the new rows. A
+// row that cannot be computed keeps its number in the plan, as a row without tokens.
+Result<Engine::PlannedRows> Engine::plan_rows(const std::vector<int64_t> &left) {
+    PlannedRows planned;
+    for (const int64_t row : left) planned.ids.push_back(plan_ids_[static_cast<size_t>(row)]);
+    std::sort(planned.ids.begin(), planned.ids.end());
+    planned.ids.insert(planned.ids.end(), intake_.unplanned.begin(), intake_.unplanned.end());
+    std::vector<TokenRow> token_rows;
+    std::vector<int32_t> decode_lengths;
+    token_rows.reserve(planned.ids.size());
+    decode_lengths.reserve(planned.ids.size());
+    for (int64_t &id : planned.ids) {
+        token_rows.push_back(token_row(&id));
+        decode_lengths.push_back(
+            token_rows.back().tokens == nullptr
+                ? 1
+                : expected_length(*intake_.rows.find(id), max_request_tokens_));
+    }
+    ASSIGN_OR_RETURN(planned.plan, make_plan(token_rows, decode_lengths, plan_options(),
+                                             next_plan_ ? &*next_plan_ : nullptr));
+    return planned;
 }
 
 Status Engine::build_groups() {
@@ -71,46 +145,28 @@ Status Engine::build_groups() {
     const Clock::time_point start = Clock::now();
 
     std::vector<int64_t> ended;
-    std::vector<int64_t> ids = rows_to_plan(&ended);
-    std::vector<TokenRow> token_rows;
-    std::vector<int32_t> decode_lengths;
-    token_rows.reserve(ids.size());
-    decode_lengths.reserve(ids.size());
-    for (int64_t &id : ids) {
-        const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
-        if (row == nullptr || row->state != RowState::waiting) {
-            token_rows.push_back({nullptr, 0, 0});
-            decode_lengths.push_back(1);
-            if (row == nullptr) id = -1;
-            continue;
-        }
-        token_rows.push_back({row->tokens, row->length, row->length - 1});
-        decode_lengths.push_back(expected_length(*row, max_request_tokens_));
+    const std::vector<int64_t> left = rows_left(&ended);
+    std::optional<PlannedRows> planned = take_given_plan(left);
+    if (!planned.has_value()) {
+        ASSIGN_OR_RETURN(planned, plan_rows(left));
     }
-    PlanOptions options;
-    options.enlarge = options_.enlarge;
-    options.levels = options_.levels;
-    options.order = options_.order;
-    if (options_.min_prefix_tokens > 0) options.min_prefix_tokens = options_.min_prefix_tokens;
-    options.tokenizer_fingerprint = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
-    ASSIGN_OR_RETURN(Plan plan, make_plan(token_rows, decode_lengths, options,
-                                          next_plan_ ? &*next_plan_ : nullptr));
     std::vector<std::pair<uint64_t, int64_t>> by_fingerprint;
     if (sharing()) {
-        for (size_t i = 0; i < ids.size(); ++i) {
-            const Row *row = ids[i] < 0 ? nullptr : intake_.rows.find(ids[i]);
+        for (size_t i = 0; i < planned->ids.size(); ++i) {
+            const int64_t id = planned->ids[i];
+            const Row *row = id < 0 ? nullptr : intake_.rows.find(id);
             if (row == nullptr || row->state != RowState::waiting) continue;
             if (row->score != nullptr || !row->params->greedy()) continue;
-            by_fingerprint.emplace_back(plan.fingerprints[i], ids[i]);
+            by_fingerprint.emplace_back(planned->plan.fingerprints[i], id);
         }
         std::sort(by_fingerprint.begin(), by_fingerprint.end());
     }
-    std::vector<char> counted(plan.prefixes.size(), 0);
-    std::vector<int64_t> roots = last_groups_of_roots(plan);
+    std::vector<char> counted(planned->plan.prefixes.size(), 0);
+    std::vector<int64_t> roots = last_groups_of_roots(planned->plan);
 
     // Nothing from here on can fail.
-    plan_ = std::move(plan);
-    plan_ids_ = std::move(ids);
+    plan_ = std::move(planned->plan);
+    plan_ids_ = std::move(planned->ids);
     prefix_counted_ = std::move(counted);
     last_group_of_ = std::move(roots);
     next_group_ = 0;

@@ -12,6 +12,7 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     options.pages = info.pages;
     options.page_tokens = info.page_tokens;
     options.step_tokens = info.step_tokens;
+    options.kv_windows = info.kv_windows;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }

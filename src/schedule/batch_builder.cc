@@ -47,10 +47,15 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.length = computed + chunk;
     node.token_begin = static_cast<int32_t>(batch_.tokens.size());
     node.token_count = chunk;
-    node.page_begin = static_cast<int32_t>(batch_.pages.size());
-    node.page_count = static_cast<int32_t>(pages_for(node.length, page_tokens_));
     node.shared = shared;
-    batch_.pages.insert(batch_.pages.end(), pages.begin(), pages.begin() + node.page_count);
+    const int64_t columns = pages_for(node.length, page_tokens_);
+    for (size_t g = 0; g < batch_.pages.size(); ++g) {
+        const GroupPageTable &table = pages.group(g);
+        GroupPages &group = batch_.pages[g];
+        group.nodes.push_back({static_cast<int32_t>(group.list.size()) - table.first, table.first});
+        group.list.insert(group.list.end(), table.pages.begin(),
+                          table.pages.begin() + (columns - table.first));
+    }
     batch_.nodes.push_back(node);
     return static_cast<int32_t>(batch_.nodes.size()) - 1;
 }

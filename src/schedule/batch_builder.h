@@ -19,8 +19,11 @@ namespace batchllm {
 class BatchBuilder {
   public:
     // feeds: SchedulerOptions::feeds.
-    BatchBuilder(int32_t page_tokens, std::function<bool(const SampleInput &)> feeds)
-        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {}
+    BatchBuilder(int32_t page_tokens, size_t kv_groups,
+                 std::function<bool(const SampleInput &)> feeds)
+        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {
+        batch_.pages.resize(kv_groups);
+    }
 
     // Fills the batch from the chunks of the requests and of the scheduled prefixes, and its record
     // but for what the builder does not know: the pages used and the preemptions.

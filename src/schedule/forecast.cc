@@ -66,6 +66,14 @@ Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool pree
     return outlook;
 }
 
+MemoryForecast::MemoryForecast(std::span<const KvWindow> windows, int32_t page_tokens) {
+    // Pages at both ends of a window are partly used: one page more than it fills, on average.
+    for (const KvWindow &kind : windows)
+        kinds_.push_back(
+            {kind.groups, kind.window == 0 ? INT64_MAX : int64_t{kind.window} + page_tokens - 1});
+    if (kinds_.empty()) kinds_.push_back({1, INT64_MAX});
+}
+
 void MemoryForecast::clear(int64_t longest) {
     shift_ = 0;
     while (longest >> shift_ >= buckets) ++shift_;
@@ -73,17 +81,37 @@ void MemoryForecast::clear(int64_t longest) {
 }
 
 void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
-    for (const int64_t steps : outlook) add_part(&buckets_[bucket_of(steps)], slots_now, steps);
+    add_to(&buckets_, slots_now, outlook);
+}
+
+void MemoryForecast::add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const {
+    for (const Kind kind : kinds_) { // by value: what is written below does not change it
+        if (kind.most_slots == INT64_MAX) {
+            for (const int64_t steps : outlook)
+                add_part(&(*all)[bucket_of(steps)], kind.groups, slots_now, steps);
+            continue;
+        }
+        const int64_t now = std::min(slots_now, kind.most_slots);
+        for (const int64_t steps : outlook) {
+            const int64_t growing = std::min(steps, kind.most_slots - now);
+            const size_t full = bucket_of(growing), end = bucket_of(steps);
+            add_part(&(*all)[full], kind.groups, now, growing);
+            if (full == end) continue;
+            (*all)[end].full_end += kind.groups * kind.most_slots;
+            (*all)[full].full_begin += kind.groups * kind.most_slots;
+        }
+    }
 }
 
 int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook) const {
-    std::array<Bucket, buckets> all = buckets_;
-    for (const int64_t steps : outlook) add_part(&all[bucket_of(steps)], slots_now, steps);
+    Buckets all = buckets_;
+    add_to(&all, slots_now, outlook);
     int64_t peak = 0;
     int64_t later_parts = 0; // those that end in later buckets: they grow through this one
     int64_t later_slots = 0;
     for (int64_t i = buckets - 1; i >= 0; --i) {
         const Bucket &bucket = all[static_cast<size_t>(i)];
+        later_slots += bucket.full_end - bucket.full_begin;
         peak =
             std::max(peak, bucket.slots_at_end + later_slots + (later_parts * (i + 1) << shift_));
         later_parts += bucket.parts;

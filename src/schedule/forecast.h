@@ -7,6 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/page_pool.h"
 
 namespace batchllm {
 
@@ -63,15 +67,18 @@ class LengthEstimate {
     std::array<std::array<double, outlook_points>, ages + 1> left_;
 };
 
-// The most KV slots that a set of requests is expected to hold at any one time to come, each growing
-// by one token a step until its end and then gone. Old requests end before young ones have grown, so
-// this is less than the sum of their final sizes, and more fits.
+// The most KV slots, of all KV groups together, that a set of requests is expected to hold at any one time
+// to come, each growing by one token a step until its end and then gone. Old requests end before young
+// ones have grown, so this is less than the sum of their final sizes, and more fits. In a group with a
+// window a request stops growing when it fills the window.
 //
 // Time is cut into `buckets` spans; a request falls, by parts, into those in which it may end. Adding
 // is O(1), asking O(buckets).
 class MemoryForecast {
   public:
     static constexpr int32_t buckets = 64;
+
+    explicit MemoryForecast(std::span<const KvWindow> windows = {}, int32_t page_tokens = 1);
 
     // longest: no request has more steps left than this.
     void clear(int64_t longest);
@@ -85,18 +92,28 @@ class MemoryForecast {
         int64_t parts = 0;
         int64_t slots_now = 0;
         int64_t slots_at_end = 0;
+        // Slots of full windows: those that end in it, and those that are full from it on.
+        int64_t full_end = 0;
+        int64_t full_begin = 0;
     };
+    using Buckets = std::array<Bucket, buckets>;
     size_t bucket_of(int64_t steps_left) const {
         return static_cast<size_t>(std::clamp<int64_t>(steps_left >> shift_, 0, buckets - 1));
     }
-    static void add_part(Bucket *bucket, int64_t slots_now, int64_t steps_left) {
-        bucket->parts += 1;
-        bucket->slots_now += slots_now;
-        bucket->slots_at_end += slots_now + steps_left;
+    static void add_part(Bucket *bucket, int64_t groups, int64_t slots_now, int64_t steps_left) {
+        bucket->parts += groups;
+        bucket->slots_now += groups * slots_now;
+        bucket->slots_at_end += groups * (slots_now + steps_left);
     }
+    void add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const;
 
+    struct Kind { // of KV groups
+        int64_t groups;
+        int64_t most_slots; // of a request
+    };
+    std::vector<Kind> kinds_;
     int32_t shift_ = 0; // a bucket is 2^shift_ steps
-    std::array<Bucket, buckets> buckets_{};
+    Buckets buckets_{};
 };
 
 } // namespace batchllm

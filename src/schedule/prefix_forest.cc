@@ -40,7 +40,7 @@ void PrefixForest::hold(int32_t node) {
     while (node >= 0) {
         ScheduledPrefix &prefix = at(node);
         if (prefix.live++ > 0) return;
-        live_pages_ += pages_for(prefix.length, pool_->page_tokens());
+        live_pages_ += pool_->pages_kept(prefix.length);
         if (prefix.idle) {
             prefix.idle = false;
             idle_.erase(std::find(idle_.begin(), idle_.end(), node));
@@ -56,7 +56,7 @@ int32_t PrefixForest::release(int32_t node) {
     while (node >= 0) {
         ScheduledPrefix &prefix = at(node);
         if (--prefix.live > 0) break;
-        live_pages_ -= pages_for(prefix.length, pool_->page_tokens());
+        live_pages_ -= pool_->pages_kept(prefix.length);
         cancelled += prefix.chunk;
         prefix.chunk = 0;
         if (prefix.computed > 0) {
@@ -95,7 +95,7 @@ bool PrefixForest::evict_idle() {
 int64_t PrefixForest::pages_to_hold(int32_t node) const {
     int64_t pages = 0;
     for (; node >= 0 && at(node).live == 0; node = at(node).parent) {
-        pages += pages_for(at(node).length, pool_->page_tokens());
+        pages += pool_->pages_kept(at(node).length);
         if (at(node).resident) break;
     }
     return pages;
@@ -105,6 +105,7 @@ void PrefixForest::finish_chunk(int32_t node) {
     ScheduledPrefix &prefix = at(node);
     prefix.computed += prefix.chunk;
     prefix.chunk = 0;
+    pool_->slide(&prefix.pages, prefix.computed);
     if (prefix.computed > prefix.highest) {
         tokens_left_ -= prefix.computed - prefix.highest;
         prefix.highest = prefix.computed;

@@ -8,8 +8,13 @@
 //            batch can need it: it is idle, and its pages may be taken when others need them; it is
 //            computed again should one of its pending requests be admitted later.
 //
+// What continues a prefix starts at its end, at any time while it is resident. So of a KV group with a
+// window it keeps the pages that the window reaches back to from its end; while it is computed, from its
+// next token.
+//
 // Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
-// its children's); idle prefixes are resident, hold pages, and have live == 0 < pending.
+// its children's); idle prefixes are resident, hold pages or (when no window reaches back into them, in
+// any group) none, and have live == 0 < pending.
 #pragma once
 
 #include <cstddef>

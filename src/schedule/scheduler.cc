@@ -9,9 +9,10 @@
 //   1. A page is taken from a request only for a decode token of one that was admitted before it,
 //      the youngest first. So the oldest is never preempted.
 //   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
-//      the oldest, now alone, still finds none, then its pages fit but for the slots that its
-//      prefixes' last pages leave empty: it starts again without sharing, once, and Scheduler::fits
-//      says that this fits.
+//      the oldest, now alone, still finds none in a step in which nothing else was planned, then its
+//      pages fit but for the slots that its prefixes' last pages leave empty, and for the pages that its
+//      prefixes keep in groups whose window has moved on: it starts again without sharing, once, and
+//      Scheduler::fits says that this fits.
 //   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
 // Order the states of a job by (requests finished, requests started again unshared, output tokens
 // generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
@@ -76,7 +77,7 @@ void Scheduler::Impl::schedule_prompts() {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (preemptions > 0 || (pool.free() == 0 && !forest.has_idle())) break;
+            if (preemptions > 0 || (pool.free() < pool.groups() && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
@@ -116,7 +117,7 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
             node.source = request->prompt.tokens;
             budget -= got;
         }
-        if (got == 0 && running.size() == 1) {
+        if (got == 0 && finds_no_page()) {
             start_unshared(request);
             return false;
         }
@@ -132,15 +133,21 @@ void Scheduler::Impl::schedule_own(Request *request) {
     const int64_t got = grow(&request->pages, request->computed, wanted);
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
-    if (got == 0 && running.size() == 1) start_unshared(request);
+    if (got == 0 && finds_no_page()) start_unshared(request);
+}
+
+// Of a request that got no page for its prompt: nor will it in the next step. Where windows move on, what
+// is planned for its prefix in this one may give pages back.
+bool Scheduler::Impl::finds_no_page() const {
+    return running.size() == 1 && (!pool.slides() || budget == options.step_tokens);
 }
 
 // Takes pages for more tokens of a node. Returns how many of them there is room for.
 int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
     const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
-    while (static_cast<int64_t>(pages->size()) < wanted)
+    while (pages->columns < wanted)
         if (!pool.take(pages) && !forest.evict_idle()) break;
-    return std::min(tokens, static_cast<int64_t>(pages->size()) * pool.page_tokens() - stored);
+    return std::min(tokens, int64_t{pages->columns} * pool.page_tokens() - stored);
 }
 
 // Room for a decode token, if need be on a page of a younger request.
@@ -176,6 +183,7 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     const int64_t left = own_prompt_left(*request);
     request->computed += request->chunk;
     request->chunk = 0;
+    pool.slide(&request->pages, request->computed);
     request->highest = std::max(request->highest, request->computed);
     own_tokens_left -= left - own_prompt_left(*request);
     if (request->task != Task::generate) {
@@ -231,7 +239,24 @@ bool Scheduler::Impl::forecast_allows(const Request &request) const {
         forest.live_pages() + (request.prefix < 0 ? 0 : forest.pages_to_hold(request.prefix));
     const int64_t slots =
         forecast.peak_with(own_target(request) + pool.page_tokens() / 2, outlook(request));
-    return prefix_pages + pages_for(slots, pool.page_tokens()) <= pool.total();
+    return prefix_pages + pages_for(slots, pool.page_tokens()) + pages_of_chunks(request) <=
+           pool.total();
+}
+
+// What groups with windows hold beyond them while a prompt is computed: the tokens of a step.
+int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
+    if (!pool.slides()) return 0;
+    int64_t longest_node = own_target(request);
+    for (int32_t i = request.prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
+        longest_node = std::max<int64_t>(longest_node, forest.at(i).length);
+    int64_t pages = 0;
+    for (const KvWindow &kind : pool.windows()) {
+        if (kind.window == 0) continue;
+        const int64_t beyond =
+            std::clamp<int64_t>(longest_node - kind.window, 0, options.step_tokens);
+        pages += kind.groups * pages_for(beyond, pool.page_tokens());
+    }
+    return pages;
 }
 
 void Scheduler::Impl::admit(Request *request) {
@@ -270,9 +295,7 @@ void Scheduler::Impl::start_unshared(Request *request) {
 Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-bool Scheduler::fits(int64_t tokens) const {
-    return tokens - 1 <= impl_->pool.total() * impl_->pool.page_tokens();
-}
+bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.most_tokens(); }
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }

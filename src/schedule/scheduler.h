@@ -12,6 +12,9 @@
 // last score) is known at once; an EOS or a stop string is found one batch late, and that batch's
 // sample is nobody's.
 //
+// A request and a prefix have pages of each KV group. Those of a group with a window go back as soon as
+// no token to come sees them.
+//
 // Always: a page is in the free list or belongs to one node; progress is made by every step; any
 // request that fits the pool alone finishes. Batches run in the order in which they are built, so a
 // page given back may be used by the next batch, also when one in flight still reads or writes it.
@@ -25,6 +28,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "kv/page_pool.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
 
@@ -74,8 +78,8 @@ struct Request {
     bool feeds = false;     // what that row samples can be taken into the next batch unknown
     int32_t generated = 0;  // output tokens that the expected lengths have been told of
     int32_t preemptions = 0;
-    int64_t place = -1;         // in the waiting queue, or -1
-    std::vector<int32_t> pages; // page table of its own tokens
+    int64_t place = -1; // in the waiting queue, or -1
+    PageTable pages;    // of its own tokens
 };
 
 struct SchedulerOptions {
@@ -92,6 +96,7 @@ struct SchedulerOptions {
     // Backend::feeds. Rows with penalties are never asked about: their sampling needs all tokens
     // before. Null: nothing is taken into a batch unknown.
     std::function<bool(const SampleInput &)> feeds = nullptr;
+    std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
 };
 
 struct StepCounts {
@@ -122,8 +127,9 @@ class Scheduler {
     ~Scheduler();
 
     // Whether a request of so many tokens (prompt and output; count one output token for a scored
-    // request) fits the pool alone. The last token is never stored, so the answer is exact: any
-    // request that fits finishes, even where its group's prefix would waste the page that it lacks.
+    // request) fits the pool alone. The last token is never stored, and what falls out of windows goes
+    // back, so the answer is exact: any request that fits finishes, even where its group's prefix would
+    // waste the page that it lacks.
     bool fits(int64_t tokens) const;
 
     // Queues a plan's groups behind those already there. requests[i] is the plan's row i; a null

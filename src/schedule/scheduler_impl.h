@@ -40,8 +40,9 @@ inline int64_t own_prompt_left(const Request &request) {
 
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
-        : options(given), pool(given.pages, given.page_tokens), forest(&pool),
-          builder(given.page_tokens, given.feeds) {
+        : options(given), pool(given.pages, given.page_tokens, given.kv_windows), forest(&pool),
+          builder(given.page_tokens, given.kv_windows.size(), given.feeds),
+          forecast(pool.windows(), given.page_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
 
@@ -56,6 +57,7 @@ struct Scheduler::Impl {
     bool schedule_prefix(Request *request);
     void schedule_own(Request *request);
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
+    bool finds_no_page() const;
     bool grow_by_preemption(Request *request);
     void move_on();
     bool count_chunk(Request *request);
@@ -65,6 +67,7 @@ struct Scheduler::Impl {
     void pop_waiting();
     void forecast_running();
     bool forecast_allows(const Request &request) const;
+    int64_t pages_of_chunks(const Request &request) const;
     Outlook outlook(const Request &request) const;
     void admit(Request *request);
     void preempt_youngest();

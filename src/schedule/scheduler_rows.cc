@@ -21,18 +21,17 @@ Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> reques
     if (static_cast<int64_t>(requests.size()) != plan.row_count())
         return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
                      static_cast<long long>(plan.row_count()), requests.size());
-    const int64_t slots = pool.total() * pool.page_tokens();
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request *request = requests[i];
         if (!request) continue;
         if (request->prompt.length < 1 || request->wanted_positions > request->prompt.length ||
             (request->task == Task::generate ? request->max_tokens : request->wanted_positions) < 1)
             return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
-        if (stored_at_most(*request) > slots)
+        if (stored_at_most(*request) > pool.most_tokens())
             return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
                          "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
                          static_cast<long long>(stored_at_most(*request)),
-                         static_cast<long long>(slots));
+                         static_cast<long long>(pool.most_tokens()));
     }
     const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
     for (int64_t i = 0; i < prefixes; ++i) {
@@ -60,7 +59,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->computed = request->chunk = request->highest = request->taken = 0;
     request->unknown = request->generated = 0;
     request->preemptions = 0;
-    request->pages.clear();
+    request->pages = {};
     request->place = first_place + static_cast<int64_t>(queue.size());
     if (prefix >= 0) forest.add_pending(prefix);
     queue.push_back(request);

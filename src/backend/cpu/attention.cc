@@ -135,10 +135,10 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
         queries + int64_t{kv_head} * static_cast<int64_t>(batch.tokens.size()) * token_bytes;
     const AttentionQuery *query = list.queries.data() + item.query_begin;
 
-    const ContextNode &node = batch.nodes[item.node];
+    const GroupPages &pages = batch.pages[layer.kv_group];
     const int32_t page_groups = pages_.page_tokens() / kGroupTokens;
     for (int32_t g = item.key_begin / kGroupTokens; g * kGroupTokens < item.key_end; ++g) {
-        const int32_t page = batch.pages[node.page_begin + g / page_groups];
+        const int32_t page = pages.page(item.node, g / page_groups);
         scratch->keys[g] = pages_.keys(layer, page, kv_head, g % page_groups);
         scratch->values[g] = pages_.values(layer, page, kv_head, g % page_groups);
     }

@@ -196,7 +196,11 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
     const int32_t ratio = attention.gqa_ratio();
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     const int64_t element = dtype_bytes(kernels_.element);
-    const float query_scale = static_cast<float>(1.4426950408889634 * attention.scale);
+    float query_scale = static_cast<float>(1.4426950408889634 * attention.scale);
+    if (attention.long_scale != 0) {
+        const int32_t periods = batch.positions[token] / attention.long_period;
+        query_scale *= 1 + attention.long_scale * std::log(1 + static_cast<float>(periods));
+    }
     float *head = qkv_.floats() + token * (attention.q_size() + 2 * attention.kv_size());
 
     norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim);
@@ -209,7 +213,8 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
 
     const ContextNode &node = batch.nodes[node_of_[token]];
     const int32_t place = batch.positions[token] - node.start;
-    const int32_t page = batch.pages[node.page_begin + place / pages_.page_tokens()];
+    const int32_t page =
+        batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
     norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim);

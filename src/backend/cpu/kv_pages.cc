@@ -15,9 +15,7 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
             2 * (page_tokens / kGroupTokens) * pool.group_bytes(layer.attention);
         pool.plane_bytes_ = std::max(pool.plane_bytes_, layer.attention.kv_heads * head_bytes);
     }
-    size_t planes = 0;
-    for (const KvGroup &group : model.kv_groups) planes = std::max(planes, group.layers.size());
-    pool.page_bytes_ = pool.plane_bytes_ * static_cast<int64_t>(planes);
+    pool.page_bytes_ = pool.plane_bytes_ * model.kv_planes();
     pool.pages_ = bytes / pool.page_bytes_;
     // Page numbers are 32-bit.
     if (pool.pages_ > std::numeric_limits<int32_t>::max()) {

@@ -1,10 +1,11 @@
-// The pool of KV pages: keys and values of page_tokens tokens, for every layer and KV head.
+// The pool of KV pages: keys and values of page_tokens tokens, for every layer of a KV group and KV head.
 //
 //   [plane][page][kv_head] { keys [page_tokens / 16][16 * D], values [page_tokens / 16][16 * D] }
 //
 // in the key and value groups of kernels.h, D = head_dim padded to a multiple of 16. A plane is a
-// layer's place in its KV group; its pages stand together, so that consecutive pages of a node are read
-// as one stream. Where layers differ in heads or head_dim, a plane's page has room for the largest.
+// layer's place in its KV group: layers of different groups share a plane, never a page of it. A plane's
+// pages stand together, so that consecutive pages of a node are read as one stream. Where layers differ
+// in heads or head_dim, a plane's page has room for the largest.
 //
 // Address space is taken at once and memory as pages are first written, so unused pages cost nothing.
 #pragma once

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "backend/check_pages.h"
+
 namespace batchllm {
 
 namespace {
@@ -36,7 +38,10 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.vocabulary = options.vocabulary;
     info_.hidden = options.hidden;
     info_.page_tokens = options.page_tokens;
-    info_.page_bytes = options.token_bytes * options.page_tokens;
+    info_.page_bytes = options.slot_bytes * options.page_tokens;
+    info_.kv_windows.clear();
+    for (const SimOptions::GroupShape &group : options.kv_groups)
+        info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
     info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
     info_.eos_token = options.eos_token;
@@ -103,15 +108,28 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     }
 }
 
+// Keys and values read or written.
+int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
+    const std::vector<int64_t> first = first_queries(batch);
+    int64_t bytes = 0;
+    for (const SimOptions::GroupShape &group : options_.kv_groups) {
+        int64_t slots = 0;
+        for (size_t n = 0; n < batch.nodes.size(); ++n) {
+            const ContextNode &node = batch.nodes[n];
+            const int64_t unseen = group.window == 0 ? 0 : first[n] - group.window + 1 - node.start;
+            slots += node.length - std::clamp<int64_t>(unseen, 0, node.length) + node.token_count;
+        }
+        bytes += slots * group.token_bytes;
+    }
+    return bytes;
+}
+
 double SimBackend::device_seconds(const TokenBatch &batch) const {
     if (batch.tokens.empty()) return 0;
-    int64_t slots = 0; // read or written
-    for (const ContextNode &node : batch.nodes) slots += node.length + node.token_count;
     const double linear =
         std::max(options_.step_floor_us * 1e-6,
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
-    const double attention = static_cast<double>(slots) *
-                             static_cast<double>(options_.token_bytes) / options_.kv_bandwidth;
+    const double attention = static_cast<double>(kv_bytes(batch)) / options_.kv_bandwidth;
     return options_.step_overhead_us * 1e-6 + linear + attention;
 }
 

@@ -11,7 +11,8 @@
 // another is in flight (overlap), else added to them.
 //
 // The linear layers wait for whichever is longer, reading the weights or the arithmetic. Attention
-// reads each context node of the batch once: a shared prefix once for all the requests below it.
+// reads each context node of the batch once: a shared prefix once for all the requests below it. In layers
+// with a window it reads what the first query that sees the node reaches back to.
 // The quadratic arithmetic of prefill attention is left out.
 #pragma once
 
@@ -53,6 +54,7 @@ class SimBackend : public Backend {
         double seconds = 0;
     };
     double device_seconds(const TokenBatch &batch) const;
+    int64_t kv_bytes(const TokenBatch &batch) const;
     void sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
     int32_t allowed_token(int32_t wanted, TokenMask mask) const;

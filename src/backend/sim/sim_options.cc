@@ -56,14 +56,32 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     return bad_value(key, value, "the sim backend has no such option");
 }
 
+void shape_keys_and_values(const Model *model, SimOptions *out) {
+    constexpr int64_t element = 2; // bf16
+    if (!model) {
+        out->slot_bytes = 2 * element * 32 * 8 * 128; // Llama-3-8B
+        out->kv_groups = {{0, out->slot_bytes}};
+        return;
+    }
+    int64_t largest = 0;
+    for (const KvGroup &group : model->kv_groups) {
+        SimOptions::GroupShape shape{group.window, 0};
+        for (const int32_t layer : group.layers) {
+            const int64_t size = model->layers[static_cast<size_t>(layer)].attention.kv_size();
+            shape.token_bytes += 2 * element * size;
+            largest = std::max(largest, 2 * element * size);
+        }
+        out->kv_groups.push_back(shape);
+    }
+    out->slot_bytes = largest * model->kv_planes();
+}
+
 } // namespace
 
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options) {
     SimOptions out;
-    int64_t kv_elements = 32 * 8 * 128; // Llama-3-8B
+    shape_keys_and_values(model, &out);
     if (model) {
-        kv_elements = 0;
-        for (const Layer &layer : model->layers) kv_elements += layer.attention.kv_size();
         out.vocabulary = model->vocabulary;
         out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
@@ -81,17 +99,15 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (out.max_length != 0 && out.mean_length != 0)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length and mean_length exclude each other");
-    constexpr int64_t element = 2; // bf16
-    out.token_bytes = 2 * kv_elements * element;
     if (out.pages == 0) {
         const int64_t memory =
             options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;
-        out.pages = memory / (out.token_bytes * out.page_tokens);
+        out.pages = memory / (out.slot_bytes * out.page_tokens);
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "kv_memory_bytes %lld is less than one page of %lld bytes",
                          static_cast<long long>(memory),
-                         static_cast<long long>(out.token_bytes * out.page_tokens));
+                         static_cast<long long>(out.slot_bytes * out.page_tokens));
         out.pages = std::min<int64_t>(out.pages, std::numeric_limits<int32_t>::max());
     }
     return out;

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/status.h"
@@ -41,7 +42,13 @@ struct SimOptions {
     double step_overhead_us = 0;
     double host_us = 0;
     int32_t overlap = 0;
-    int64_t token_bytes = 0; // keys and values of one token, all layers; from the model's shape
+    // From the model's shape: keys and values of one token.
+    struct GroupShape {
+        int32_t window = 0;
+        int64_t token_bytes = 0;
+    };
+    std::vector<GroupShape> kv_groups;
+    int64_t slot_bytes = 0; // that a page has for it: the groups' most
 };
 
 // config may be null: the shape of Llama-3-8B.

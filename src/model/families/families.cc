@@ -3,12 +3,9 @@
 namespace batchllm {
 
 std::span<const Family> known_families() {
-    static constexpr Family families[] = {
-        {"llama", "LlamaForCausalLM", describe_llama},
-        {"mistral", "MistralForCausalLM", describe_mistral},
-        {"qwen2", "Qwen2ForCausalLM", describe_qwen2},
-        {"qwen3", "Qwen3ForCausalLM", describe_qwen3},
-    };
+#define BATCHLLM_ROW(model_type, class_name, describe) {model_type, class_name, describe},
+    static constexpr Family families[] = {BATCHLLM_FAMILIES(BATCHLLM_ROW)};
+#undef BATCHLLM_ROW
     return families;
 }
 

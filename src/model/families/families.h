@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "model/families/table.h"
 #include "model/model.h"
 
 namespace batchllm {
@@ -18,9 +19,10 @@ struct Family {
 
 std::span<const Family> known_families();
 
-Status describe_llama(const JsonValue &config, Model *model);
-Status describe_mistral(const JsonValue &config, Model *model);
-Status describe_qwen2(const JsonValue &config, Model *model);
-Status describe_qwen3(const JsonValue &config, Model *model);
+// Status describe_llama(const JsonValue &config, Model *model); and so on.
+#define BATCHLLM_DECLARE(model_type, class_name, describe)                                         \
+    Status describe(const JsonValue &config, Model *model);
+BATCHLLM_FAMILIES(BATCHLLM_DECLARE)
+#undef BATCHLLM_DECLARE
 
 } // namespace batchllm

@@ -7,27 +7,20 @@ namespace batchllm {
 Status describe_llama(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.bos = 1;
-    defaults.eos = 2;
+    defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
-    RETURN_IF_ERROR(describe_decoder(config, shape, model));
-    ASSIGN_OR_RETURN(const Activation activation,
-                     read_activation(config, "hidden_act", Activation::silu));
-    RETURN_IF_ERROR(set_windows(config, 0, 0, model));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    RETURN_IF_ERROR(set_windows(
+        config, 0, [](size_t) { return false; }, model));
     ASSIGN_OR_RETURN(const bool attention_bias, read_flag(config, "attention_bias", false));
-    ASSIGN_OR_RETURN(const bool mlp_bias, read_flag(config, "mlp_bias", false));
-    for (Layer &layer : model->layers) {
-        Attention &attention = layer.attention;
-        FeedForward &feed_forward = layer.feed_forward;
-        feed_forward.activation = activation;
-        if (attention_bias) {
-            for (Weight *w : {&attention.q, &attention.k, &attention.v, &attention.o}) add_bias(w);
-        }
-        if (mlp_bias) {
-            for (Weight *w : {&feed_forward.gate, &feed_forward.up, &feed_forward.down}) {
-                add_bias(w);
-            }
-        }
+    if (attention_bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
     }
+    ASSIGN_OR_RETURN(const bool mlp_bias, read_flag(config, "mlp_bias", false));
+    if (mlp_bias) add_feed_forward_biases(model);
     return {};
 }
 

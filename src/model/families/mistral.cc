@@ -10,15 +10,14 @@ Status describe_mistral(const JsonValue &config, Model *model) {
     defaults.kv_heads = 8;
     defaults.max_positions = 131072;
     defaults.bos = 1;
-    defaults.eos = 2;
+    defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
-    RETURN_IF_ERROR(describe_decoder(config, shape, model));
-    ASSIGN_OR_RETURN(const Activation activation,
-                     read_activation(config, "hidden_act", Activation::silu));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
-    RETURN_IF_ERROR(set_windows(config, window, 0, model));
-    for (Layer &layer : model->layers) layer.feed_forward.activation = activation;
-    return {};
+    return set_windows(
+        config, window, [](size_t) { return true; }, model);
 }
 
 } // namespace batchllm

@@ -14,10 +14,9 @@ Status describe_both(const JsonValue &config, int32_t head_dim, Model *model) {
     defaults.head_dim = head_dim;
     defaults.max_positions = 32768;
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
-    RETURN_IF_ERROR(describe_decoder(config, shape, model));
-    ASSIGN_OR_RETURN(const Activation activation,
-                     read_activation(config, "hidden_act", Activation::silu));
-    for (Layer &layer : model->layers) layer.feed_forward.activation = activation;
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
 
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     int32_t window = 0;
@@ -28,31 +27,25 @@ Status describe_both(const JsonValue &config, int32_t head_dim, Model *model) {
             ASSIGN_OR_RETURN(full, below->integer(0, 1 << 20));
         }
     }
-    return set_windows(config, window, full, model);
+    return set_windows(
+        config, window, [&](size_t layer) { return static_cast<int64_t>(layer) >= full; }, model);
 }
 
 } // namespace
 
 Status describe_qwen2(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_both(config, 0, model));
-    for (Layer &layer : model->layers) {
-        Attention &attention = layer.attention;
-        for (Weight *w : {&attention.q, &attention.k, &attention.v}) add_bias(w);
-    }
+    add_qkv_biases(model);
     return {};
 }
 
 Status describe_qwen3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_both(config, 128, model));
+    set_head_norms(model);
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
-        const std::string name = layer_prefix(i) + "self_attn.";
-        const float epsilon = model->final_norm.epsilon;
-        attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.head_dim, epsilon);
-        attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.head_dim, epsilon);
-        if (!bias) continue;
-        for (Weight *w : {&attention.q, &attention.k, &attention.v, &attention.o}) add_bias(w);
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
     }
     return {};
 }

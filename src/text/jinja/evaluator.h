@@ -165,8 +165,7 @@ class Evaluator {
     Scope globals_;
     Scope *scope_ = nullptr;
     std::string *out_ = nullptr;
-    const Expression *block_filter_ = nullptr; // the innermost filter of a block at hand,
-    Value block_text_;                         // and the text that it takes
+    Value block_text_; // what the innermost filter of a block takes
 };
 
 } // namespace batchllm::jinja

@@ -1,0 +1,47 @@
+// A JSON schema (draft 7 and 2020-12) -> the grammar of the JSON texts that it accepts.
+//
+// Exact: a text that the grammar takes is of a value that the schema accepts, and a value that the schema
+// accepts can be written, in the spelling below. What has no such grammar is an error that names the
+// keyword and its path ("#/properties/a/contains: .."), or, for `loose`, is widened with a warning.
+//
+// Spelling:
+//   whitespace  compact: none. flexible: after { [ , and before } ] nothing, one space, or a line feed
+//               with up to 64 spaces or tabs; after : nothing or one space.
+//   members     Each name once, but for names that the schema does not name: a grammar can not tell
+//               whether such a name came before. Order::declared: first what the schema's own
+//               `properties` name, then its `required`, then in the same way what dependentRequired,
+//               dependentSchemas, dependencies, $ref, allOf, anyOf, oneOf, not and if lead to, each in
+//               the order of its text, a branch that does not hold left out; where schemas of several
+//               places apply, the first place first. Then all others. Order::any: as it comes.
+//   strings     json_schema_string.h. numbers: json_schema_number.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "constraint/grammar.h"
+#include "constraint/json_schema_number.h"
+
+namespace batchllm {
+
+struct JsonSchemaOptions {
+    enum class Spacing : uint8_t { compact, flexible };
+    Spacing spacing = Spacing::compact;
+    Members::Order order = Members::Order::declared;
+    NumberStyle numbers = NumberStyle::any;
+    bool formats = true; // whether `format` is enforced, or says nothing
+    bool loose = false;
+};
+
+struct JsonSchemaGrammar {
+    Grammar grammar;
+    std::vector<std::string> warnings; // what was widened
+};
+
+// BATCHLLM_ERROR_INVALID_ARGUMENT for what is no schema, or one that no value satisfies;
+// BATCHLLM_ERROR_UNSUPPORTED for what can not be enforced.
+Result<JsonSchemaGrammar> compile_json_schema(std::string_view schema,
+                                              const JsonSchemaOptions &options, Budget *budget);
+
+} // namespace batchllm

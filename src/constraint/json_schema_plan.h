@@ -1,0 +1,90 @@
+// Sets of values -> what is to be written, requirement by requirement: objects and arrays whose every
+// wish a grammar can keep, and requirements that some value meets.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "constraint/json_schema_meaning.h"
+
+namespace batchllm {
+
+struct ObjectPlan {
+    std::vector<ObjectSet::Named> named;    // each can be met
+    std::vector<ObjectSet::Region> regions; // of names but those in `taken`; each can be met
+    std::vector<std::string> taken;         // names that are not free: those above and absent ones
+    bool one_free = false;                  // at least one member with a free name
+    int64_t least = 0;
+    int64_t greatest = Automaton::kUnbounded;
+};
+
+struct ArrayPlan {
+    // Without states: first `prefix`, then `rest`, from least to greatest in all.
+    std::vector<RequirementId> prefix;
+    RequirementId rest = kAnything;
+    int64_t least = 0;
+    int64_t greatest = Automaton::kUnbounded;
+    // With: an automaton of items, which has no cycle but states that lead to themselves. Starts in 0.
+    struct Edge {
+        RequirementId item;
+        int32_t to;
+    };
+    struct State {
+        bool accepting = false;
+        std::vector<Edge> edges;
+    };
+    std::vector<State> states;
+    // Each value at most once, from least to greatest; nothing above holds then.
+    bool distinct = false;
+    ValueSet values;
+};
+
+struct ValuePlan {
+    const ValueSet *set = nullptr; // for all but objects and arrays
+    std::vector<ObjectPlan> objects;
+    std::vector<ArrayPlan> arrays;
+    bool possible = false; // whether any value is in it
+};
+
+class SchemaPlanner {
+  public:
+    explicit SchemaPlanner(SchemaMeaning *meaning) : meaning_(*meaning) {}
+
+    // Plans the requirement and all that it leads to.
+    Status plan(RequirementId root);
+    const ValuePlan &at(RequirementId id) const { return plans_.at(id); }
+    bool possible(RequirementId id) const {
+        return id == kAnything || (id != kNothing && plans_.at(id).possible);
+    }
+
+  private:
+    Status add(RequirementId id);
+    void need(RequirementId id);
+    Status add_object(const ObjectSet &set, std::vector<ObjectPlan> *out);
+    struct Way {
+        ObjectSet set;
+        bool one_free;
+    };
+    Result<std::vector<Way>> without_exists(ObjectSet set);
+    bool spread(LanguageId names, RequirementId what, ObjectSet *set);
+    void spread_finite_regions(ObjectSet *set);
+    Status spread_all_but(LanguageId names, ObjectSet *set);
+    Result<bool> has_free(LanguageId names, LanguageId others, const ObjectSet &set);
+    void add_free(const ObjectSet &set, ObjectPlan *plan);
+    Status add_array(const ArraySet &set, std::vector<ArrayPlan> *out);
+    Result<bool> plan_distinct(const ArraySet &set, ArrayPlan *plan);
+    Result<bool> plan_contains(const ArraySet &set, ArrayPlan *plan);
+    RequirementId negated(RequirementId id);
+    bool find_possible(ValuePlan *plan);
+    bool possible_object(const ObjectPlan &plan) const;
+    bool possible_array(const ArrayPlan &plan) const;
+    void keep_possible(ObjectPlan *plan) const;
+    void keep_possible(ArrayPlan *plan) const;
+
+    SchemaMeaning &meaning_;
+    std::unordered_map<RequirementId, ValuePlan> plans_;
+    std::vector<RequirementId> order_; // of plans_, as they were needed
+};
+
+} // namespace batchllm

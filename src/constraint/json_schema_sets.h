@@ -1,0 +1,156 @@
+// Sets of JSON values, in the form that all of JSON Schema is brought into: for each kind of value a
+// union of simple sets, whose parts (members, items) are sets named by number.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "constraint/json_schema_document.h"
+#include "constraint/json_schema_number.h"
+#include "constraint/json_schema_string.h"
+
+namespace batchllm {
+
+// A requirement: schemas that a value must satisfy and schemas that it must not, all at once.
+using RequirementId = int32_t;
+inline constexpr RequirementId kAnything = 0; // no schema at all
+inline constexpr RequirementId kNothing = 1;  // no value meets it
+
+using NameId = int32_t;
+using LanguageId = int32_t; // of names
+inline constexpr LanguageId kAllNames = 0;
+inline constexpr LanguageId kNoNames = -1;
+
+// Where in the schema something comes from, for errors.
+struct SchemaOrigin {
+    SchemaId schema = 0;
+    SchemaKeyword keyword = SchemaKeyword::type;
+};
+
+struct ArraySet {
+    // From `least` to `greatest` of the items from index `from` on meet `what`.
+    struct Contains {
+        int64_t from;
+        RequirementId what;
+        int64_t least;
+        int64_t greatest;
+        SchemaOrigin origin;
+    };
+    std::vector<RequirementId> prefix; // of the first items
+    RequirementId rest = kAnything;    // of those after them
+    int64_t least = 0;
+    int64_t greatest = Automaton::kUnbounded;
+    std::vector<Contains> contains;
+    std::optional<SchemaOrigin> unique;  // no two items are equal
+    std::optional<SchemaOrigin> repeats; // two items are
+    // What `unevaluatedItems` need not look at; only where it is asked for.
+    bool all_evaluated = false;
+    int64_t evaluated = 0;
+    std::vector<RequirementId> evaluated_matches;
+
+    RequirementId item(int64_t index) const {
+        return index < static_cast<int64_t>(prefix.size()) ? prefix[static_cast<size_t>(index)]
+                                                           : rest;
+    }
+};
+
+struct ObjectSet {
+    struct Named {
+        NameId name;
+        RequirementId what; // kNothing: absent
+        bool required;
+        int32_t place = 0;                          // in the declared order
+        bool operator==(const Named &other) const { // wherever it stands
+            return name == other.name && what == other.what && required == other.required;
+        }
+    };
+    struct Region {
+        LanguageId names;
+        RequirementId what;
+        bool operator==(const Region &) const = default;
+    };
+    // Some member whose name is in the language meets `what`.
+    struct Exists {
+        LanguageId names;
+        RequirementId what;
+        SchemaOrigin origin;
+    };
+    std::vector<Named> named; // by name
+    // Of names that are not among `named`: disjoint languages, together all names.
+    std::vector<Region> regions = {{kAllNames, kAnything}};
+    int64_t least = 0;
+    int64_t greatest = Automaton::kUnbounded;
+    std::optional<SchemaOrigin> count_origin;
+    std::vector<Exists> exists;
+    // What `unevaluatedProperties` need not look at; only where it is asked for.
+    bool all_evaluated = false;
+    std::vector<NameId> evaluated_names;
+    std::vector<LanguageId> evaluated_languages;
+};
+
+struct ValueSet {
+    bool null = false;
+    bool yes = false; // true
+    bool no = false;  // false
+    std::vector<NumberSet> numbers;
+    std::vector<StringSet> strings;
+    std::vector<ArraySet> arrays;
+    std::vector<ObjectSet> objects;
+
+    static ValueSet all();
+    bool empty() const {
+        return !null && !yes && !no && numbers.empty() && strings.empty() && arrays.empty() &&
+               objects.empty();
+    }
+};
+
+// Whether the set is all values of its kind, and nothing is recorded as evaluated.
+bool unconstrained(const ArraySet &set);
+bool unconstrained(const ObjectSet &set);
+bool same(const ArraySet &a, const ArraySet &b);
+bool same(const ObjectSet &a, const ObjectSet &b);
+
+// Adds b's values to a, leaving out simple sets that are there already.
+void unite(ValueSet *a, ValueSet b);
+
+// Requirements, names and languages of names, each kept once and numbered.
+class SchemaNumbers {
+  public:
+    SchemaNumbers();
+
+    // A schema and whether it must hold (2 * id) or must not (2 * id + 1).
+    using Literal = int32_t;
+    RequirementId requirement(std::vector<Literal> literals);
+    RequirementId both(RequirementId a, RequirementId b);
+    const std::vector<Literal> &literals(RequirementId id) const {
+        return requirements_[static_cast<size_t>(id)];
+    }
+    int32_t requirements() const { return static_cast<int32_t>(requirements_.size()); }
+
+    NameId name(const std::string &name);
+    const std::string &name(NameId id) const { return names_[static_cast<size_t>(id)]; }
+
+    LanguageId language(const Automaton &language);
+    const Automaton &language(LanguageId id) const { return languages_[static_cast<size_t>(id)]; }
+    bool has_name(LanguageId language, NameId name) const;
+    Result<LanguageId> both(LanguageId a, LanguageId b, Budget *budget);
+    Result<LanguageId> without(LanguageId a, LanguageId b, Budget *budget);
+
+  private:
+    struct LiteralsHash {
+        size_t operator()(const std::vector<Literal> &literals) const;
+    };
+    std::vector<std::vector<Literal>> requirements_;
+    std::unordered_map<std::vector<Literal>, RequirementId, LiteralsHash> requirement_ids_;
+    std::vector<std::string> names_;
+    std::unordered_map<std::string, NameId> name_ids_;
+    std::vector<Automaton> languages_;
+    std::unordered_multimap<uint64_t, LanguageId> language_ids_;
+    std::unordered_map<uint64_t, LanguageId> both_languages_;
+    std::unordered_map<uint64_t, LanguageId> without_languages_;
+};
+
+} // namespace batchllm

@@ -1,0 +1,48 @@
+// Sets of strings -> the JSON texts that stand for them.
+//
+// A string of a language (an enum, a pattern, a format, a name) is written in one way: characters as
+// they are, \" \\ \b \f \n \r \t, and \u00xx in lower case for the other control characters; no two
+// texts stand for one string. A string that is bounded in length alone, or not at all, may have
+// every escape that JSON has, but for halves of surrogate pairs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "constraint/automaton.h"
+
+namespace batchllm {
+
+// A language (UTF-8 texts), or all strings of a length in code points.
+struct StringSet {
+    std::optional<Automaton> language;
+    int64_t least = 0;                        // without a language
+    int64_t greatest = Automaton::kUnbounded; // without a language
+
+    bool all() const { return !language && least == 0 && greatest == Automaton::kUnbounded; }
+    bool empty() const {
+        return language ? language->empty() : greatest != Automaton::kUnbounded && least > greatest;
+    }
+    bool operator==(const StringSet &) const = default;
+};
+
+Result<StringSet> intersect(const StringSet &a, const StringSet &b, Budget *budget);
+// Strings that are not in the set: those of any of what is given back.
+Result<std::vector<StringSet>> complement(const StringSet &set, Budget *budget);
+// The set as a language.
+Result<Automaton> language_of(const StringSet &set, Budget *budget);
+
+// What is between the quotation marks.
+std::string json_escaped(std::string_view text);
+// Marks included, and then `after`. The names in `without`, if any, are left out.
+Result<Automaton> json_quoted(const Automaton &language, std::string_view after,
+                              const std::vector<std::string> &without, Budget *budget);
+
+// With the quotation marks and every escape.
+const Automaton &any_json_string();
+const Automaton &any_json_character(); // one, without the marks
+
+} // namespace batchllm

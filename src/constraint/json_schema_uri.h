@@ -1,0 +1,18 @@
+// URI references against a base, as RFC 3986 (5.2) resolves them: how `$id` and `$ref` find each other.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace batchllm {
+
+std::string resolve_uri(std::string_view base, std::string_view reference);
+
+// Before the first '#', and after it ("" where there is none).
+std::pair<std::string_view, std::string_view> split_fragment(std::string_view uri);
+
+// %41 -> A. What is no such escape stays.
+std::string percent_decoded(std::string_view text);
+
+} // namespace batchllm

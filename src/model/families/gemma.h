@@ -1,0 +1,15 @@
+// What the Gemmas share.
+#pragma once
+
+#include "model/config.h"
+
+namespace batchllm {
+
+// All but windows, ropes, caps and norms of heads. defaults: vocabulary and longest request; the rest
+// is filled in.
+Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
+
+// A cap of scores or logits; 0 where the key is null.
+Result<float> read_softcap(const JsonValue &config, std::string_view key, double otherwise);
+
+} // namespace batchllm

@@ -1,0 +1,70 @@
+// Ministral 3: Mistral with YaRN and queries that grow with their position. Mistral Small 3 and
+// Ministral 3 as they are published: the text model of a checkpoint with a vision tower.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+// What the class takes where a configuration has no rope keys.
+constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "yarn",
+    "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1}})";
+
+// The keys beside those of every rope: llama_4_scaling_beta, by the original length.
+Status set_long_scale(const JsonValue &config, Model *model) {
+    auto rope = config.given("rope_parameters");
+    if (!rope) rope = config.given("rope_scaling");
+    if (!rope) return {};
+    ASSIGN_OR_RETURN(const double scale, read_number(*rope, "llama_4_scaling_beta", 0, 0, 1e6));
+    ASSIGN_OR_RETURN(const int32_t period, read_count(*rope, "original_max_position_embeddings",
+                                                      model->max_positions, 1 << 30));
+    for (Layer &layer : model->layers) {
+        layer.attention.long_scale = static_cast<float>(scale);
+        layer.attention.long_period = period;
+    }
+    return {};
+}
+
+Status describe_mistral3_text(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const auto type, config.string("model_type"));
+    if (type == "mistral") return describe_mistral(config, model);
+    if (type == "ministral3") return describe_ministral3(config, model);
+    return config.at("model_type")->unsupported("only mistral and ministral3 go with mistral3");
+}
+
+} // namespace
+
+Status describe_ministral3(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 131072;
+    defaults.intermediate = 14336;
+    defaults.layers = 34;
+    defaults.kv_heads = 8;
+    defaults.head_dim = 128;
+    defaults.max_positions = 262144;
+    defaults.epsilon = 1e-5;
+    defaults.bos = 1;
+    defaults.eos = {2};
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+
+    ASSIGN_OR_RETURN(const JsonDocument otherwise,
+                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_INTERNAL));
+    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
+    const JsonValue rope = given ? config : otherwise.root();
+    RETURN_IF_ERROR(set_rope(rope, {}, model));
+    RETURN_IF_ERROR(set_long_scale(rope, model));
+
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
+    for (Layer &layer : model->layers) layer.attention.window = window;
+    return {};
+}
+
+Status describe_mistral3(const JsonValue &config, Model *model) {
+    return describe_text_part(config, describe_mistral3_text, true, model);
+}
+
+} // namespace batchllm

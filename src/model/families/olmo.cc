@@ -1,0 +1,59 @@
+// OLMo 2: norms after attention and feed-forward alone, and of all queries and all keys together.
+// OLMo 3: the same with a window on three layers of four; the rope's scaling is that of the others.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+constexpr double olmo3_theta = 500000;
+
+// All but the rope and the windows.
+Status describe_both(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 50304;
+    defaults.epsilon = 1e-5;
+    defaults.eos = {50279};
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    set_norms_after(model);
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Attention &attention = model->layers[i].attention;
+        const std::string name = layer_prefix(i) + "self_attn.";
+        attention.norm_whole = true;
+        attention.q_norm =
+            named_norm(NormKind::rms, name + "q_norm", attention.q_size(), shape.epsilon);
+        attention.k_norm =
+            named_norm(NormKind::rms, name + "k_norm", attention.kv_size(), shape.epsilon);
+    }
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    return {};
+}
+
+} // namespace
+
+Status describe_olmo2(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_both(config, model));
+    return set_rope(config, {}, model);
+}
+
+Status describe_olmo3(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_both(config, model));
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
+    RETURN_IF_ERROR(set_windows(
+        config, window, [](size_t layer) { return (layer + 1) % 4 != 0; }, model));
+    RopeDefaults rope;
+    rope.theta = olmo3_theta;
+    ASSIGN_OR_RETURN(
+        LayerRopes ropes,
+        read_layer_ropes(config, *model, model->layers[0].attention.head_dim, rope, rope, nullptr));
+    set_layer_ropes(std::move(ropes), model);
+    return {};
+}
+
+} // namespace batchllm

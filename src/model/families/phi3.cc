@@ -1,0 +1,50 @@
+// Phi-3, 3.5 and 4: q, k and v in one tensor, gate and up in another; a part of each head rotates;
+// longrope, whose factors depend on how long rows may grow.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+void fuse_qkv(Model *model) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Attention &attention = model->layers[i].attention;
+        const std::string name = layer_prefix(i) + "self_attn.qkv_proj";
+        const int64_t stored = attention.q_size() + 2 * attention.kv_size();
+        int64_t first = 0;
+        for (Weight *w : {&attention.q, &attention.k, &attention.v}) {
+            const int64_t rows = w->rows();
+            *w = fused_weight(name, stored, first, rows, model->hidden);
+            first += rows;
+        }
+    }
+}
+
+} // namespace
+
+Status describe_phi3(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 32064;
+    defaults.hidden = 3072;
+    defaults.intermediate = 8192;
+    defaults.max_positions = 4096;
+    defaults.epsilon = 1e-5;
+    defaults.bos = 1;
+    defaults.eos = {32000};
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    fuse_qkv(model);
+    fuse_gate_up(model);
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+
+    RopeDefaults rope;
+    rope.partial = true;
+    rope.original_positions = 4096;
+    rope.longrope_aliases = {"su", "yarn"};
+    RETURN_IF_ERROR(set_rope(config, rope, model));
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
+    for (Layer &layer : model->layers) layer.attention.window = window;
+    return {};
+}
+
+} // namespace batchllm

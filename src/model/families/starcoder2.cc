@@ -1,0 +1,57 @@
+// StarCoder2: LayerNorm, biases everywhere, a feed-forward without a gate, a window on all layers.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+void set_layer_norm(const std::string &prefix, Norm *norm) {
+    norm->kind = NormKind::layer;
+    norm->bias = norm->weight;
+    norm->bias.name = prefix + ".bias";
+}
+
+} // namespace
+
+Status describe_starcoder2(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 49152;
+    defaults.hidden = 3072;
+    defaults.intermediate = 12288;
+    defaults.layers = 30;
+    defaults.heads = 24;
+    defaults.kv_heads = 2;
+    defaults.max_positions = 4096;
+    defaults.bos = 50256;
+    defaults.eos = {50256};
+    defaults.tied = true;
+    defaults.epsilon_key = "norm_epsilon";
+    defaults.epsilon = 1e-5;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    set_layer_norm("model.norm", &model->final_norm);
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        const std::string prefix = layer_prefix(i);
+        set_layer_norm(prefix + "input_layernorm", &layer.before_attention);
+        set_layer_norm(prefix + "post_attention_layernorm", &layer.before_feed_forward);
+        layer.feed_forward.gate = {};
+        layer.feed_forward.up =
+            named_weight(prefix + "mlp.c_fc", shape.intermediate, model->hidden);
+        layer.feed_forward.down =
+            named_weight(prefix + "mlp.c_proj", model->hidden, shape.intermediate);
+    }
+    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "use_bias", true));
+    if (biases) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+        add_feed_forward_biases(model);
+    }
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::gelu_tanh, model));
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
+    for (Layer &layer : model->layers) layer.attention.window = window;
+    return {};
+}
+
+} // namespace batchllm

@@ -1,0 +1,30 @@
+// The table of families: "model_type", the class in "architectures", the function that describes such
+// a model. A family's row here and its file beside this one are all that adds it.
+#pragma once
+
+// clang-format off
+#define BATCHLLM_FAMILIES(family)                                                                  \
+    family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
+    family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
+    family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
+    family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
+    family("glm", "GlmForCausalLM", describe_glm)                                                  \
+    family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
+    family("granite", "GraniteForCausalLM", describe_granite)                                      \
+    family("llama", "LlamaForCausalLM", describe_llama)                                            \
+    family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
+    family("mistral", "MistralForCausalLM", describe_mistral)                                      \
+    family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
+    family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
+    family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
+    family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
+    family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
+    family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
+    family("qwen2_vl", "Qwen2VLForConditionalGeneration", describe_qwen2_vl)                       \
+    family("qwen3", "Qwen3ForCausalLM", describe_qwen3)                                            \
+    family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
+    family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
+    family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
+    family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
+// clang-format on
