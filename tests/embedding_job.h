@@ -73,7 +73,8 @@ class EmbeddingJob {
     }
 
     // The row's number is its tag.
-    Results run(const std::vector<std::vector<int32_t>> &prompts, const batchllm_params &params) {
+    Results run_prompts(const std::vector<std::vector<int32_t>> &prompts,
+                        const batchllm_params &params) {
         std::vector<int32_t> tokens;
         std::vector<int64_t> offsets{0};
         std::vector<uint64_t> tags;
@@ -93,7 +94,7 @@ class EmbeddingJob {
     Results run(const EmbeddingGolden &golden, const batchllm_params &params) {
         std::vector<std::vector<int32_t>> prompts;
         for (const EmbeddingRow &row : golden.rows) prompts.push_back(row.prompt);
-        return run(prompts, params);
+        return run_prompts(prompts, params);
     }
 
   private:

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <unistd.h>
+
 #include "embedding_job.h"
 
 namespace {
@@ -151,7 +153,7 @@ void rows_of_all_tasks_share_an_engine(void **) {
 
 void must_refuse(const char *directory, const batchllm_params &params, const char *text) {
     EmbeddingJob job(directory, cpu_options());
-    const auto results = job.run({{5, 6, 7}}, params);
+    const auto results = job.run_prompts({{5, 6, 7}}, params);
     assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
     if (std::string(results->errors).find(text) == std::string::npos) {
         fail_msg("\"%s\" does not contain \"%s\"", results->errors, text);
@@ -199,7 +201,7 @@ void modules_that_are_not_computed_are_refused_by_name(void **) {
         // What the caller names needs no file.
         EmbeddingJob job(changed.directory, cpu_options());
         const auto results =
-            job.run({{5, 6, 7}}, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST));
+            job.run_prompts({{5, 6, 7}}, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST));
         assert_int_equal(results->statuses[0], BATCHLLM_OK);
     }
     const std::pair<const char *, const char *> refused[] = {
