@@ -148,8 +148,8 @@ void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
     const Sequence &sequence = job.sequences.front();
     Outcome outcome;
     outcome.tag = to.tag;
-    outcome.prompt_tokens = job.prompt_length;
-    outcome.shared_tokens = job.shared_tokens;
+    outcome.prompt_tokens = to.prompt_length;
+    outcome.shared_tokens = std::min(job.shared_tokens, to.prompt_length);
     outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : sequence.finish;
     outcome.status = sequence.status;
     outcome.error = sequence.error;
@@ -220,7 +220,7 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
     for (const int64_t id : ids) {
         const Row &equal = *rows->find(id);
         const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;
-        job->answers.push_back({id, equal.tag, samples, false});
+        job->answers.push_back({id, equal.tag, samples, equal.length, false});
     }
     if (job->task == Task::score) {
         make_scored_sequences(row, job.get());

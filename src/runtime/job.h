@@ -55,7 +55,8 @@ struct Job {
         int64_t row;
         uint64_t tag;
         int32_t samples;
-        bool given; // its result has been made: cancelled before the others
+        int32_t prompt_length; // rows of which the first token alone counts may differ
+        bool given;            // its result has been made: cancelled before the others
     };
 
     Lane *lane = nullptr;            // the device that computes all of it
