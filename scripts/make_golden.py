@@ -124,7 +124,7 @@ MODELS = {
         SMALL, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
         original_max_position_embeddings=2,
         rope_parameters=dict(
-            rope_type="longrope", rope_theta=10000.0,
+            rope_type="longrope", rope_theta=10000.0, attention_factor=1.2,
             short_factor=[1.0 + 0.05 * i for i in range(16)],
             long_factor=[1.0 + 0.7 * i for i in range(16)])), None, None),
     "olmo2_bf16": ("olmo2", "bfloat16", "type", dict(SMALL), 298, None),

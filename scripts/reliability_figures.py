@@ -37,7 +37,7 @@ def torture(log):
         of(case, kind)[2] += 1
     rows = {f"{case}: {what}": figures for (case, what), figures in series.items()}
     wrong = len(re.findall(r"^(?:FAIL|ERROR): ", text, re.MULTILINE))
-    for name, words in (("kill -9 at each call that changes a file", r"^killed (\d+) times"),
+    for name, words in (("kill -9 at each call that changes a file", r"killed (\d+) times"),
                         ("a machine that goes down", r"went down (\d+) times")):
         if found := re.search(words, text, re.MULTILINE):
             rows[name] = [int(found[1]), int(found[1]), wrong]

@@ -93,7 +93,7 @@ inline Model gemma(bool capped) {
         for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
         norm_after(layer);
         layer->feed_forward.activation = Activation::gelu_tanh;
-        layer->attention.scale = 0.0625F;
+        layer->attention.scale = 0.02F;
         if (capped) {
             layer->attention.softcap = 5;
         } else {
@@ -236,6 +236,10 @@ inline std::vector<LayerKind> layer_kinds() {
         layer->attention.sinks = tensor(layer->attention.heads, 1);
         layer->attention.window = 25;
     };
+    const auto long_scale = [](Layer *layer) {
+        layer->attention.long_scale = 0.5F;
+        layer->attention.long_period = 30;
+    };
     return {
         {"plain (Llama)", [] { return plain(); }},
         {"windows (Mistral)",
@@ -255,7 +259,10 @@ inline std::vector<LayerKind> layer_kinds() {
         {"part of a head turns, not by eights", [=] { return phi(80, 20); }},
         {"heads of an odd size", [] { return plain(3, 1, 50); }},
         {"heads of 256", [] { return plain(2, 1, 256); }},
+        {"heads of 512", [] { return plain(2, 1, 512); }},
         {"sinks (gpt-oss)", [=] { return changed(plain(8, 1, 64), sinks); }},
+        {"queries scaled by their position (Ministral 3)",
+         [=] { return changed(plain(), long_scale); }},
         {"layers of two shapes", two_shapes},
         {"all at once", crowd},
     };

@@ -138,6 +138,10 @@ inline Rows attention(const Model &model, const Attention &a, const Rows &x) {
     const Rows v = product(a.v, x);
     place(model, a, a.q_norm, a.heads, &q);
     place(model, a, a.k_norm, a.kv_heads, &k);
+    for (size_t t = 0; t < x.size() && a.long_scale != 0; ++t) {
+        const double periods = std::floor(static_cast<double>(t) / a.long_period);
+        for (double &value : q[t]) value *= 1 + double(a.long_scale) * std::log(1 + periods);
+    }
     Rows out(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
         for (int64_t head = 0; head < a.heads; ++head) attend(a, q, k, v, t, head, &out[t]);

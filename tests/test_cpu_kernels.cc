@@ -198,7 +198,8 @@ void caps_and_scales_equal_the_reference(void **) {
                                                     : softcap * std::tanh(scaled / softcap));
                 }
                 kernels.cap(x.data(), 0.25f, softcap, n);
-                expect_close("cap", kernels, x, expected, 3e-6);
+                // tanh is exact to a few units of 2^-24, whatever the cap that it is multiplied by.
+                expect_close("cap", kernels, x, expected, 3e-6 + 3e-7 * softcap);
             }
             const auto x = random_floats(&random, n, 1);
             auto to = random_floats(&random, n, 1);

@@ -324,6 +324,7 @@ struct RopeCase {
     NormKind norm;
     bool whole;
     float scale;
+    float long_scale = 0;
 };
 
 // The QKV row of a token as it should be: biases, norms, rotation. The rest of each head is left out.
@@ -376,6 +377,10 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
             b = b * cosine + a * sine;
             a = first;
         }
+        const double periods = std::floor(position / 8192.0);
+        for (int32_t i = 0; i < c.head_dim && head < c.heads; ++i) {
+            x[i] *= 1 + double(c.long_scale) * std::log(1 + periods);
+        }
     }
     return out;
 }
@@ -420,7 +425,8 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
     }
     check(launch_rope({type, qkv.data(), biased ? b.floats() : nullptr, of_q, of_k, c.whole,
                        c.dims > 0 ? angles : nullptr, c.dims, c.pairs, kept.as<int32_t>(),
-                       kv.data(), tokens, c.heads, c.kv_heads, c.head_dim, c.padded},
+                       kv.data(), tokens, c.heads, c.kv_heads, c.head_dim, c.padded,
+                       where.as<int32_t>(), c.long_scale, 8192},
                       nullptr));
     const std::vector<float> got_qkv = qkv.read(), got_kv = kv.read();
     std::vector<float> got;
@@ -491,6 +497,7 @@ void rope_and_pages_are_the_references(void **) {
                  {2, 1, 256, 256, 64, false, rms, true, 1},
                  {2, 1, 512, 512, 512, false, rms, false, 1},
                  {3, 1, 320, 512, 80, true, none, false, 1},
+                 {8, 2, 128, 128, 128, false, none, false, 1, 0.1f},
              }) {
             for (int round = 0; round < 2; ++round) check_rope(random, type, c);
         }

@@ -144,8 +144,8 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
 }
 
 double limit_of(const Setting &setting) {
-    if (setting.element == DType::f32) return 1e-4;
-    return setting.element == DType::bf16 ? 3e-2 : 4e-3;
+    if (setting.element == DType::f32) return 2e-5;
+    return setting.element == DType::bf16 ? 2e-2 : 3e-3;
 }
 
 void compare(const std::vector<std::vector<float>> &got, const std::vector<reference::Row> &wanted,
@@ -161,6 +161,7 @@ void compare(const std::vector<std::vector<float>> &got, const std::vector<refer
 void run_kind(const LayerKind &kind, const Setting &setting, const std::string &name) {
     Random random(kSeed);
     Model model = kind.make();
+    place_keys_and_values(&model);
     const auto memory =
         reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, setting.element); });
     const auto rows = make_rows(random, model.vocabulary);

@@ -324,6 +324,8 @@ void longrope_factors_follow_the_longest_request(void **) {
     assert_true(at != std::string::npos);
     config.replace(at, stated.size(), "\"max_position_embeddings\": 4096");
     directory.write("config.json", config);
+    directory.write("generation_config.json",
+                    read_text(golden.directory + "/generation_config.json"));
     std::filesystem::create_symlink(
         std::filesystem::absolute(golden.directory + "/model.safetensors"),
         directory.path() + "/model.safetensors");

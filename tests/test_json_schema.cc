@@ -24,7 +24,8 @@ Result<std::unique_ptr<StateGraph>> compiled(const std::string &schema,
     bool usable[256];
     std::fill(std::begin(usable), std::end(usable), true);
     ASSIGN_OR_RETURN(GrammarCode code, GrammarCode::compile(grammar.grammar, usable, &budget));
-    return std::make_unique<StateGraph>(std::make_shared<const GrammarCode>(std::move(code)), 64);
+    return std::make_unique<StateGraph>(std::make_shared<const GrammarCode>(std::move(code)), 64,
+                                        64);
 }
 
 bool takes(StateGraph *graph, const std::string &text) {

@@ -65,7 +65,8 @@ def faults(files):
 class OneDefinition(unittest.TestCase):
     def test_the_tree_defines_each_type_once(self):
         files = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for folder in FOLDERS
-                 for path in sorted((ROOT / folder).rglob("*")) if path.suffix in ENDINGS}
+                 for path in sorted((ROOT / folder).rglob("*"))
+                 if path.suffix in ENDINGS and path.parent.name != "abi"}  # the header as it was
         self.assertGreater(sum(len(list(types_of(text))) for text in files.values()), 300)
         self.assertEqual(faults(files), [])
 

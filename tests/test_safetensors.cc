@@ -1,5 +1,6 @@
 // Safetensors files, honest and hostile, and model directories made of them.
 #include <algorithm>
+#include <fstream>
 #include <functional>
 
 #include "model/model.h"
@@ -489,6 +490,36 @@ void golden_models_load(void **) {
     assert_true(models >= 11);
 }
 
+std::string read_text(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The golden model with a vision tower, some of its tensors' names changed for others as long.
+Result<std::unique_ptr<Model>> load_renamed(std::string_view from, std::string_view to) {
+    const TemporaryDirectory directory;
+    const std::string golden = "golden/gemma3_vision_bf16/";
+    std::string bytes = read_text(golden + "model.safetensors");
+    for (size_t at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at)) {
+        bytes.replace(at, from.size(), to);
+    }
+    directory.write("config.json", read_text(golden + "config.json"));
+    directory.write("model.safetensors", bytes);
+    return load_model(directory.path());
+}
+
+void a_vision_tower_is_passed_over_and_nothing_else(void **) {
+    const auto published = load_renamed("none of these", "none of those");
+    assert_true(published.ok());
+    assert_string_equal((*published)->embedding.name.c_str(), "model.embed_tokens.weight");
+    // As transformers 5 names them in memory.
+    assert_true(load_renamed("language_model.model.", "model.language_model.").ok());
+    must_fail(load_renamed("vision_tower.", "vision_towel."), BATCHLLM_ERROR_UNSUPPORTED,
+              {"vision_towel.", "of no use"});
+    must_fail(load_renamed("language_model.model.norm.", "language_model.model.norn."),
+              BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
+}
+
 } // namespace
 
 int main() {
@@ -502,6 +533,7 @@ int main() {
         cmocka_unit_test(a_file_cut_anywhere_is_refused),
         cmocka_unit_test(a_models_tensors_are_views_into_its_file),
         cmocka_unit_test(each_missing_tensor_is_named),
+        cmocka_unit_test(a_vision_tower_is_passed_over_and_nothing_else),
         cmocka_unit_test(a_shape_that_does_not_fit_the_config_is_refused),
         cmocka_unit_test(a_type_that_is_no_weight_is_refused),
         cmocka_unit_test(tensors_of_no_use_are_refused_but_for_rotary_frequencies),

@@ -249,6 +249,11 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(kTurnThread
     const int heads = a.heads + 2 * a.kv_heads;
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
+    const float query_scale =
+        a.long_scale == 0
+            ? 1.0f
+            : 1.0f +
+                  a.long_scale * logf(static_cast<float>(1 + a.positions[token] / a.long_period));
     float2 whole = {};
     if (a.norm_whole) whole = whole_scales(a, row);
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
@@ -276,6 +281,8 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(kTurnThread
             const int e = (v * lanes + lane) * kVector;
             if (head >= heads || e >= a.head_dim) continue;
             if (head < a.heads) {
+#pragma unroll
+                for (int k = 0; k < 8; ++k) x[v][k] *= query_scale;
                 store8(row + head * a.padded_dim + e, x[v]);
             } else {
                 store8(to + place_in_block<T>(e, slot % kPageKeys, a.padded_dim), x[v]);
@@ -288,7 +295,7 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(kTurnThread
 bool is_common(const RopeArguments &a) {
     const bool norms = a.q_norm.is_plain_rms() && a.k_norm.is_plain_rms() && !a.norm_whole &&
                        a.q_norm.epsilon == a.k_norm.epsilon;
-    return a.table != nullptr && !a.pairs && a.dims == a.head_dim &&
+    return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
            a.head_dim % (2 * kVector) == 0 && a.head_dim <= 256 &&
            (norms || (!a.q_norm && !a.k_norm));
 }

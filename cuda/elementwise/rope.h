@@ -31,6 +31,11 @@ struct RopeArguments {
     const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
     void *kv;             // the layer's pages
     int32_t tokens, heads, kv_heads, head_dim, padded_dim; // head_dim at most 512
+    // Queries, turned, times 1 + long_scale * ln(1 + position / long_period), the quotient a whole
+    // number; long_scale 0: as they are.
+    const int32_t *positions; // [tokens]
+    float long_scale;
+    int32_t long_period;
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
 

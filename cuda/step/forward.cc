@@ -312,7 +312,10 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   a.heads,
                                   a.kv_heads,
                                   a.head_dim,
-                                  padded_head_dim(a.head_dim)};
+                                  padded_head_dim(a.head_dim),
+                                  input_.at<int32_t>(kPositions),
+                                  a.long_scale,
+                                  a.long_period};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return profile_.mark(Part::rope, stream);
 }

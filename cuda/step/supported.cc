@@ -16,7 +16,6 @@ const char *missing(const Model &model, const Layer &layer) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
         if (dims > a.head_dim) return "a rope of more than a head";
     }
-    if (a.long_scale != 0) return "queries scaled by their position";
     if (a.norm_whole && (a.q_norm.kind == NormKind::layer || a.k_norm.kind == NormKind::layer ||
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";

@@ -122,10 +122,10 @@ struct BackendInfo {
     int64_t page_bytes = 0; // keys and values of the layers of one KV group
     int64_t pages = 0;
     std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
-    int64_t step_tokens = 0;       // most tokens that one batch may hold
-    int32_t eos_token = -1;        // sim without a model: the id that ends a row, if any
-    int32_t batches_in_flight = 1; // most batches gone forward and not collected
-    std::string warning;           // to be logged once; or ""
+    int64_t step_tokens = 0;               // most tokens that one batch may hold
+    int32_t eos_token = -1;                // sim without a model: the id that ends a row, if any
+    int32_t batches_in_flight = 1;         // most batches gone forward and not collected
+    std::string warning;                   // to be logged once; or ""
 };
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make

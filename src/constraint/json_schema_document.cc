@@ -1,7 +1,6 @@
 #include "constraint/json_schema_document.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "base/printable.h"
 #include "constraint/json_schema_uri.h"
@@ -13,147 +12,6 @@ namespace {
 using Keyword = SchemaKeyword;
 
 constexpr size_t kMostSchemas = size_t{1} << 18;
-
-// In the order of the enumeration.
-constexpr std::array<std::string_view, static_cast<size_t>(Keyword::count)> kNames = {
-    "additionalItems",
-    "additionalProperties",
-    "allOf",
-    "$anchor",
-    "anyOf",
-    "const",
-    "contains",
-    "definitions",
-    "$defs",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "$dynamicAnchor",
-    "$dynamicRef",
-    "else",
-    "enum",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format",
-    "$id",
-    "if",
-    "items",
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "not",
-    "id",
-    "oneOf",
-    "pattern",
-    "patternProperties",
-    "prefixItems",
-    "properties",
-    "propertyNames",
-    "$recursiveRef",
-    "$ref",
-    "required",
-    "$schema",
-    "then",
-    "type",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "uniqueItems",
-};
-
-std::optional<Keyword> keyword_of(std::string_view name) {
-    static const std::unordered_map<std::string_view, Keyword> all = [] {
-        std::unordered_map<std::string_view, Keyword> table;
-        for (size_t i = 0; i < kNames.size(); ++i) table[kNames[i]] = static_cast<Keyword>(i);
-        return table;
-    }();
-    const auto found = all.find(name);
-    if (found == all.end()) return std::nullopt;
-    return found->second;
-}
-
-// Whether the dialect knows the keyword. `$ref`, `$id` and `definitions` are known to all.
-bool known(SchemaDialect dialect, Keyword keyword) {
-    const bool modern = dialect >= SchemaDialect::draft2019;
-    const bool latest = dialect >= SchemaDialect::draft2020;
-    switch (keyword) {
-    case Keyword::old_id:
-        return dialect == SchemaDialect::draft4;
-    case Keyword::id:
-        return dialect != SchemaDialect::draft4;
-    case Keyword::const_:
-    case Keyword::contains:
-    case Keyword::propertyNames:
-        return dialect >= SchemaDialect::draft6;
-    case Keyword::if_:
-    case Keyword::then:
-    case Keyword::else_:
-        return dialect >= SchemaDialect::draft7;
-    case Keyword::anchor:
-    case Keyword::defs:
-    case Keyword::dependentRequired:
-    case Keyword::dependentSchemas:
-    case Keyword::maxContains:
-    case Keyword::minContains:
-    case Keyword::unevaluatedItems:
-    case Keyword::unevaluatedProperties:
-        return modern;
-    case Keyword::recursiveRef:
-        return dialect == SchemaDialect::draft2019;
-    case Keyword::dynamicAnchor:
-    case Keyword::dynamicRef:
-    case Keyword::prefixItems:
-        return latest;
-    case Keyword::dependencies:
-        return !modern || dialect == SchemaDialect::unnamed;
-    case Keyword::additionalItems:
-        return dialect != SchemaDialect::draft2020;
-    default:
-        return true;
-    }
-}
-
-// How a keyword's value holds schemas.
-enum class Holds : uint8_t { none, one, list, one_or_list, map };
-
-Holds holds(Keyword keyword) {
-    switch (keyword) {
-    case Keyword::additionalItems:
-    case Keyword::additionalProperties:
-    case Keyword::contains:
-    case Keyword::else_:
-    case Keyword::if_:
-    case Keyword::not_:
-    case Keyword::propertyNames:
-    case Keyword::then:
-    case Keyword::unevaluatedItems:
-    case Keyword::unevaluatedProperties:
-        return Holds::one;
-    case Keyword::allOf:
-    case Keyword::anyOf:
-    case Keyword::oneOf:
-    case Keyword::prefixItems:
-        return Holds::list;
-    case Keyword::items:
-        return Holds::one_or_list;
-    case Keyword::definitions:
-    case Keyword::defs:
-    case Keyword::dependencies:
-    case Keyword::dependentSchemas:
-    case Keyword::patternProperties:
-    case Keyword::properties:
-        return Holds::map;
-    default:
-        return Holds::none;
-    }
-}
 
 std::string escaped_step(std::string_view name) {
     std::string out;
@@ -189,8 +47,6 @@ std::string unescaped_step(std::string_view step) {
 bool is_schema(const JsonTree &json) { return json.is_object() || json.is_boolean(); }
 
 } // namespace
-
-std::string_view keyword_name(Keyword keyword) { return kNames[static_cast<size_t>(keyword)]; }
 
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::load(std::string_view text) {
     std::unique_ptr<SchemaDocument> document(new SchemaDocument());
@@ -255,7 +111,7 @@ void SchemaDocument::find_keywords(Schema *schema) const {
     schema->keywords.fill(nullptr);
     for (const auto &[name, value] : schema->json->members) {
         const std::optional<Keyword> keyword = keyword_of(name);
-        if (keyword && known(schema->dialect, *keyword)) {
+        if (keyword && is_known(schema->dialect, *keyword)) {
             schema->keywords[static_cast<size_t>(*keyword)] = &value;
         }
     }
@@ -309,19 +165,20 @@ Status SchemaDocument::walk(SchemaId id) {
 }
 
 Status SchemaDocument::walk_children(SchemaId id, Keyword keyword, const JsonTree &json) {
-    const Holds how = holds(keyword);
+    const SchemasHeld how = schemas_held(keyword);
     const auto enter = [&](const JsonTree &place, std::string_view member) -> Status {
         if (!is_schema(place) || by_place_.count(&place) > 0) return Status();
         ASSIGN_OR_RETURN(const SchemaId found, child(id, &place, keyword, member));
         return walk(found);
     };
-    if ((how == Holds::one || how == Holds::one_or_list) && is_schema(json)) return enter(json, {});
-    if ((how == Holds::list || how == Holds::one_or_list) && json.is_array()) {
+    if ((how == SchemasHeld::one || how == SchemasHeld::one_or_list) && is_schema(json))
+        return enter(json, {});
+    if ((how == SchemasHeld::list || how == SchemasHeld::one_or_list) && json.is_array()) {
         for (size_t i = 0; i < json.items.size(); ++i) {
             RETURN_IF_ERROR(enter(json.items[i], std::to_string(i)));
         }
     }
-    if (how == Holds::map && json.is_object()) {
+    if (how == SchemasHeld::map && json.is_object()) {
         for (const auto &[name, place] : json.members) RETURN_IF_ERROR(enter(place, name));
     }
     return Status();

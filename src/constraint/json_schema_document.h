@@ -11,69 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "constraint/json_schema_keyword.h"
 #include "constraint/json_schema_value.h"
 
 namespace batchllm {
-
-// Older drafts are read as what they share with draft 7. `unnamed`: a schema that does not say which
-// draft it follows is read as 2020-12, and what only older drafts know (`dependencies`, a list
-// as `items`, a boolean as `exclusiveMinimum`) as they meant it.
-enum class SchemaDialect : uint8_t { draft4, draft6, draft7, draft2019, draft2020, unnamed };
-
-enum class SchemaKeyword : uint8_t {
-    additionalItems,
-    additionalProperties,
-    allOf,
-    anchor,
-    anyOf,
-    const_,
-    contains,
-    definitions,
-    defs,
-    dependencies,
-    dependentRequired,
-    dependentSchemas,
-    dynamicAnchor,
-    dynamicRef,
-    else_,
-    enum_,
-    exclusiveMaximum,
-    exclusiveMinimum,
-    format,
-    id,
-    if_,
-    items,
-    maxContains,
-    maxItems,
-    maxLength,
-    maxProperties,
-    maximum,
-    minContains,
-    minItems,
-    minLength,
-    minProperties,
-    minimum,
-    multipleOf,
-    not_,
-    old_id,
-    oneOf,
-    pattern,
-    patternProperties,
-    prefixItems,
-    properties,
-    propertyNames,
-    recursiveRef,
-    ref,
-    required,
-    schema,
-    then,
-    type,
-    unevaluatedItems,
-    unevaluatedProperties,
-    uniqueItems,
-    count
-};
-std::string_view keyword_name(SchemaKeyword keyword);
 
 using SchemaId = int32_t;
 

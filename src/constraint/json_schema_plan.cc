@@ -112,8 +112,8 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
         }
         sets = std::move(next);
         if (sets.size() > 1000) {
-            return meaning_.document().fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema, origin.keyword,
-                                            "too many members that may break it");
+            return meaning_.document().fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema,
+                                            origin.keyword, "too many members that may break it");
         }
     }
     return sets;

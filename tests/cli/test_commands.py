@@ -428,7 +428,7 @@ class TextRows(ProgramTest):
         errors = {i: row["error"] for i, row in found.items() if "error" in row}
         self.assertEqual(set(errors), {0, 1, 2, 4, 5})
         self.assertIn("line 1: the template refuses: No critics", errors[0]["message"])
-        self.assertIn("only parts of type", errors[1]["message"])
+        self.assertIn("parts of this type are not supported", errors[1]["message"])
         self.assertIn("special token", errors[2]["message"])
         self.assertIn("stands twice", errors[5]["message"])
         self.assertEqual({i: e["code"] for i, e in errors.items()},

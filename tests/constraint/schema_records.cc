@@ -73,7 +73,7 @@ Compiled compile(const std::string &schema, const JsonSchemaOptions &options) {
         return out;
     }
     out.graph =
-        std::make_unique<StateGraph>(std::make_shared<const GrammarCode>(std::move(*code)), 64);
+        std::make_unique<StateGraph>(std::make_shared<const GrammarCode>(std::move(*code)), 64, 64);
     return out;
 }
 

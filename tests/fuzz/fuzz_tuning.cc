@@ -2,7 +2,7 @@
 #include <fstream>
 
 #include "fuzz_folder.h"
-#include "tuning_cache.h"
+#include "linear/tuning_cache.h"
 
 using namespace batchllm::cuda;
 using batchllm::fuzz::check;

@@ -169,7 +169,7 @@ def cases(folder):
     steps = ["--step-tokens", "64", "--window-rows", "16"]
     yield RunCase("run-sim", folder, sim_rows(), [*SIM, *steps, "--threads", "2"])
     yield ResumeCase("resume-sim", folder, sim_rows(), [*SIM, *steps, "--threads", "2"])
-    yield PlanCase("plan", folder, sim_rows(), ["--self-contained"])
+    yield PlanCase("plan-rows", folder, sim_rows(), ["--self-contained"])
     if MODEL:
         cpu = ["--backend", "cpu", "--model", MODEL, "--kv-memory", "4MiB", "--threads", "2", "--compute-type", "f32"]
         yield RunCase("run-cpu-text", folder, text_rows(), [*cpu, "--step-tokens", "32", "--window-rows", "8"])

@@ -404,7 +404,8 @@ struct Series {
 };
 
 double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 void run_series(const Scenario &scenario, unsigned kind, bool forever, long stride, double end,

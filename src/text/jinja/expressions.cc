@@ -201,7 +201,7 @@ Status Evaluator::evaluate_arguments(const Arguments &arguments, CallArguments *
         RETURN_IF_ERROR(charge(1 + written_out));
         const auto end = out->named.begin() + static_cast<std::ptrdiff_t>(written_out);
         if (std::any_of(out->named.begin(), end,
-                        [&](const auto &named) { return named.first == name.text(); })) {
+                        [&name = name](const auto &named) { return named.first == name.text(); })) {
             return template_error("argument '%s' is given twice",
                                   std::string(cut(name.text(), 80)).c_str());
         }

@@ -1,0 +1,78 @@
+// The keywords of JSON Schema: which draft knows which, and which hold schemas.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace batchllm {
+
+// Older drafts are read as what they share with draft 7. `unnamed`: a schema that does not say which
+// draft it follows is read as 2020-12, and what only older drafts know (`dependencies`, a list
+// as `items`, a boolean as `exclusiveMinimum`) as they meant it.
+enum class SchemaDialect : uint8_t { draft4, draft6, draft7, draft2019, draft2020, unnamed };
+
+enum class SchemaKeyword : uint8_t {
+    additionalItems,
+    additionalProperties,
+    allOf,
+    anchor,
+    anyOf,
+    const_,
+    contains,
+    definitions,
+    defs,
+    dependencies,
+    dependentRequired,
+    dependentSchemas,
+    dynamicAnchor,
+    dynamicRef,
+    else_,
+    enum_,
+    exclusiveMaximum,
+    exclusiveMinimum,
+    format,
+    id,
+    if_,
+    items,
+    maxContains,
+    maxItems,
+    maxLength,
+    maxProperties,
+    maximum,
+    minContains,
+    minItems,
+    minLength,
+    minProperties,
+    minimum,
+    multipleOf,
+    not_,
+    old_id,
+    oneOf,
+    pattern,
+    patternProperties,
+    prefixItems,
+    properties,
+    propertyNames,
+    recursiveRef,
+    ref,
+    required,
+    schema,
+    then,
+    type,
+    unevaluatedItems,
+    unevaluatedProperties,
+    uniqueItems,
+    count
+};
+std::string_view keyword_name(SchemaKeyword keyword);
+std::optional<SchemaKeyword> keyword_of(std::string_view name);
+
+// Whether the dialect knows the keyword. `$ref`, `$id` and `definitions` are known to all.
+bool is_known(SchemaDialect dialect, SchemaKeyword keyword);
+
+// How a keyword's value holds schemas.
+enum class SchemasHeld : uint8_t { none, one, list, one_or_list, map };
+SchemasHeld schemas_held(SchemaKeyword keyword);
+
+} // namespace batchllm
