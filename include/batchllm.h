@@ -93,7 +93,9 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* a sampling parameter out of its range */
 #define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
-#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* the model's logits for this row are not finite */
+#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER                                                            \
+    67 /* the model's logits or hidden states for this row
+                                                   are not finite */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
