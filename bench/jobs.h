@@ -33,6 +33,7 @@ struct JobRows {
 inline JobRows make_job_rows(const JobShape &shape) {
     std::mt19937_64 random(shape.seed);
     const auto length = [&](double mean, int32_t least) {
+        if (shape.spread == 0) return std::max(least, static_cast<int32_t>(std::lround(mean)));
         std::normal_distribution<double> normal(mean, mean * shape.spread);
         return std::max(least, static_cast<int32_t>(std::lround(normal(random))));
     };

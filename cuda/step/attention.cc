@@ -185,7 +185,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.heads = shape.heads;
     a.kv_heads = shape.kv_heads;
     a.head_dim = shape.head_dim;
-    a.scale = model_.layers[layer].attention.scale;
+    a.scale = static_cast<float>(model_.layers[layer].attention.scale);
     a.window = shape.window;
     a.q = tensors.q;
     a.q_stride = shape.q_stride();
@@ -242,7 +242,7 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
                                             shape.heads,
                                             shape.kv_heads,
                                             shape.head_dim,
-                                            model_.layers[layer].attention.scale,
+                                            static_cast<float>(model_.layers[layer].attention.scale),
                                             shape.window,
                                             static_cast<const float *>(tensors.q),
                                             shape.q_stride(),
