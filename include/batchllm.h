@@ -89,12 +89,11 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_EMPTY 60
 #define BATCHLLM_ERROR_ROW_TOO_LONG 61 /* prompt plus one token exceeds the longest request */
 #define BATCHLLM_ERROR_ROW_INVALID_UTF8 62
-#define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63 /* a token id outside the vocabulary */
-#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER                                                       \
-    64                                     /* out of its range, or beyond what the model does */
-#define BATCHLLM_ERROR_ROW_TEMPLATE 65     /* chat template failed */
-#define BATCHLLM_ERROR_ROW_TOO_LARGE 66    /* needs more KV pages than the pool has */
-#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67 /* a logit or hidden state of it is not finite */
+#define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63     /* a token id outside the vocabulary */
+#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* not in range, or not for this model */
+#define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
+#define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
+#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
