@@ -90,10 +90,10 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_TOO_LONG 61 /* prompt plus one token exceeds the longest request */
 #define BATCHLLM_ERROR_ROW_INVALID_UTF8 62
 #define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63     /* a token id outside the vocabulary */
-#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* a sampling parameter out of its range */
+#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* not in range, or not for this model */
 #define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
-#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* the model's logits for this row are not finite */
+#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -156,8 +156,23 @@ typedef struct batchllm_engine_options {
 BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
                                                size_t struct_size);
 
-/* ---- Sampling parameters ----------------------------------------------------------------------
+/* ---- Parameters of a row -----------------------------------------------------------------------
  */
+
+/* What a row's result is (batchllm_params.task). */
+#define BATCHLLM_TASK_GENERATE 0 /* tokens and text */
+#define BATCHLLM_TASK_EMBED 1    /* one vector: `embeddings` of the results */
+#define BATCHLLM_TASK_CLASSIFY                                                                     \
+    2 /* labels, by a model's classification head: `label_logits` and
+                                    `label_probabilities` of the results */
+
+/* The vector of a row, from the hidden states after the model's last norm. */
+#define BATCHLLM_POOLING_MODEL                                                                     \
+    0                            /* modules.json and 1_Pooling/config.json of the model's directory
+                                    say it, and whether it is normalised; without them: LAST */
+#define BATCHLLM_POOLING_LAST 1  /* of the last token: prefixes are shared as in generation */
+#define BATCHLLM_POOLING_MEAN 2  /* the mean over all tokens: nothing is shared but equal rows */
+#define BATCHLLM_POOLING_FIRST 3 /* of the first token, the only one that is computed */
 
 typedef struct batchllm_params {
     uint32_t struct_size;
@@ -186,6 +201,13 @@ typedef struct batchllm_params {
     const int32_t *bias_tokens; /* [bias_count] */
     const float *bias_values;   /* [bias_count] added to those tokens' logits */
     int64_t bias_count;
+    /* What is wanted of the row. With a task other than BATCHLLM_TASK_GENERATE only add_special and
+     * parse_special count of the parameters above. */
+    int32_t task;    /* BATCHLLM_TASK_; default 0: generate */
+    int32_t pooling; /* embed: BATCHLLM_POOLING_; default 0: as the model's files say */
+    int32_t
+        normalize; /* embed: 1: to length 1; -1: as it is; default 0: as the model's files say */
+    int32_t dimensions; /* embed: the first so many, before it is normalised; default 0: all */
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -199,6 +221,12 @@ typedef struct batchllm_engine batchllm_engine;
 BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *options,
                                             batchllm_engine **out);
 BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
+
+/* The labels of a model with a classification head (*ForSequenceClassification), in the order of
+ * label_logits; 0 of other models. */
+BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
+/* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL when there is no such. */
+BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
 /* ---- Rows in ----------------------------------------------------------------------------------
  */
@@ -316,6 +344,8 @@ BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 #define BATCHLLM_FINISH_CANCELLED 3
 #define BATCHLLM_FINISH_ERROR 4 /* see statuses and errors */
 #define BATCHLLM_FINISH_SCORED 5
+#define BATCHLLM_FINISH_EMBEDDED 6
+#define BATCHLLM_FINISH_CLASSIFIED 7
 
 /* A column batch of results. One result a row, or `samples` adjacent ones. Read-only; outlives the
  * engine. An EOS or stop token that ended a row is its last token but not part of its text. */
@@ -344,6 +374,14 @@ typedef struct batchllm_results {
     const double *scores;           /* [score_offsets[count]] sum of a continuation's log-probs */
     const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
     const float *score_logprobs;        /* log-prob of each token of each continuation */
+    const int64_t *embedding_offsets;   /* [count + 1]: dimensions of embedded rows */
+    const float *embeddings;            /* [embedding_offsets[count]]: [count, dimensions] where all
+                                           rows are embedded with the same dimensions */
+    const int64_t *label_offsets;       /* [count + 1]: labels of classified rows */
+    const float *label_logits;          /* [label_offsets[count]] in the order of the labels */
+    const float *label_probabilities; /* the same shape. The model's problem_type says how: softmax
+                                           over the labels; sigmoid of each, also for a single label;
+                                           regression: the logits */
 } batchllm_results;
 
 /* Takes out up to max_results finished results (0: all), in the order in which they finished; a

@@ -22,7 +22,8 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText,
+                          AutoModelForSequenceClassification)
 
 NEW_TOKENS = 24
 WINDOW = "sliding_window"
@@ -174,6 +175,22 @@ MODELS = {
         vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
                            out_hidden_size=64, patch_size=14, num_position_embeddings=16,
                            deepstack_visual_indexes=[0])), 298, None),
+}
+
+
+# Of tests/golden/embedding. name: (model_type, file dtype, configuration, what sentence-transformers'
+# files say or None). Without such files: a classifier.
+EMBEDDING_MODELS = {
+    "qwen3_last_bf16": ("qwen3", "bfloat16", dict(SMALL, head_dim=24, tie_word_embeddings=True),
+                        dict(pooling="lasttoken", normalize=True)),
+    "llama_mean_f32": ("llama", "float32", dict(SMALL), dict(pooling="mean_tokens", normalize=False)),
+    "qwen3_labels_bf16": ("qwen3", "bfloat16", dict(
+        SMALL, head_dim=24, tie_word_embeddings=True,
+        id2label={0: "refuted", 1: "open", 2: "supported"},
+        problem_type="single_label_classification"), None),
+    "llama_several_f32": ("llama", "float32", dict(
+        SMALL, id2label={i: name for i, name in enumerate("abcd")},
+        problem_type="multi_label_classification"), None),
 }
 
 
@@ -398,6 +415,67 @@ def make_model(name, seed, output):
           f"{np.mean([len(r['tokens']) for r in rows]):.1f}")
 
 
+def write_modules(directory, pooling, normalize):
+    """The files that sentence-transformers reads beside a model's own."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * normalize
+    write_config([dict(idx=i, name=str(i), path=path, type=f"sentence_transformers.models.{kind}")
+                  for i, (path, kind) in enumerate(kinds)], os.path.join(directory, "modules.json"))
+    os.makedirs(os.path.join(directory, "1_Pooling"))
+    modes = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens",
+             "lasttoken"]
+    write_config(dict(word_embedding_dimension=SMALL["hidden_size"],
+                      **{f"pooling_mode_{mode}": mode == pooling for mode in modes},
+                      include_prompt=True), os.path.join(directory, "1_Pooling", "config.json"))
+
+
+def rounded(tensor):
+    return [float(f"{x:.7g}") for x in tensor.tolist()]
+
+
+def make_embedding_model(name, seed, output):
+    """A model without a head for text, or with one for labels, and its hidden states or logits."""
+    model_type, dtype, settings, modules = EMBEDDING_MODELS[name]
+    directory = os.path.join(output, "embedding", name)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    auto = AutoModelForSequenceClassification if modules is None else AutoModel
+    config = AutoConfig.for_model(model_type, bos_token_id=1, eos_token_id=None, pad_token_id=None,
+                                  **settings)
+    prompts = make_prompts(np.random.default_rng([seed, 1]), config.vocab_size)
+    model = auto.from_config(config, dtype=torch.float32)
+    fill_weights(model, [seed, 0], False)
+    model.to(getattr(torch, dtype)).save_pretrained(directory)
+    for file in os.listdir(directory):
+        os.chmod(os.path.join(directory, file), 0o644)
+    if modules is not None:
+        write_modules(directory, **modules)
+    reference = auto.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    rows = []
+    with torch.no_grad():
+        for prompt in prompts:
+            computed = reference(torch.tensor([prompt]))
+            row = {"prompt": prompt}
+            if modules is None:
+                logits = computed.logits[0]
+                several = settings["problem_type"].startswith("multi")
+                row["logits"] = rounded(logits)
+                row["probabilities"] = rounded(
+                    torch.sigmoid(logits) if several else torch.softmax(logits, 0))
+            else:
+                hidden = computed.last_hidden_state[0]
+                row.update(last=rounded(hidden[-1]), mean=rounded(hidden.mean(0)),
+                           first=rounded(hidden[0]))
+            rows.append(row)
+    golden = {"format": 1, "reference": f"transformers {transformers.__version__}, "
+              f"torch {torch.__version__}, CPU, float32, eager attention", "rows": rows}
+    with open(os.path.join(directory, "embedding.json"), "w") as file:
+        json.dump(golden, file, separators=(",", ":"))
+        file.write("\n")
+    size = sum(os.path.getsize(os.path.join(root, f))
+               for root, _, files in os.walk(directory) for f in files)
+    print(f"embedding/{name}: {size / 1000:.0f} kB")
+
+
 def make_rope(output):
     """Inverse frequencies as transformers computes them, as the bits of their float32."""
     cases = []
@@ -490,6 +568,9 @@ def main():
     for index, name in enumerate(MODELS):
         if arguments.only in (None, name):
             make_model(name, 1000 + index, arguments.output)
+    for index, name in enumerate(EMBEDDING_MODELS):
+        if arguments.only in (None, name):
+            make_embedding_model(name, 2000 + index, arguments.output)
     if arguments.only in (None, "rope"):
         make_rope(arguments.output)
     if arguments.only in (None, "defaults"):

@@ -624,8 +624,48 @@ static void text_without_a_tokenizer_is_refused_as_a_call(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+static void rows_are_embedded_beside_others(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine(NULL);
+    assert_int_equal(batchllm_engine_label_count(engine), 0);
+    assert_int_equal(batchllm_engine_label_count(NULL), 0);
+    assert_null(batchllm_engine_label(engine, 0));
+    assert_null(batchllm_engine_label(NULL, 0));
+    token_rows rows = make_rows(3, 40, 4);
+    batchllm_params params[3];
+    for (int i = 0; i < 3; ++i) params[i] = params_of(2);
+    params[0].task = BATCHLLM_TASK_EMBED;
+    params[0].pooling = BATCHLLM_POOLING_MEAN;
+    params[0].normalize = 1;
+    params[0].dimensions = 8;
+    params[2].task = BATCHLLM_TASK_CLASSIFY;
+    assert_ok(batchllm_add_tokens(engine, 3, rows.tokens, rows.offsets, NULL, params, 3));
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 3);
+    const int64_t i = result_of(results, 0, 0), other = result_of(results, 1, 0);
+    assert_int_equal(results->finish_reasons[i], BATCHLLM_FINISH_EMBEDDED);
+    assert_int_equal(results->prompt_tokens[i], 44);
+    assert_int_equal(results->shared_tokens[i], 0);
+    assert_int_equal(token_count(results, i), 0);
+    assert_int_equal(results->embedding_offsets[i + 1] - results->embedding_offsets[i], 8);
+    double squares = 0;
+    for (int d = 0; d < 8; ++d) {
+        const double x = (double)results->embeddings[results->embedding_offsets[i] + d];
+        squares += x * x;
+    }
+    assert_true(squares > 0.9999 && squares < 1.0001);
+    assert_int_equal(token_count(results, other), 2);
+    assert_int_equal(results->embedding_offsets[other + 1] - results->embedding_offsets[other], 0);
+    assert_int_equal(results->label_offsets[3], 0);
+    assert_row_error(results, 2, BATCHLLM_ERROR_ROW_INVALID_PARAMETER, "no classification head");
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+    free_rows(&rows);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_embedded_beside_others),
         cmocka_unit_test(every_row_gets_one_result_of_its_length),
         cmocka_unit_test(results_outlive_their_engine),
         cmocka_unit_test(a_rows_tokens_do_not_depend_on_the_company_it_keeps),

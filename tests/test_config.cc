@@ -479,6 +479,46 @@ void eos_is_every_id_of_the_generation_config(void **) {
     must_fail(config, BATCHLLM_ERROR_MODEL_FORMAT, {"generation_config.json"}, "{");
 }
 
+std::string of_class(const char *name, const std::string &more) {
+    return family("qwen3", std::string(R"("architectures": [")") + name + "\"]" + more);
+}
+
+void classes_say_what_stands_behind_the_last_norm(void **) {
+    const Model base = must_load(of_class("Qwen3Model", R"(, "tie_word_embeddings": true)"));
+    assert_false(bool(base.head) || bool(base.classifier) || base.tied);
+    assert_true(bool(
+        must_load(family("gemma3_text", R"("architectures": ["Gemma3TextModel"])")).layers.size()));
+
+    const auto labels = [](const std::string &more) {
+        return must_load(of_class("Qwen3ForSequenceClassification", more));
+    };
+    const Model two = labels("");
+    assert_false(bool(two.head));
+    assert_string_equal(two.classifier.values.name.c_str(), "score.weight");
+    assert_int_equal(two.classifier.rows(), 2);
+    assert_int_equal(two.classifier.columns(), 64);
+    assert_string_equal(two.labels[1].c_str(), "LABEL_1");
+    assert_true(two.label_kind == LabelKind::one_of);
+    const Model one = labels(R"(, "id2label": {"0": "relevant"})");
+    assert_int_equal(one.classifier.rows(), 1);
+    assert_true(one.label_kind == LabelKind::several);
+    assert_true(labels(R"(, "num_labels": 1, "problem_type": "regression")").label_kind ==
+                LabelKind::value);
+    const Model three = labels(R"(, "id2label": {"2": "c", "0": "a", "1": "b"},
+                    "problem_type": "multi_label_classification")");
+    assert_true(three.labels == (std::vector<std::string>{"a", "b", "c"}));
+    assert_true(three.label_kind == LabelKind::several);
+
+    const auto refused = [](const std::string &more, int32_t code, std::vector<std::string> parts) {
+        must_fail(of_class("Qwen3ForSequenceClassification", more), code, std::move(parts));
+    };
+    refused(R"(, "id2label": {"1": "a"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.1"});
+    refused(R"(, "id2label": {"0": "a", "x": "b"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.x"});
+    refused(R"(, "id2label": {})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label"});
+    refused(R"(, "problem_type": "ranking")", BATCHLLM_ERROR_UNSUPPORTED,
+            {"problem_type", "ranking"});
+}
+
 void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
@@ -493,8 +533,13 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     must_fail(R"({"model_type": "gemma3"})", BATCHLLM_ERROR_MODEL_FORMAT, {"text_config"});
     must_fail(family("gemma3_text", R"("rope_parameters": {"rope_theta": 10000.0})"), code,
               {"rope_parameters.rope_theta"});
-    must_fail(R"({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]})",
-              code, {"architectures[0]", "LlamaForSequenceClassification"});
+    must_fail(R"({"model_type": "llama", "architectures": ["LlamaForTokenClassification"]})", code,
+              {"architectures[0]", "LlamaForTokenClassification",
+               "only LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go with"});
+    must_fail(R"({"model_type": "gemma3", "architectures": ["Gemma3Model"]})", code,
+              {"only Gemma3ForConditionalGeneration goes with"});
+    must_fail(family("gemma3_text", R"("architectures": ["Gemma3ForSequenceClassification"])"),
+              code, {"Gemma3TextForSequenceClassification"});
     must_fail(R"({"model_type": "llama", "architectures": ["MistralForCausalLM"]})", code,
               {"architectures[0]", "MistralForCausalLM"});
     must_fail(llama(R"("hidden_act": "relu")"), code, {"hidden_act", "relu"});
@@ -659,6 +704,7 @@ int main() {
         cmocka_unit_test(layers_of_one_kind_share_kv_groups_of_equal_pages),
         cmocka_unit_test(biases_follow_each_familys_rules),
         cmocka_unit_test(eos_is_every_id_of_the_generation_config),
+        cmocka_unit_test(classes_say_what_stands_behind_the_last_norm),
         cmocka_unit_test(models_that_are_not_computed_are_refused_by_name),
         cmocka_unit_test(values_out_of_range_are_refused_with_key_and_value),
         cmocka_unit_test(broken_json_is_refused),

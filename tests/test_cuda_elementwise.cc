@@ -256,6 +256,38 @@ void biases_and_rows_are_the_references(void **) {
     }
 }
 
+void sums_of_rows_are_the_references(void **) {
+    Random random(kSeed + 7);
+    for (const DType type : kTypes) {
+        for (int round = 0; round < 4; ++round) {
+            const auto rows = static_cast<int32_t>(draw(random, 1, 60));
+            const auto width = static_cast<int32_t>(8 * draw(random, 1, round == 0 ? 1024 : 40));
+            const auto x = normal(random, int64_t{rows} * width, type);
+            std::vector<SumSpan> spans; // they may overlap
+            for (int64_t i = draw(random, 1, 9); i > 0; --i) {
+                const auto begin = static_cast<int32_t>(draw(random, 0, rows - 1));
+                spans.push_back({begin, static_cast<int32_t>(draw(random, 1, rows - begin))});
+            }
+            const auto count = static_cast<int32_t>(spans.size());
+            const Array in(x, type), out(int64_t{count} * width, DType::f32);
+            const DeviceMemory places = upload(spans);
+            check(launch_sum_rows(type, in.data(), places.as<SumSpan>(), out.floats(), count, width,
+                                  nullptr));
+            std::vector<double> wanted;
+            for (const SumSpan &span : spans) {
+                for (int32_t c = 0; c < width; ++c) {
+                    double sum = 0;
+                    for (int32_t r = span.begin; r < span.begin + span.count; ++r) {
+                        sum += double(x[static_cast<size_t>(int64_t{r} * width + c)]);
+                    }
+                    wanted.push_back(sum);
+                }
+            }
+            assert_close(out.read(), wanted, 1e-5, "sums of rows");
+        }
+    }
+}
+
 void weights_are_converted_and_padded(void **) {
     Random random(kSeed + 2);
     for (const DType from : kTypes) {
@@ -482,6 +514,7 @@ int main() {
         cmocka_unit_test(a_fused_norm_is_the_norm_apart),
         cmocka_unit_test(activations_are_the_references),
         cmocka_unit_test(biases_and_rows_are_the_references),
+        cmocka_unit_test(sums_of_rows_are_the_references),
         cmocka_unit_test(weights_are_converted_and_padded),
         cmocka_unit_test(rope_and_pages_are_the_references),
         cmocka_unit_test(finished_logits_are_the_references),

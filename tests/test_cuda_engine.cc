@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "embedding_job.h"
 #include "golden_files.h"
 #include "testing.h"
 
@@ -475,6 +476,21 @@ bool available() {
     return false;
 }
 
+// Steps of 64 tokens: a mean comes as the sums of several batches.
+void embeddings_and_labels_are_the_references(void **) {
+    const std::string extra = "tuning=0,attention=" + attention;
+    batchllm_engine_options options = options_of({"embeddings"});
+    options.backend_options = extra.c_str();
+    compare_all_embeddings(options, 1e-4, true);
+    options.enlarge = BATCHLLM_ENLARGE_NONE;
+    options.step_tokens = 64;
+    compare_all_embeddings(options, 1e-4, true);
+    for (const char *type : {"bf16", "f16"}) {
+        options.compute_type = type;
+        compare_all_embeddings(options, 1e-2, false);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -492,6 +508,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(two_devices_give_the_references_tokens),
         cmocka_unit_test(kept_algorithms_give_the_same_tokens),
         cmocka_unit_test(sampled_tokens_in_f32_are_the_cpus),
+        cmocka_unit_test(embeddings_and_labels_are_the_references),
         cmocka_unit_test(wrong_options_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

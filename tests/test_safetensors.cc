@@ -370,6 +370,27 @@ void tensors_of_no_use_are_refused_but_for_rotary_frequencies(void **) {
     }
 }
 
+// As embedding models are published: the class of the whole, the tensors of the model below it.
+void a_model_saved_without_its_head_loads(void **) {
+    auto entries = tiny_model();
+    for (Entry &entry : entries) {
+        if (entry.name.starts_with("model.")) entry.name.erase(0, 6);
+    }
+    auto loaded = load_of(entries, false); // with its head all the same
+    assert_true(loaded.ok());
+    assert_true(bool((*loaded)->head));
+    entries.erase(entries.begin() + 1);
+    loaded = load_of(entries, false);
+    assert_true(loaded.ok());
+    assert_false(bool((*loaded)->head));
+    loaded = load_of(entries, true);
+    assert_true(loaded.ok());
+    assert_true((*loaded)->head.values.data == (*loaded)->embedding.data);
+    auto whole = tiny_model(); // a head that is missing elsewhere was lost
+    whole.erase(whole.begin() + 1);
+    must_fail(load_of(whole, false), BATCHLLM_ERROR_MODEL_FORMAT, {"lm_head.weight", "missing"});
+}
+
 void tied_embeddings_follow_transformers(void **) {
     const std::string embedding = "model.embed_tokens.weight";
     auto entries = tiny_model();
@@ -481,7 +502,7 @@ void a_directory_without_weights_is_an_error_that_says_so(void **) {
 void golden_models_load(void **) {
     int32_t models = 0;
     for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (!entry.is_directory()) continue;
+        if (!std::filesystem::exists(entry.path() / "config.json")) continue;
         const auto loaded = load_model(entry.path().string());
         if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
         assert_true((*loaded)->weight_bytes() > 100000);
@@ -537,6 +558,7 @@ int main() {
         cmocka_unit_test(a_shape_that_does_not_fit_the_config_is_refused),
         cmocka_unit_test(a_type_that_is_no_weight_is_refused),
         cmocka_unit_test(tensors_of_no_use_are_refused_but_for_rotary_frequencies),
+        cmocka_unit_test(a_model_saved_without_its_head_loads),
         cmocka_unit_test(tied_embeddings_follow_transformers),
         cmocka_unit_test(shards_make_one_model),
         cmocka_unit_test(shards_and_index_must_agree),

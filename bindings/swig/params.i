@@ -90,7 +90,11 @@ static batchllm_status batchllm_params_set_integers(batchllm_params_column *colu
         {"ignore_eos", offsetof(batchllm_params, ignore_eos)},
         {"logprobs", offsetof(batchllm_params, logprobs)},
         {"parse_special", offsetof(batchllm_params, parse_special)},
-        {"add_special", offsetof(batchllm_params, add_special)}};
+        {"add_special", offsetof(batchllm_params, add_special)},
+        {"task", offsetof(batchllm_params, task)},
+        {"pooling", offsetof(batchllm_params, pooling)},
+        {"normalize", offsetof(batchllm_params, normalize)},
+        {"dimensions", offsetof(batchllm_params, dimensions)}};
     size_t at = 0;
     const int seed = strcmp(field, "seed") == 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i)

@@ -51,6 +51,11 @@ static batchllm_view_##TYPE batchllm_results_column_##NAME(const batchllm_result
 %batchllm_results_column(f64, scores, r->score_offsets[r->count])
 %batchllm_results_column(i64, score_token_offsets, r->score_offsets[r->count] + 1)
 %batchllm_results_column(f32, score_logprobs, r->score_token_offsets[r->score_offsets[r->count]])
+%batchllm_results_column(i64, embedding_offsets, r->count + 1)
+%batchllm_results_column(f32, embeddings, r->embedding_offsets[r->count])
+%batchllm_results_column(i64, label_offsets, r->count + 1)
+%batchllm_results_column(f32, label_logits, r->label_offsets[r->count])
+%batchllm_results_column(f32, label_probabilities, r->label_offsets[r->count])
 
 %batchllm_blocking(batchllm_poll_results)
 %newobject batchllm_poll_results;
@@ -162,6 +167,11 @@ static void batchllm_pick(const batchllm_results *from, const int64_t *picked, i
     to->score_token_offsets =
         batchllm_pick_offsets(block, from->score_token_offsets, scored, scored_count);
     RANGES(score_logprobs, score_token_offsets, scored, scored_count);
+    OFFSETS(embedding_offsets);
+    RANGES(embeddings, embedding_offsets, picked, count);
+    OFFSETS(label_offsets);
+    RANGES(label_logits, label_offsets, picked, count);
+    RANGES(label_probabilities, label_offsets, picked, count);
 #undef ITEMS
 #undef OFFSETS
 #undef RANGES
@@ -217,6 +227,11 @@ static void batchllm_join(const batchllm_results *a, const batchllm_results *b, 
     ITEMS(scores, a_scored, b_scored);
     OFFSETS(score_token_offsets, a_scored, b_scored);
     ITEMS(score_logprobs, a->score_token_offsets[a_scored], b->score_token_offsets[b_scored]);
+    OFFSETS(embedding_offsets, a->count, b->count);
+    ITEMS(embeddings, a->embedding_offsets[a->count], b->embedding_offsets[b->count]);
+    OFFSETS(label_offsets, a->count, b->count);
+    ITEMS(label_logits, a->label_offsets[a->count], b->label_offsets[b->count]);
+    ITEMS(label_probabilities, a->label_offsets[a->count], b->label_offsets[b->count]);
 #undef ITEMS
 #undef OFFSETS
 }
@@ -333,6 +348,7 @@ static batchllm_results *batchllm_results_none(batchllm_status *FAILURE) {
     memset(&empty, 0, sizeof empty);
     empty.token_offsets = empty.text_offsets = empty.error_offsets = empty.logprob_offsets = &zero;
     empty.top_offsets = empty.score_offsets = empty.score_token_offsets = &zero;
+    empty.embedding_offsets = empty.label_offsets = &zero;
     batchllm_results *made = batchllm_results_gather(&empty, NULL, 0);
     *FAILURE = made ? BATCHLLM_OK
                     : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");

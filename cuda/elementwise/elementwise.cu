@@ -157,6 +157,23 @@ __global__ void copies(const __grid_constant__ CopyArguments a) {
     }
 }
 
+// A thread sums kVector columns of a span's rows.
+template <typename T> __global__ void sum_rows(const T *__restrict__ x,
+                                               const SumSpan *__restrict__ spans,
+                                               float *__restrict__ sums, int32_t width) {
+    const SumSpan span = spans[blockIdx.x];
+    const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kVector;
+    if (column >= width) return;
+    float sum[kVector] = {};
+    for (int32_t r = 0; r < span.count; ++r) {
+        float row[kVector];
+        load8(x + static_cast<int64_t>(span.begin + r) * width + column, row);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) sum[i] += row[i];
+    }
+    store8(sums + static_cast<int64_t>(blockIdx.x) * width + column, sum);
+}
+
 } // namespace
 
 cudaError_t launch_convert(const ConvertArguments &a, cudaStream_t stream) {
@@ -245,6 +262,20 @@ cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t
     gather<<<static_cast<unsigned>(count), 128, 0, stream>>>(
         static_cast<const uint4 *>(x), rows, static_cast<uint4 *>(out), row_bytes / 16);
     return cudaGetLastError();
+}
+
+cudaError_t launch_sum_rows(DType type, const void *x, const SumSpan *spans, float *sums,
+                            int32_t count, int32_t width, cudaStream_t stream) {
+    if (count == 0) return cudaSuccess;
+    constexpr int threads = 64;
+    const int vectors = width / kVector;
+    const dim3 grid(static_cast<unsigned>(count),
+                    static_cast<unsigned>((vectors + threads - 1) / threads));
+    return with_type(type, [&](auto t) {
+        sum_rows<<<grid, threads, 0, stream>>>(static_cast<const decltype(t) *>(x), spans, sums,
+                                               width);
+        return cudaGetLastError();
+    });
 }
 
 cudaError_t launch_copies(const CopyArguments &a, cudaStream_t stream) {

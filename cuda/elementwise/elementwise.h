@@ -68,6 +68,15 @@ cudaError_t launch_finish_logits(float *logits, // [rows, stride], stride a mult
 cudaError_t launch_gather(const void *x, const int32_t *rows, void *out, int32_t count,
                           int64_t row_bytes, cudaStream_t stream);
 
+// sums[i] = x[begin] + .. + x[begin + count - 1], begin and count of spans[i]; in f32, in that order
+struct SumSpan {
+    int32_t begin, count;
+};
+cudaError_t launch_sum_rows(DType type, const void *x, // [rows, width]
+                            const SumSpan *spans,      // [count]
+                            float *sums,               // [count, width]; may be pinned
+                            int32_t count, int32_t width, cudaStream_t stream);
+
 // Up to kMost copies within the device. Addresses are multiples of 16; bytes are rounded up to 16.
 struct CopyArguments {
     static constexpr int32_t kMost = 16;

@@ -61,8 +61,9 @@ Status Forward::allocate() {
     const int64_t hidden = model_.hidden;
     rows_ = padded_rows(options_.step_tokens);
     const int64_t vocabulary = weights_.head.rows;
-    logits_rows_ =
-        std::min(std::max<int64_t>(64, kLogitsBytes / (vocabulary * 4) / 64 * 64), rows_);
+    // Of a model without a head nothing wants logits.
+    const int64_t row_bytes = std::max<int64_t>(vocabulary, 1) * 4;
+    logits_rows_ = std::min(std::max<int64_t>(64, kLogitsBytes / row_bytes / 64 * 64), rows_);
     int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0, delta = 0;
     for (const DeviceLayer &layer : weights_.layers) {
         qkv = std::max(qkv, layer.qkv.rows);
@@ -82,7 +83,7 @@ Status Forward::allocate() {
     }
     ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
     ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
-    ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * vocabulary * 4, "logits"));
+    ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * row_bytes, "logits"));
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     RETURN_IF_ERROR(allocate_ropes());
@@ -386,6 +387,14 @@ Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStr
     return finish(ending, residual, rows, stream);
 }
 
+Status Forward::sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream) {
+    const DeviceMemory &residual = gather_ ? last_ : residual_;
+    // Without a last norm the residual stream itself, whose type is the element's then.
+    RETURN_IF_CUDA(launch_sum_rows(options_.element, normed(weights_.final_norm, residual.data()),
+                                   spans, sums, count, model_.hidden, stream));
+    return profile_.mark(Part::sample, stream);
+}
+
 Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
     const DeviceMemory &residual = gather_ ? last_ : residual_;
     const auto *x = static_cast<const std::byte *>(normed(weights_.final_norm, residual.data()));
@@ -416,7 +425,7 @@ Status Forward::prepare(cudaStream_t stream) {
                 RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
             }
         }
-        if (rows > logits_rows_) continue;
+        if (rows > logits_rows_ || weights_.head.rows == 0) continue;
         RETURN_IF_ERROR(
             linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
     }
@@ -431,6 +440,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
             RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
         }
     }
+    if (weights_.head.rows == 0) return {};
     for (int64_t first = 0; first < wanted; first += logits_rows_) {
         RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
                                      std::min(logits_rows_, wanted - first), logits_.data(),

@@ -64,6 +64,8 @@ class Forward {
     // Logits of wanted tokens [first, first + count), first a multiple of logits_rows(), count at most
     // logits_rows(): f32 at logits(), logits_stride() apart. After run.
     Status compute_logits(int64_t first, int64_t count, cudaStream_t stream);
+    // sums[i], of hidden floats: of the last norm's rows of the wanted tokens in spans[i]. After run.
+    Status sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream);
     int64_t logits_rows() const { return logits_rows_; }
     int64_t logits_stride() const { return weights_.head.rows; }
     float *logits() const { return logits_.as<float>(); }

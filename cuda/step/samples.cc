@@ -1,6 +1,7 @@
 #include "step/samples.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 namespace batchllm::cuda {
@@ -87,9 +88,22 @@ Status StepSamples::reserve(int64_t rows) {
     return grow(&answers_, rows * static_cast<int64_t>(sizeof(SampleResult)), "samples");
 }
 
-Status StepSamples::plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows,
+// The tokens of an embedded row follow each other among the wanted ones too.
+Status StepSamples::plan_sums(const TokenBatch &batch, int32_t hidden, Staging *staging) {
+    hidden_ = hidden;
+    spans_.clear();
+    for (const int32_t number : rows_.embedded_rows()) {
+        const OutputRow &row = batch.outputs[static_cast<size_t>(number)];
+        spans_.push_back({static_cast<int32_t>(rows_.place(row.token)), row.count});
+    }
+    ASSIGN_OR_RETURN(staged_spans_, staging->add(std::span<const SumSpan>(spans_)));
+    const int64_t floats = static_cast<int64_t>(spans_.size()) * hidden;
+    return grow(&sums_, floats * static_cast<int64_t>(sizeof(float)), "hidden states");
+}
+
+Status StepSamples::plan(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
                          Staging *staging) {
-    vocabulary_ = vocabulary;
+    vocabulary_ = info.vocabulary;
     const size_t rows = batch.outputs.size();
     rows_.read(batch);
     generates_.clear();
@@ -110,6 +124,7 @@ Status StepSamples::plan(const TokenBatch &batch, int32_t vocabulary, int64_t lo
         }
     }
     join_edited_rows();
+    RETURN_IF_ERROR(plan_sums(batch, info.hidden, staging));
     ASSIGN_OR_RETURN(staged_tasks_, staging->add(std::span<const SampleTask>(tasks_)));
     ASSIGN_OR_RETURN(staged_edits_, staging->add(std::span<const LogitEdit>(edits_)));
     ASSIGN_OR_RETURN(staged_targets_, staging->add(std::span<const int32_t>(targets_)));
@@ -139,9 +154,15 @@ Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks
     const auto rows = static_cast<int64_t>(wanted().size());
     const auto tasks = static_cast<int64_t>(tasks_.size());
     const int64_t chunk = forward->logits_rows();
+    if (!spans_.empty()) {
+        RETURN_IF_ERROR(forward->sum_hidden(staging.on_device<SumSpan>(staged_spans_),
+                                            static_cast<int32_t>(spans_.size()), sums_.as<float>(),
+                                            stream));
+    }
     int64_t task = 0;
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t last = std::min(rows, first + chunk);
+        if (task == tasks || wanted_of_[static_cast<size_t>(task)] >= last) continue;
         RETURN_IF_ERROR(forward->compute_logits(first, last - first, stream));
         int64_t end = task;
         while (end < tasks && wanted_of_[static_cast<size_t>(end)] < last) ++end;
@@ -165,8 +186,22 @@ Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks
 
 // ---- Host: after the batch ----
 
+void StepSamples::take_sums(BatchOutput *output) const {
+    const auto *sums = sums_.as<float>();
+    const auto hidden = static_cast<size_t>(hidden_);
+    output->hidden.assign(sums, sums + spans_.size() * hidden);
+    size_t first = 0;
+    for (const int32_t number : rows_.embedded_rows()) {
+        const std::span<const float> sum = std::span(output->hidden).subspan(first, hidden);
+        output->samples[static_cast<size_t>(number)].finite =
+            std::all_of(sum.begin(), sum.end(), [](float x) { return std::isfinite(x); });
+        first += hidden;
+    }
+}
+
 void StepSamples::take(BatchOutput *output) {
     output->samples.assign(generates_.size(), SampleOutput{});
+    take_sums(output);
     for (const SampleTask &done : tasks_) {
         const SampleResult &result = answers_.as<SampleResult>()[done.output];
         SampleOutput &to = output->samples[static_cast<size_t>(done.output)];

@@ -1,4 +1,4 @@
-// The samples and scores of one batch: the device's tasks, and where their results come back. One object
+// The samples, scores and hidden states of one batch: the device's tasks, and where their results come back. One object
 // for each batch in flight.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "backend/batch_rows.h"
 #include "device/device.h"
 #include "device/staging.h"
+#include "elementwise/elementwise.h"
 #include "sampling/sampling.h"
 #include "step/forward.h"
 
@@ -30,7 +31,8 @@ class StepSamples {
     // Memory for so many rows of samples. Growing later waits for the device.
     Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
-    Status plan(const TokenBatch &batch, int32_t vocabulary, int64_t logits_rows, Staging *staging);
+    Status plan(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
+                Staging *staging);
     const std::vector<int32_t> &wanted() const { return rows_.tokens(); }
     int64_t rows() const { return static_cast<int64_t>(generates_.size()); }
     // The row samples a token, which can be fed to the next batch.
@@ -38,7 +40,8 @@ class StepSamples {
         return row < rows() && generates_[static_cast<size_t>(row)] != 0;
     }
 
-    // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples().
+    // Device: logits and samples, and sums of hidden states, behind forward->run(). Tokens also go to
+    // forward->samples().
     Status run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
                cudaStream_t stream);
     // Once the stream has come that far.
@@ -48,6 +51,8 @@ class StepSamples {
     SampleTask task_of(const OutputRow &row, int32_t number, int64_t logits_row);
     void add_edits(const SampleInput &input, SampleTask *task);
     void join_edited_rows();
+    Status plan_sums(const TokenBatch &batch, int32_t hidden, Staging *staging);
+    void take_sums(BatchOutput *output) const;
 
     BatchRows rows_;
     std::vector<char> generates_;    // [rows]
@@ -57,9 +62,11 @@ class StepSamples {
     std::vector<int32_t> targets_;
     int32_t likely_ = 0; // tokens listed, of all rows
     int32_t vocabulary_ = 0;
-    int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0;
-    // Written by the device, through the bus: [rows], [targets] and [likely_]
-    PinnedMemory answers_, target_logprobs_, likely_answers_;
+    std::vector<SumSpan> spans_; // of embedded rows: indices into wanted()
+    int32_t hidden_ = 0;
+    int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0, staged_spans_ = 0;
+    // Written by the device, through the bus: [rows], [targets], [likely_] and [embedded rows, hidden_]
+    PinnedMemory answers_, target_logprobs_, likely_answers_, sums_;
 };
 
 } // namespace batchllm::cuda

@@ -66,7 +66,8 @@ class Loader {
                                {{&model_.embedding, 0}}, {}, &table));
         out->embedding = table.data;
         out->head = table;
-        if (!model_.tied) {
+        if (!model_.head) out->head = {};
+        if (model_.head && !model_.tied) {
             RETURN_IF_ERROR(matrix(head_rows, hidden, {{&model_.head.values, 0}}, {}, &out->head));
         }
         Placing scaled;

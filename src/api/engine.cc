@@ -50,6 +50,15 @@ int32_t batchllm_engine_create(const batchllm_engine_options *options, batchllm_
 
 void batchllm_engine_destroy(batchllm_engine *engine) { delete engine; }
 
+int64_t batchllm_engine_label_count(const batchllm_engine *engine) {
+    return engine == nullptr ? 0 : static_cast<int64_t>(engine->engine->labels().size());
+}
+
+const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label) {
+    if (label < 0 || label >= batchllm_engine_label_count(engine)) return nullptr;
+    return engine->engine->labels()[static_cast<size_t>(label)].c_str();
+}
+
 int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                             const int64_t *offsets, const uint64_t *tags,
                             const batchllm_params *params, int64_t params_count) {

@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <span>
 
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/row_keys.h"
 #include "cli/size_text.h"
 
 namespace batchllm::cli {
@@ -22,6 +24,14 @@ const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
                                                   {"warning", BATCHLLM_LOG_WARNING},
                                                   {"info", BATCHLLM_LOG_INFO},
                                                   {"debug", BATCHLLM_LOG_DEBUG}};
+
+std::map<std::string, int32_t> by_name(std::span<const ParameterName> names) {
+    std::map<std::string, int32_t> out;
+    for (const ParameterName &name : names) out.emplace(name.name, name.value);
+    return out;
+}
+const std::map<std::string, int32_t> task_options = by_name(task_names);
+const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
 
 std::string names_of(const std::map<std::string, int32_t> &names) {
     std::string text;
@@ -111,6 +121,18 @@ void add_tokenizing(CLI::App *app, SamplingOptions *sampling) {
         "special tokens written in prompts are plain text: for text from strangers");
 }
 
+void add_task(CLI::App *app, SamplingOptions *sampling) {
+    add_named(app, "--task", &sampling->task, task_options, "what rows' results are (generate)");
+    add_named(app, "--pooling", &sampling->pooling, pooling_options,
+              "of embedded rows (as the model's files say)");
+    app->add_flag_callback(
+        "--normalize", [sampling] { sampling->normalize = 1; },
+        "vectors of length 1 (as the model's files say)");
+    app->add_flag_callback(
+        "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are");
+    add_whole(app, "--dimensions", &sampling->dimensions, 1, "the first so many of each vector");
+}
+
 void add_sampling(CLI::App *app, SamplingOptions *sampling) {
     CLI::App *defaults = app->add_option_group("Defaults for rows", "a row's own keys go first");
     add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1, "most tokens generated (128)");
@@ -157,6 +179,7 @@ void add_sampling(CLI::App *app, SamplingOptions *sampling) {
         ->expected(0, 1)
         ->type_name("[N]");
     add_tokenizing(defaults, sampling);
+    add_task(defaults, sampling);
 }
 
 void add_kv_memory(CLI::App *app, RunOptions *options) {

@@ -17,6 +17,10 @@ const char *finish_name(int32_t reason) {
         return "cancelled";
     case BATCHLLM_FINISH_SCORED:
         return "scored";
+    case BATCHLLM_FINISH_EMBEDDED:
+        return "embedded";
+    case BATCHLLM_FINISH_CLASSIFIED:
+        return "classified";
     default:
         return "error";
     }
@@ -90,8 +94,25 @@ void append_scores(JsonObject *object, std::string *out, const batchllm_results 
     *out += ']';
 }
 
+// [{"label": .., "logit": .., "probability": ..}, ...], in the model's order.
+void append_labels(JsonObject *object, std::string *out, const OutputOptions &options,
+                   const batchllm_results &results, int64_t i) {
+    object->key("labels");
+    *out += '[';
+    const int64_t begin = results.label_offsets[i];
+    for (int64_t l = begin; l < results.label_offsets[i + 1]; ++l) {
+        if (l > begin) *out += ',';
+        JsonObject label(out);
+        label.field("label", std::string_view(options.labels[static_cast<size_t>(l - begin)]))
+            .field("logit", results.label_logits[l])
+            .field("probability", results.label_probabilities[l]);
+        label.close();
+    }
+    *out += ']';
+}
+
 // The members of one sample in the program's own form.
-void append_sample(JsonObject *object, std::string *out, int64_t line,
+void append_sample(JsonObject *object, std::string *out, const OutputOptions &options, int64_t line,
                    const batchllm_results &results, int64_t i) {
     object->field("text", text_of(results, i));
     object->key("tokens");
@@ -113,6 +134,14 @@ void append_sample(JsonObject *object, std::string *out, int64_t line,
     if (results.score_offsets[i + 1] > results.score_offsets[i]) {
         append_scores(object, out, results, i);
     }
+    const auto embedding = slice(results.embeddings, results.embedding_offsets, i);
+    if (!embedding.empty()) {
+        object->key("embedding");
+        append_json_list(out, embedding);
+    }
+    if (results.label_offsets[i + 1] > results.label_offsets[i]) {
+        append_labels(object, out, options, results, i);
+    }
 }
 
 void append_usage(JsonObject *object, std::string *out, int64_t prompt, int64_t shared,
@@ -125,20 +154,21 @@ void append_usage(JsonObject *object, std::string *out, int64_t prompt, int64_t 
     usage.close();
 }
 
-void append_plain(std::string *out, int64_t line, const RowRecord &record,
-                  const batchllm_results &results, int64_t first, int64_t count) {
+void append_plain(std::string *out, const OutputOptions &options, int64_t line,
+                  const RowRecord &record, const batchllm_results &results, int64_t first,
+                  int64_t count) {
     JsonObject object(out);
     object.raw("id", record.id);
     int64_t completion = 0;
     for (int64_t i = first; i < first + count; ++i) completion += completion_tokens(results, i);
     if (count == 1) {
-        append_sample(&object, out, line, results, first);
+        append_sample(&object, out, options, line, results, first);
     } else {
         object.key("samples");
         for (int64_t i = first; i < first + count; ++i) {
             *out += i == first ? '[' : ',';
             JsonObject sample(out);
-            append_sample(&sample, out, line, results, i);
+            append_sample(&sample, out, options, line, results, i);
             sample.close();
         }
         *out += ']';
@@ -299,6 +329,25 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
     answer.close(nullptr, line);
 }
 
+// The answer to a row of "/v1/embeddings".
+void append_embedding(std::string *out, const OutputOptions &options, int64_t line,
+                      const RowRecord &record, const batchllm_results &results, int64_t i) {
+    BatchAnswer answer(out, line, record, 200);
+    const std::string &model = record.model.empty() ? options.model : record.model;
+    JsonObject body(out);
+    body.field("object", "list").key("data");
+    *out += "[{\"object\":\"embedding\",\"index\":0,\"embedding\":";
+    append_json_list(out, slice(results.embeddings, results.embedding_offsets, i));
+    *out += "}]";
+    body.field("model", std::string_view(model)).key("usage");
+    JsonObject usage(out);
+    usage.field("prompt_tokens", results.prompt_tokens[i])
+        .field("total_tokens", results.prompt_tokens[i]);
+    usage.close();
+    body.close();
+    answer.close(nullptr, line);
+}
+
 void append_plain_failure(std::string *out, int64_t line, const RowRecord &record,
                           const RowError &error, int64_t prompt_tokens) {
     JsonObject object(out);
@@ -339,7 +388,9 @@ bool append_result(std::string *out, const OutputOptions &options, int64_t line,
     } else if (failed) {
         append_batch_failure(out, line, record, error_of(results, first));
     } else if (plain) {
-        append_plain(out, line, record, results, first, count);
+        append_plain(out, options, line, record, results, first, count);
+    } else if (record.format == RowFormat::embeddings) {
+        append_embedding(out, options, line, record, results, first);
     } else {
         append_completion(out, options, line, record, results, first, count);
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "batchllm.h"
 #include "cli/row.h"
@@ -12,8 +13,9 @@ namespace batchllm::cli {
 
 // What the answers to OpenAI batch rows say of the job as a whole.
 struct OutputOptions {
-    std::string model;   // for rows that name none
-    int64_t created = 0; // seconds since 1970: the start of the job
+    std::string model;               // for rows that name none
+    int64_t created = 0;             // seconds since 1970: the start of the job
+    std::vector<std::string> labels; // of the model's classification head
 };
 
 // Appends the line for results[first, first + count): one row's samples. Returns whether the row

@@ -129,19 +129,19 @@ RowError read_plain(const object &members, const RowReaderOptions &options, Row 
     return {};
 }
 
-// The prompt of a completions body: a string, a list of token ids, or a list of one of these.
-RowError read_body_prompt(element value, Row *row) {
+// The prompt of a body: a string, a list of token ids, or a list of one of these.
+RowError read_body_prompt(std::string_view key, element value, Row *row) {
     if (value.is_array()) {
         const array items(value);
         if (items.size() > 0 && !items.at(0).is_number()) {
             if (items.size() > 1) {
-                return format_error("\"prompt\" holds several prompts; give each a line");
+                return format_error(in_quotes(key) + " holds several prompts; give each a line");
             }
             value = items.at(0);
         }
     }
-    if (value.is_array()) return read_tokens("prompt", value, &row->tokens);
-    if (!value.is_string()) return type_error("prompt", "a string or a list of token ids");
+    if (value.is_array()) return read_tokens(key, value, &row->tokens);
+    if (!value.is_string()) return type_error(key, "a string or a list of token ids");
     row->is_text = true;
     row->text = to_string(value);
     return {};
@@ -168,8 +168,53 @@ RowError read_unsupported(std::string_view key, element value, bool *known) {
     return {};
 }
 
+// A body of the OpenAI interface says by its url what is wanted, whatever the rows' default is.
+void set_task(int32_t task, ParameterReader *parameters) {
+    if (parameters->task() != task) parameters->own().task = task;
+}
+
+RowError check_generates(const ParameterReader &parameters) {
+    if (parameters.task() == BATCHLLM_TASK_GENERATE) return {};
+    return parameter_error("task is for rows without \"body\"; \"/v1/embeddings\" embeds");
+}
+
+// A body of "/v1/embeddings".
+RowError read_embeddings_body(const object &body, const RowReaderOptions &options, Row *row) {
+    ParameterReader parameters(options.defaults);
+    set_task(BATCHLLM_TASK_EMBED, &parameters);
+    bool input = false;
+    for (const auto [key, value] : body) {
+        RowError error;
+        bool known = true;
+        if (key == "model") {
+            if (!value.is_string()) return type_error(key, "a string");
+            row->record.model = to_string(value);
+        } else if (key == "input") {
+            input = true;
+            error = read_body_prompt(key, value, row);
+        } else if (key == "encoding_format") {
+            if (value.is_null() || (value.is_string() && std::string_view(value) == "float"))
+                continue;
+            return parameter_error("encoding_format is supported only as \"float\"");
+        } else if (key == "task") {
+            known = false;
+        } else {
+            error = parameters.read(key, value, &known);
+        }
+        if (failed(error)) return error;
+        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
+            !options.ignore_unknown_keys) {
+            return unknown_key(key, " in \"body\"");
+        }
+    }
+    if (!input) return format_error("\"input\" is missing in \"body\"");
+    row->params = parameters.take();
+    return {};
+}
+
 RowError read_body(const object &body, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
+    set_task(BATCHLLM_TASK_GENERATE, &parameters);
     bool prompt = false;
     for (const auto [key, value] : body) {
         RowError error;
@@ -179,7 +224,7 @@ RowError read_body(const object &body, const RowReaderOptions &options, Row *row
             row->record.model = to_string(value);
         } else if (key == "prompt") {
             prompt = true;
-            error = read_body_prompt(value, row);
+            error = read_body_prompt(key, value, row);
         } else {
             error = parameters.read(key, value, &known);
             if (!known) error = read_unsupported(key, value, &known);
@@ -191,6 +236,8 @@ RowError read_body(const object &body, const RowReaderOptions &options, Row *row
         }
     }
     if (!prompt) return format_error("\"prompt\" is missing in \"body\"");
+    RowError error = check_generates(parameters);
+    if (failed(error)) return error;
     row->params = parameters.take();
     return {};
 }
@@ -265,6 +312,7 @@ class ChatBody {
 
 RowError read_chat_body(const object &body, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
+    set_task(BATCHLLM_TASK_GENERATE, &parameters);
     ChatBody chat;
     for (const auto [key, value] : body) {
         RowError error;
@@ -284,6 +332,7 @@ RowError read_chat_body(const object &body, const RowReaderOptions &options, Row
         }
     }
     RowError error = chat.finish(&parameters, row);
+    if (!failed(error)) error = check_generates(parameters);
     if (failed(error)) return error;
     row->params = parameters.take();
     return {};
@@ -298,11 +347,13 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
     object body;
     if (body_value.get(body) != simdjson::SUCCESS) return type_error("body", "an object");
     if (members["url"].get(value) != simdjson::SUCCESS || !value.is_string()) {
-        return format_error("\"url\" must be \"/v1/completions\" or \"/v1/chat/completions\"");
+        return format_error("\"url\" must be \"/v1/completions\", \"/v1/chat/completions\" or "
+                            "\"/v1/embeddings\"");
     }
     const std::string_view url(value);
     if (url == "/v1/completions") row->record.format = RowFormat::completions;
     if (url == "/v1/chat/completions") row->record.format = RowFormat::chat;
+    if (url == "/v1/embeddings") row->record.format = RowFormat::embeddings;
     if (members["method"].get(value) == simdjson::SUCCESS &&
         !(value.is_string() && std::string_view(value) == "POST")) {
         return format_error("\"method\" must be \"POST\"");
@@ -317,8 +368,12 @@ RowError read_batch(const object &members, const RowReaderOptions &options, Row 
     if (failed(error)) return error;
     if (row->record.format == RowFormat::completions) return read_body(body, options, row);
     if (row->record.format == RowFormat::chat) return read_chat_body(body, options, row);
+    if (row->record.format == RowFormat::embeddings) {
+        return read_embeddings_body(body, options, row);
+    }
     return format_error("url " + in_quotes(url) +
-                        " is not known: \"/v1/completions\" or \"/v1/chat/completions\"");
+                        " is not known: \"/v1/completions\", \"/v1/chat/completions\" or "
+                        "\"/v1/embeddings\"");
 }
 
 // Of a line that holds a number that cannot be read.

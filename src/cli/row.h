@@ -6,6 +6,7 @@
 // key given twice.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -38,22 +39,32 @@ struct SamplingOptions {
     int32_t logprobs = -1;
     bool parse_special = true;
     bool add_special = true;
+    int32_t task = BATCHLLM_TASK_GENERATE;
+    int32_t pooling = BATCHLLM_POOLING_MODEL;
+    int32_t normalize = 0;
+    int32_t dimensions = 0;
     std::vector<int32_t> stop_tokens;
     std::vector<std::string> stop_strings;
     std::vector<int32_t> bias_tokens;
     std::vector<float> bias_values;
+
+    // Most tokens that a row's samples may generate together.
+    int64_t most_tokens() const {
+        return task == BATCHLLM_TASK_GENERATE ? std::max<int64_t>(0, int64_t{max_tokens} * samples)
+                                              : 0;
+    }
 };
 
 // A view of the options for the library. stop_strings is scratch that must live as long.
 batchllm_params view_params(const SamplingOptions &options,
                             std::vector<const char *> *stop_strings);
 
-enum class RowFormat : uint8_t { plain, completions, chat, batch_unknown };
+enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unknown };
 
 // What of a row its answer needs, kept until the row is done.
 struct RowRecord {
     std::string id;    // JSON: a string or a number; "null" when the line could not be read
-    std::string model; // completions, chat: as the row named it
+    std::string model; // completions, chat, embeddings: as the row named it
     RowFormat format = RowFormat::plain;
     int64_t most_tokens = 0; // that its samples may generate together
 };

@@ -31,6 +31,10 @@ constexpr std::array parameter_keys = {
     Entry("stop_tokens", ParameterKey::stop_tokens),
     Entry("stop_token_ids", ParameterKey::stop_tokens),
     Entry("logit_bias", ParameterKey::logit_bias),
+    Entry("task", ParameterKey::task),
+    Entry("pooling", ParameterKey::pooling),
+    Entry("normalize", ParameterKey::normalize),
+    Entry("dimensions", ParameterKey::dimensions),
 };
 
 constexpr std::array<std::string_view, 14> other_keys = {"id",

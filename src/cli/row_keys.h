@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "batchllm.h"
+
 namespace batchllm::cli {
 
 enum class ParameterKey : uint8_t {
@@ -25,7 +27,23 @@ enum class ParameterKey : uint8_t {
     stop,
     stop_tokens,
     logit_bias,
+    task,
+    pooling,
+    normalize,
+    dimensions,
 };
+
+// The words for a parameter's numbers.
+struct ParameterName {
+    const char *name;
+    int32_t value;
+};
+inline constexpr ParameterName task_names[] = {{"generate", BATCHLLM_TASK_GENERATE},
+                                               {"embed", BATCHLLM_TASK_EMBED},
+                                               {"classify", BATCHLLM_TASK_CLASSIFY}};
+inline constexpr ParameterName pooling_names[] = {{"last", BATCHLLM_POOLING_LAST},
+                                                  {"mean", BATCHLLM_POOLING_MEAN},
+                                                  {"first", BATCHLLM_POOLING_FIRST}};
 
 std::optional<ParameterKey> find_parameter_key(std::string_view key);
 

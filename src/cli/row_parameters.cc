@@ -39,6 +39,10 @@ batchllm_params view_params(const SamplingOptions &options,
     params.bias_tokens = options.bias_tokens.data();
     params.bias_values = options.bias_values.data();
     params.bias_count = static_cast<int64_t>(options.bias_tokens.size());
+    params.task = options.task;
+    params.pooling = options.pooling;
+    params.normalize = options.normalize;
+    params.dimensions = options.dimensions;
     return params;
 }
 
@@ -111,6 +115,22 @@ RowError ParameterReader::read_number(std::string_view key, element value, float
 RowError ParameterReader::read_flag(std::string_view key, element value, bool *field) {
     if (value.get(*field) != simdjson::SUCCESS) return type_error(key, "true or false");
     return {};
+}
+
+RowError ParameterReader::read_name(std::string_view key, element value,
+                                    std::span<const ParameterName> names, int32_t *field) {
+    std::string wanted;
+    for (const ParameterName &name : names) {
+        if (value.is_string() && std::string_view(value) == name.name) {
+            *field = name.value;
+            return {};
+        }
+        wanted += (wanted.empty()           ? ""
+                   : &name == &names.back() ? " or "
+                                            : ", ") +
+                  in_quotes(name.name);
+    }
+    return type_error(key, wanted.c_str());
 }
 
 RowError ParameterReader::read_stop(element value) {
@@ -211,6 +231,18 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
         return read_tokens(key, value, &options.stop_tokens);
     case ParameterKey::logit_bias:
         return read_bias(value);
+    case ParameterKey::task:
+        return read_name(key, value, task_names, &options.task);
+    case ParameterKey::pooling:
+        return read_name(key, value, pooling_names, &options.pooling);
+    case ParameterKey::normalize: {
+        bool on = false;
+        RowError error = read_flag(key, value, &on);
+        if (!failed(error)) options.normalize = on ? 1 : -1;
+        return error;
+    }
+    case ParameterKey::dimensions:
+        return read_integer(key, value, &options.dimensions);
     }
     return {};
 }

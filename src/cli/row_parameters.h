@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <simdjson.h>
 
 #include "cli/row.h"
+#include "cli/row_keys.h"
 
 namespace batchllm::cli {
 
@@ -43,6 +45,7 @@ class ParameterReader {
         if (own_ == nullptr) return defaults_;
         return std::move(own_);
     }
+    int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;
@@ -52,6 +55,8 @@ class ParameterReader {
     RowError read_integer(std::string_view key, simdjson::dom::element value, int32_t *field);
     RowError read_number(std::string_view key, simdjson::dom::element value, float *field);
     RowError read_flag(std::string_view key, simdjson::dom::element value, bool *field);
+    RowError read_name(std::string_view key, simdjson::dom::element value,
+                       std::span<const ParameterName> names, int32_t *field);
     RowError read_stop(simdjson::dom::element value);
     RowError read_bias(simdjson::dom::element value);
 

@@ -59,7 +59,7 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
     if (!output.ok()) return report(output.status().message());
 
     const std::string model = options.in.model.empty() ? "sim" : directory_name(options.in.model);
-    RunJob job(options, OutputOptions{model, identity.created}, std::move(output).value(),
+    RunJob job(options, OutputOptions{model, identity.created, {}}, std::move(output).value(),
                &interrupted);
     const Status status = job.run(std::move(input).value());
     return job.finish(status);

@@ -66,6 +66,11 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     add("logprobs", sampling.logprobs);
     add("parse-special", sampling.parse_special);
     add("add-special", sampling.add_special);
+    // Not where they are the defaults: a job begun before there were tasks goes on.
+    if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
+    if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
+    if (sampling.normalize != 0) add("normalize", sampling.normalize);
+    if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
@@ -113,6 +118,9 @@ Status RunJob::create_engine() {
     batchllm_engine *engine = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_engine_create(&options, &engine)));
     engine_.reset(engine);
+    for (int64_t i = 0; i < batchllm_engine_label_count(engine); ++i) {
+        output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
+    }
     return {};
 }
 
@@ -190,9 +198,7 @@ Status RunJob::add_window(Window window) {
     if (window.rows() == 0) return {};
     for (size_t i = 0; i < window.lines.size(); ++i) {
         if (static_cast<int64_t>(i) < window.generated) {
-            const SamplingOptions &params = *window.params[i];
-            window.records[i].most_tokens =
-                std::max<int64_t>(0, int64_t{params.max_tokens} * params.samples);
+            window.records[i].most_tokens = window.params[i]->most_tokens();
             open_most_tokens_ += window.records[i].most_tokens;
         }
         records_.emplace(window.lines[i], std::move(window.records[i]));

@@ -314,8 +314,10 @@ Status WindowBuilder::plan(Window *window) {
     std::vector<int32_t> decode_lengths;
     decode_lengths.reserve(window->lines.size());
     for (int64_t i = 0; i < window->rows(); ++i) {
-        decode_lengths.push_back(
-            i < window->generated ? window->params[static_cast<size_t>(i)]->max_tokens : 0);
+        decode_lengths.push_back(i < window->generated &&
+                                         window->params[static_cast<size_t>(i)]->most_tokens() > 0
+                                     ? window->params[static_cast<size_t>(i)]->max_tokens
+                                     : 0);
     }
     // A row with a bad max_tokens gets its error from the engine, and must not fail the plan.
     for (int32_t &length : decode_lengths) length = length < 0 ? 0 : length;

@@ -3,6 +3,7 @@
 
 #include "model/config.h"
 #include "model/families/families.h"
+#include "model/heads.h"
 
 namespace batchllm {
 namespace {
@@ -20,25 +21,36 @@ std::string family_names() {
     return names;
 }
 
-Result<const Family *> find_family(const JsonValue &config) {
+struct FoundFamily {
+    const Family *family;
+    HeadKind head;
+};
+
+Result<FoundFamily> find_family(const JsonValue &config) {
     ASSIGN_OR_RETURN(const JsonValue type, config.at("model_type"));
     ASSIGN_OR_RETURN(const std::string name, type.string());
     const auto families = known_families();
     const auto family = std::find_if(families.begin(), families.end(),
                                      [&](const Family &known) { return name == known.model_type; });
     if (family == families.end()) return type.unsupported("this version runs " + family_names());
+    FoundFamily found{&*family, HeadKind::text};
     if (const auto classes = config.given("architectures")) {
         ASSIGN_OR_RETURN(const auto list, classes->elements());
         for (const JsonValue &item : list) {
             ASSIGN_OR_RETURN(const std::string class_name, item.string());
-            if (class_name != family->class_name) {
-                return item.unsupported(std::string("only ") + family->class_name +
-                                        " goes with model_type " + family->model_type);
+            const auto head = head_of_class(*family, class_name);
+            if (!head.has_value()) {
+                return item.unsupported("only " + class_names(*family) + " with model_type " +
+                                        family->model_type);
             }
+            found.head = *head;
         }
         if (list.empty()) return classes->fail("must name a class");
+        if (list.size() > 1 && found.head != HeadKind::text) {
+            return classes->unsupported("only one class is supported");
+        }
     }
-    return &*family;
+    return found;
 }
 
 Status refuse_unsupported(const JsonValue &config) {
@@ -88,10 +100,11 @@ namespace {
 
 Result<Model> describe(const JsonValue &config) {
     if (!config.is_object()) return config.fail("must be an object");
-    ASSIGN_OR_RETURN(const Family *const family, find_family(config));
+    ASSIGN_OR_RETURN(const FoundFamily found, find_family(config));
     RETURN_IF_ERROR(refuse_unsupported(config));
     Model model;
-    RETURN_IF_ERROR(family->describe(config, &model));
+    RETURN_IF_ERROR(found.family->describe(config, &model));
+    RETURN_IF_ERROR(set_head(config, *found.family, found.head, &model));
     place_keys_and_values(&model);
     return model;
 }

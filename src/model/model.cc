@@ -37,6 +37,7 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         }
     }
     visit_norm(&model->final_norm, visit);
+    visit_weight(&model->classifier, visit);
 }
 
 // Layers that can be in one KV group.

@@ -126,6 +126,13 @@ struct KvGroup {
     std::vector<int32_t> layers;
 };
 
+// What a classifier's logits become probabilities by.
+enum class LabelKind : uint8_t {
+    one_of,  // softmax over all
+    several, // sigmoid of each
+    value,   // as they are: regression
+};
+
 struct Model {
     std::string directory;
     DType dtype = DType::f32; // as the configuration states it, else (load_model) the embedding's
@@ -142,10 +149,13 @@ struct Model {
     std::vector<Layer> layers;
     std::vector<KvGroup> kv_groups;
     Norm final_norm;
-    Weight head;              // [vocabulary, hidden]; when tied the embedding's own bytes
+    Weight head; // [vocabulary, hidden]; when tied the embedding's own bytes; or none: no text
     bool tied = false;        // of the description: head is the embedding
     float logits_scale = 1;   // of the head's results, then
     float logits_softcap = 0; // as Attention::softcap
+    Weight classifier;        // [labels, hidden], of the last token's hidden state; or none
+    std::vector<std::string> labels;
+    LabelKind label_kind = LabelKind::one_of;
 
     // Names in the files that begin with `from` are read as if they began with `to`; tensors whose
     // names begin with one of passed_over belong to other parts of the checkpoint.

@@ -233,6 +233,14 @@ class Taker {
     Checkpoint &checkpoint_;
 };
 
+// A checkpoint of the model without its head, as embedding models are published: there is nothing to
+// generate with.
+void drop_missing_head(const Taker &taker, bool base_names, Model *model) {
+    if (base_names && !model->tied && model->head && !taker.has(model->head.values.name)) {
+        model->head = {};
+    }
+}
+
 // The head of a model with tied embeddings is the embedding, whichever of the two the checkpoint has.
 // With both, they are tied only if they are equal.
 Status take_head(Taker *taker, Model *model) {
@@ -257,8 +265,10 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Model described, describe_model(model_dir));
     auto model = std::make_unique<Model>(std::move(described));
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
+    const bool base_names = checkpoint.tensors.contains("embed_tokens.weight");
     RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint);
+    drop_missing_head(taker, base_names, model.get());
     RETURN_IF_ERROR(take_head(&taker, model.get()));
     Status taken;
     for_each_tensor(model.get(), [&](Tensor *tensor) {

@@ -8,7 +8,7 @@ namespace batchllm {
 namespace {
 
 // Every field, so that two rows may share one copy.
-bool same_params(const SamplingParams &a, const SamplingParams &b) {
+bool same_params(const PreparedParams &a, const PreparedParams &b) {
     return same_greedy_result(a, b) && a.temperature == b.temperature && a.top_p == b.top_p &&
            a.min_p == b.min_p && a.top_k == b.top_k && a.samples == b.samples && a.seed == b.seed &&
            a.parse_special == b.parse_special && a.add_special == b.add_special;
@@ -119,8 +119,75 @@ Result<batchllm_params> ParamsColumn::at(int64_t i) const {
     return params;
 }
 
+Result<EmbeddingForm> ParamsReader::read_form(const batchllm_params &params) const {
+    constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
+    EmbeddingForm form = model_.form;
+    switch (params.pooling) {
+    case BATCHLLM_POOLING_MODEL:
+        if (!model_.form_status.ok()) return Status(code, model_.form_status.message());
+        break;
+    case BATCHLLM_POOLING_LAST:
+        form.pooling = Pooling::last;
+        break;
+    case BATCHLLM_POOLING_MEAN:
+        form.pooling = Pooling::mean;
+        break;
+    case BATCHLLM_POOLING_FIRST:
+        form.pooling = Pooling::first;
+        break;
+    default:
+        return error(code, "pooling is %d: it must be 0 to 3", params.pooling);
+    }
+    if (params.normalize < -1 || params.normalize > 1) {
+        return error(code, "normalize is %d: it must be -1, 0 or 1", params.normalize);
+    }
+    if (params.normalize != 0) form.normalize = params.normalize > 0;
+    if (params.dimensions < 0 || params.dimensions > model_.hidden) {
+        return error(code, "dimensions is %d: the model's vectors have %d", params.dimensions,
+                     model_.hidden);
+    }
+    // All of them is not a wish of its own: equal rows are one.
+    form.dimensions = params.dimensions == model_.hidden ? 0 : params.dimensions;
+    return form;
+}
+
+Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *read) const {
+    constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
+    if (params.task == BATCHLLM_TASK_GENERATE) {
+        if (!model_.text) {
+            return error(code,
+                         "task is 0 (generate), but the model has no lm_head: rows can be "
+                         "embedded%s",
+                         model_.labels ? " or classified" : "");
+        }
+        ASSIGN_OR_RETURN(static_cast<SamplingParams &>(*read),
+                         read_params(params, model_.vocabulary));
+        return {};
+    }
+    read->max_tokens = 0;
+    read->parse_special = params.parse_special != 0;
+    read->add_special = params.add_special != 0;
+    if (params.task == BATCHLLM_TASK_EMBED) {
+        read->task = Task::embed;
+        ASSIGN_OR_RETURN(read->form, read_form(params));
+        return {};
+    }
+    if (params.task != BATCHLLM_TASK_CLASSIFY) {
+        return error(code, "task is %d: it must be 0 to 2", params.task);
+    }
+    if (!model_.labels) {
+        return error(code, "task is 2 (classify), but the model has no classification head");
+    }
+    if (params.pooling != 0 || params.normalize != 0 || params.dimensions != 0) {
+        return error(code, "pooling, normalize and dimensions are for embedded rows");
+    }
+    read->task = Task::classify;
+    return {};
+}
+
 Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_params &params) {
-    ASSIGN_OR_RETURN(SamplingParams fresh, read_params(params, vocabulary_));
+    PreparedParams fresh;
+    RETURN_IF_ERROR(read_task(params, &fresh));
     for (size_t i = recent_.size(); i-- > 0;) {
         if (!same_params(*recent_[i], fresh)) continue;
         std::rotate(recent_.begin() + static_cast<std::ptrdiff_t>(i),
@@ -128,7 +195,7 @@ Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_
         return recent_.back();
     }
     auto prepared = std::make_shared<PreparedParams>();
-    static_cast<SamplingParams &>(*prepared) = std::move(fresh);
+    *prepared = std::move(fresh);
     if (!prepared->stop_strings.empty()) {
         prepared->stops = std::make_unique<const StopStrings>(prepared->stop_strings);
     }
@@ -138,8 +205,9 @@ Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_
     return shared;
 }
 
-bool same_greedy_result(const SamplingParams &a, const SamplingParams &b) {
-    return a.max_tokens == b.max_tokens && a.repetition_penalty == b.repetition_penalty &&
+bool same_greedy_result(const PreparedParams &a, const PreparedParams &b) {
+    return a.task == b.task && a.form == b.form && a.max_tokens == b.max_tokens &&
+           a.repetition_penalty == b.repetition_penalty &&
            a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
            a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
            a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias;

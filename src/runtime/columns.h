@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/status.h"
+#include "model/pooling.h"
 #include "sample/sampling.h"
 #include "sample/stop.h"
 
@@ -57,27 +59,43 @@ bool possible_struct_size(uint32_t size);
 // caller has set beyond the library's own struct is UNSUPPORTED.
 Status copy_known(const char *name, const void *from, void *to, size_t size);
 
-// Sampling parameters with what is derived from them once for all the rows that share them.
+// Parameters of rows that are not scored, with what is derived from them once for all the rows that share
+// them. Those of sampling are the defaults where the task is not to generate.
 struct PreparedParams : SamplingParams {
+    Task task = Task::generate;
+    EmbeddingForm form;                       // embed
     std::unique_ptr<const StopStrings> stops; // null: no stop strings
+};
+
+// What rows may ask of a model.
+struct ModelTasks {
+    int32_t vocabulary = 0;
+    int32_t hidden = 0;
+    bool text = true;    // it has a head for text
+    bool labels = false; // it has one for labels
+    EmbeddingForm form;  // as its directory says it
+    Status form_status;  // why the directory does not
 };
 
 // Parameter structs -> parameters, shared between rows that ask for the same.
 class ParamsReader {
   public:
-    explicit ParamsReader(int32_t vocabulary) : vocabulary_(vocabulary) {}
+    explicit ParamsReader(ModelTasks model) : model_(std::move(model)) {}
     // Fails with ROW_INVALID_PARAMETER.
     Result<std::shared_ptr<const PreparedParams>> read(const batchllm_params &params);
 
   private:
+    Status read_task(const batchllm_params &params, PreparedParams *read) const;
+    Result<EmbeddingForm> read_form(const batchllm_params &params) const;
+
     static constexpr size_t remembered = 8;
-    int32_t vocabulary_;
+    ModelTasks model_;
     std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
 };
 
-// Whether two rows of equal tokens get the same greedy result: everything that changes what is
+// Whether two rows of equal tokens get the same result where both are greedy: everything that changes what is
 // generated, where it stops or what is reported, but not the number of samples, the seed and the
 // parameters of sampling.
-bool same_greedy_result(const SamplingParams &a, const SamplingParams &b);
+bool same_greedy_result(const PreparedParams &a, const PreparedParams &b);
 
 } // namespace batchllm

@@ -79,10 +79,30 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
                                     std::to_string(info.step_tokens) + " tokens a step");
     }
     const BackendInfo &info = lanes_.front()->info();
-    params_.emplace(info.vocabulary);
+    if (model_ != nullptr && model_->classifier) classifier_.emplace(*model_);
+    params_.emplace(model_tasks(info));
     score_params_ = std::make_shared<const PreparedParams>();
     if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     return {};
+}
+
+ModelTasks Engine::model_tasks(const BackendInfo &info) const {
+    ModelTasks tasks;
+    tasks.vocabulary = info.vocabulary;
+    tasks.hidden = info.hidden;
+    if (model_ == nullptr) return tasks;
+    tasks.text = bool(model_->head);
+    tasks.labels = classifier_.has_value();
+    // A model whose vectors cannot be made as its directory says may still do all else.
+    Result<EmbeddingForm> form = read_embedding_form(options_.model_dir, info.hidden);
+    tasks.form_status = form.status();
+    if (form.ok()) tasks.form = *form;
+    return tasks;
+}
+
+std::span<const std::string> Engine::labels() const {
+    return classifier_ ? std::span<const std::string>(classifier_->labels())
+                       : std::span<const std::string>();
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {

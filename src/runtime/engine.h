@@ -79,12 +79,15 @@ class Engine {
     void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
 
     batchllm_stats stats() const;
+    // Of a model with a classification head; else empty.
+    std::span<const std::string> labels() const;
 
   private:
     Engine() = default;
 
     // engine.cc
     Status load(const EngineOptions &options, const ModelLoader &loader);
+    ModelTasks model_tasks(const BackendInfo &info) const;
     void fill_progress(batchllm_progress *progress) const;
     int64_t rows_running() const;
     int64_t rows_done() const { return intake_.bad + stats_.rows_done; }
@@ -102,7 +105,7 @@ class Engine {
     Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
     Status check_pool(const char *what, int64_t tokens) const;
-    Status check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const;
+    Status check_row(std::span<const int32_t> prompt, const PreparedParams &params) const;
     Status need_tokenizer() const;
     ThreadPool &pool();
 
@@ -127,7 +130,7 @@ class Engine {
     Job *start_job(int64_t id, Lane *lane);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;
-    int64_t generation_of(const SamplingParams &params, int64_t prompt_length) const;
+    int64_t generation_of(const PreparedParams &params, int64_t prompt_length) const;
 
     // engine_step.cc
     Status run_step();
@@ -137,6 +140,7 @@ class Engine {
     Status take_from(Lane *lane);
     void post_process(Lane *lane);
     void accept_sample(Sequence *sequence, const SampleOutput &sample);
+    void accept_hidden(Sequence *sequence, std::span<const float> sum, int32_t tokens, bool finite);
     void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
     void finish(Sequence *sequence, int32_t reason);
     void fail(Sequence *sequence, int32_t status, const char *message);
@@ -160,6 +164,7 @@ class Engine {
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer, once it is needed
     std::optional<Timeline> timeline_;
     std::vector<int32_t> eos_tokens_;
+    std::optional<Classifier> classifier_;
     int64_t max_request_tokens_ = 0;
 
     Intake intake_; // rows, those to be planned, results

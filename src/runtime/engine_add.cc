@@ -112,7 +112,13 @@ Status Engine::check_pool(const char *what, int64_t tokens) const {
     return {};
 }
 
-Status Engine::check_sampled(std::span<const int32_t> prompt, const SamplingParams &params) const {
+Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &params) const {
+    if (embedded(params.task)) {
+        RETURN_IF_ERROR(check_prompt(prompt, 0));
+        // All tokens are stored, and a request's last one is not counted on.
+        const bool first = params.task == Task::embed && params.form.pooling == Pooling::first;
+        return check_pool("nothing more", first ? 2 : static_cast<int64_t>(prompt.size()) + 1);
+    }
     if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
                      "stop_strings need a tokenizer, and the engine has none");
@@ -124,6 +130,10 @@ Status Engine::check_sampled(std::span<const int32_t> prompt, const SamplingPara
 }
 
 Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const {
+    if (model_ != nullptr && !model_->head) {
+        return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                     "the model has no lm_head: it has no scores of tokens");
+    }
     if (score.count() == 0) {
         return error(BATCHLLM_ERROR_ROW_EMPTY, "the row has no continuations to score");
     }
@@ -168,8 +178,7 @@ class Engine::RowParams {
 
 void Engine::add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                          const RowParams &params, int64_t tokens_to_come) {
-    const Status status =
-        params.status().ok() ? check_sampled(prompt, *params.get()) : params.status();
+    const Status status = params.status().ok() ? check_row(prompt, *params.get()) : params.status();
     const int64_t length = static_cast<int64_t>(prompt.size());
     if (!status.ok()) {
         addition->add_bad(tag, length, params.samples(), status);

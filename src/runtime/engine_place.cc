@@ -134,7 +134,7 @@ double Engine::Placement::work_of(int64_t place, int64_t shared) const {
         engine_.plan_ids_[static_cast<size_t>(engine_.plan_.rows[static_cast<size_t>(place)])];
     const Row *row = id < 0 ? nullptr : engine_.intake_.rows.find(id);
     if (row == nullptr || row->follower || row->state != RowState::waiting) return 0;
-    return static_cast<double>(row->length - shared) +
+    return static_cast<double>(row->computed_length() - shared) +
            expected_share_ * static_cast<double>(engine_.generation_of(*row));
 }
 
@@ -247,10 +247,11 @@ int64_t Engine::tokens_of_group(const PlanGroup &group) {
 }
 
 int64_t Engine::generation_of(const Row &row) const {
-    return row.score != nullptr ? 0 : generation_of(*row.params, row.length);
+    return row.task() == Task::generate ? generation_of(*row.params, row.length) : 0;
 }
 
-int64_t Engine::generation_of(const SamplingParams &params, int64_t prompt_length) const {
+int64_t Engine::generation_of(const PreparedParams &params, int64_t prompt_length) const {
+    if (params.task != Task::generate) return 0;
     return int64_t{clipped_max_tokens(params, prompt_length, max_request_tokens_)} *
            computed_samples(params, sharing());
 }

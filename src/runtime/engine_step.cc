@@ -129,16 +129,22 @@ void Engine::post_process(Lane *lane) {
     }
 
     size_t target = 0;
+    size_t state = 0; // in output.hidden
+    const auto hidden = static_cast<size_t>(lane->info().hidden);
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
         if (sequence != nullptr && record.tasks[i] == Task::score) {
             accept_scores(sequence, {output.target_logprobs.data() + target, targets},
                           output.samples[i].finite);
+        } else if (sequence != nullptr && embedded(record.tasks[i])) {
+            accept_hidden(sequence, {output.hidden.data() + state * hidden, hidden},
+                          record.tokens[i], output.samples[i].finite);
         } else if (sequence != nullptr) {
             accept_sample(sequence, output.samples[i]);
         }
         target += targets;
+        state += embedded(record.tasks[i]) ? 1 : 0;
     }
     {
         const Stopwatch watch(&stats_.schedule_seconds);
@@ -176,6 +182,27 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     } else if (static_cast<int32_t>(sequence->output.size()) >= sequence->max_tokens) {
         const bool stopped = sequence->stop != nullptr && sequence->stop->end();
         finish(sequence, stopped ? BATCHLLM_FINISH_STOP : BATCHLLM_FINISH_LENGTH);
+    }
+}
+
+void Engine::accept_hidden(Sequence *sequence, std::span<const float> sum, int32_t tokens,
+                           bool finite) {
+    if (sequence->done) return;
+    if (!finite) {
+        fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER, "the model's hidden states are not finite");
+        return;
+    }
+    std::vector<float> &hidden = sequence->hidden;
+    hidden.resize(sum.size());
+    for (size_t i = 0; i < sum.size(); ++i) hidden[i] += sum[i];
+    sequence->pooled += tokens;
+    if (sequence->pooled < sequence->wanted_positions) return;
+    if (sequence->task == Task::classify) {
+        sequence->labels = classifier_->scores(hidden);
+        finish(sequence, BATCHLLM_FINISH_CLASSIFIED);
+    } else {
+        finish_embedding(sequence->job->params->form, sequence->pooled, &hidden);
+        finish(sequence, BATCHLLM_FINISH_EMBEDDED);
     }
 }
 

@@ -70,6 +70,15 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
     }
 }
 
+// The hidden state of the last token, of the first, or the sum of all.
+void make_embedded_sequence(const Row &row, Job *job) {
+    Sequence &sequence = job->sequences.emplace_back();
+    const int32_t length = row.computed_length();
+    set_prompt(&sequence, {row.tokens, static_cast<size_t>(length)}, row.shareable());
+    sequence.task = row.task();
+    sequence.wanted_positions = length - row.shareable();
+}
+
 std::string decode(const Tokenizer &tokenizer, std::span<const int32_t> tokens) {
     StreamDecoder decoder(tokenizer, true);
     std::string text;
@@ -134,6 +143,21 @@ void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
     outcomes->push_back(std::move(outcome));
 }
 
+void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
+                     std::deque<Outcome> *outcomes) {
+    const Sequence &sequence = job.sequences.front();
+    Outcome outcome;
+    outcome.tag = to.tag;
+    outcome.prompt_tokens = to.prompt_length;
+    outcome.shared_tokens = std::min(job.shared_tokens, to.prompt_length);
+    outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : sequence.finish;
+    outcome.status = sequence.status;
+    outcome.error = sequence.error;
+    if (outcome.finish == BATCHLLM_FINISH_EMBEDDED) outcome.embedding = sequence.hidden;
+    if (outcome.finish == BATCHLLM_FINISH_CLASSIFIED) outcome.labels = sequence.labels;
+    outcomes->push_back(std::move(outcome));
+}
+
 void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *tokenizer,
                     std::deque<Outcome> *outcomes) {
     for (int32_t sample = 0; sample < to.samples; ++sample) {
@@ -180,7 +204,7 @@ int64_t logical_tokens(const Job &job) {
         return tokens;
     }
     for (const Job::Answer &answer : job.answers) {
-        tokens += int64_t{answer.samples} * job.prompt_length;
+        tokens += int64_t{answer.samples} * job.sequences.front().prompt.length;
     }
     return tokens;
 }
@@ -191,14 +215,17 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
     const Row &row = *rows->find(ids.front());
     job->params = row.params;
     job->score = row.score.get();
+    job->task = row.task();
     job->prompt_length = row.length;
     for (const int64_t id : ids) {
         const Row &equal = *rows->find(id);
         const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;
-        job->answers.push_back({id, equal.tag, samples, false});
+        job->answers.push_back({id, equal.tag, samples, equal.length, false});
     }
-    if (row.score != nullptr) {
+    if (job->task == Task::score) {
         make_scored_sequences(row, job.get());
+    } else if (embedded(job->task)) {
+        make_embedded_sequence(row, job.get());
     } else {
         make_sampled_sequences(row, limits, job.get());
     }
@@ -214,8 +241,10 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes) {
     OutcomesOfRow made(outcomes);
-    if (job.score != nullptr) {
+    if (job.task == Task::score) {
         answer_scores(job, to, cancelled, outcomes);
+    } else if (embedded(job.task)) {
+        answer_embedded(job, to, cancelled, outcomes);
     } else {
         answer_samples(job, to, tokenizer, outcomes);
     }

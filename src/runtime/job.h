@@ -1,5 +1,5 @@
 // Rows -> requests. A job is one row (with the rows that equal it) being computed: a sequence for
-// each of its samples, or for each thing about it that is scored.
+// each of its samples, or for each thing about it that is scored; or one for its hidden state.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,12 @@ struct Sequence : Request {
     std::vector<int32_t> top_counts;
     std::vector<TopLogprob> top;
     std::vector<float> score_logprobs; // [targets], as they arrive
-    std::unique_ptr<StopFinder> stop;  // only with stop strings
-    int32_t text_tokens = -1;          // tokens of `output` that are text; -1: all
-    int32_t finish = 0;                // BATCHLLM_FINISH_, once done
+    std::vector<float> hidden; // embedded: the sum so far; once done, the vector that is wanted
+    int32_t pooled = 0;        // positions in that sum
+    LabelScores labels;        // classified, once done
+    std::unique_ptr<StopFinder> stop; // only with stop strings
+    int32_t text_tokens = -1;         // tokens of `output` that are text; -1: all
+    int32_t finish = 0;               // BATCHLLM_FINISH_, once done
     int32_t status = BATCHLLM_OK;
     std::string error;
 };
@@ -52,7 +55,8 @@ struct Job {
         int64_t row;
         uint64_t tag;
         int32_t samples;
-        bool given; // its result has been made: cancelled before the others
+        int32_t prompt_length; // rows of which the first token alone counts may differ
+        bool given;            // its result has been made: cancelled before the others
     };
 
     Lane *lane = nullptr;            // the device that computes all of it
@@ -60,6 +64,7 @@ struct Job {
     std::vector<Sequence> sequences; // never moved once they have been handed to the scheduler
     std::shared_ptr<const PreparedParams> params;
     const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
+    Task task = Task::generate;
     int32_t prompt_length = 0;
     int32_t shared_tokens = 0; // of the prompt, not computed for one result alone
     int32_t unfinished = 0;    // sequences not done

@@ -75,6 +75,11 @@ void ResultBatch::append(const Outcome &outcome) {
         c.score_token_offsets.push_back(size_of(c.score_logprobs));
     }
     c.score_offsets.push_back(size_of(c.scores));
+    extend(&c.embeddings, outcome.embedding);
+    c.embedding_offsets.push_back(size_of(c.embeddings));
+    extend(&c.label_logits, outcome.labels.logits);
+    extend(&c.label_probabilities, outcome.labels.probabilities);
+    c.label_offsets.push_back(size_of(c.label_logits));
 }
 
 void ResultBatch::publish() {
@@ -102,6 +107,11 @@ void ResultBatch::publish() {
     scores = c.scores.data();
     score_token_offsets = c.score_token_offsets.data();
     score_logprobs = c.score_logprobs.data();
+    embedding_offsets = c.embedding_offsets.data();
+    embeddings = c.embeddings.data();
+    label_offsets = c.label_offsets.data();
+    label_logits = c.label_logits.data();
+    label_probabilities = c.label_probabilities.data();
 }
 
 } // namespace batchllm

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "runtime/embedding.h"
 #include "sample/sampling.h"
 
 namespace batchllm {
@@ -29,6 +30,8 @@ struct Outcome {
     std::vector<TopLogprob> top;        // [sum of top_counts]
     std::vector<int32_t> score_lengths; // of each continuation
     std::vector<float> score_logprobs;  // [sum of score_lengths]
+    std::vector<float> embedding;
+    LabelScores labels;
 };
 
 // The outcomes of one row as they are added to a queue: all of them stay, or none.
@@ -79,6 +82,10 @@ struct ResultBatch : batchllm_results {
         std::vector<double> scores;
         std::vector<int64_t> score_token_offsets{0};
         std::vector<float> score_logprobs;
+        std::vector<int64_t> embedding_offsets{0};
+        std::vector<float> embeddings;
+        std::vector<int64_t> label_offsets{0};
+        std::vector<float> label_logits, label_probabilities;
     } columns_;
 };
 

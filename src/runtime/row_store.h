@@ -53,7 +53,18 @@ struct Row {
     bool follower = false;   // an equal row before it is computed in its stead
     int64_t next_equal = -1; // the next row that the same computation answers
     std::shared_ptr<const PreparedParams> params;
-    std::unique_ptr<const ScoreSpec> score; // null: a row that generates
+    std::unique_ptr<const ScoreSpec> score; // null: the task is that of the parameters
+
+    Task task() const { return score != nullptr ? Task::score : params->task; }
+    // Tokens that are computed: the first alone where nothing else is wanted.
+    int32_t computed_length() const {
+        return task() == Task::embed && params->form.pooling == Pooling::first ? 1 : length;
+    }
+    // Of them, those that rows may share: none where the state of each is wanted.
+    int32_t shareable() const {
+        const bool all = task() == Task::embed && params->form.pooling == Pooling::mean;
+        return all ? 0 : computed_length() - 1;
+    }
 };
 
 class RowStore {

@@ -12,7 +12,7 @@
 
 namespace batchllm {
 
-// batchllm_params with its borrowed arrays copied. Immutable and shared by the rows that use it.
+// The parameters of sampling in batchllm_params, with its borrowed arrays copied. Immutable and shared by the rows that use it.
 struct SamplingParams {
     int32_t max_tokens = 128;
     float temperature = 0;

@@ -28,6 +28,7 @@ void BatchBuilder::build(std::span<Request *const> running,
     record->sampled.clear();
     record->tasks.clear();
     record->targets.clear();
+    record->tokens.clear();
     record->counts = {};
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
@@ -120,6 +121,7 @@ void BatchBuilder::add_row(Request *request, const OutputRow &row) {
     record_->sampled.push_back(request);
     record_->tasks.push_back(row.task);
     record_->targets.push_back(static_cast<int32_t>(row.targets.size()));
+    record_->tokens.push_back(row.count);
 }
 
 void BatchBuilder::add_logits(Request *request, int32_t token_begin) {

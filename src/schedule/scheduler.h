@@ -116,6 +116,7 @@ struct BatchRecord {
     std::vector<Request *> sampled; // [output rows]; null: the request has ended in the meantime
     std::vector<Task> tasks;        // [output rows]
     std::vector<int32_t> targets;   // [output rows] token ids scored there
+    std::vector<int32_t> tokens;    // [output rows] OutputRow::count
 };
 
 // Order of calls: next_step, the runtime runs the batch, finish_step, and again; or with a batch in

@@ -20,6 +20,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Se
 from . import native
 from .columns import Chats, Column, Rows, Texts, Tokens, columns
 from .continuations import continuation_columns
+from .embeddings import embedding_array, embedding_params, label_params, share_of_first
 from .errors import ClosedError, ForkError, RowError, StateError, StoppedError, UnsupportedError
 from .logs import Log
 from .params import Params, SamplingParams, params_column
@@ -265,6 +266,90 @@ class Engine:
             self._finish(job, progress)
             results = self._results(job)
         return _checked(results, on_error)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of a model with a classification head, in the order of `label_logits`; else none."""
+        with self._lock:
+            engine = self._enter()
+            return [
+                native.batchllm_engine_label(engine, i) for i in range(native.batchllm_engine_label_count(engine))
+            ]
+
+    def embed(
+        self,
+        rows: Rows,
+        *,
+        pooling: Optional[str] = None,
+        normalize: Optional[bool] = None,
+        dimensions: int = 0,
+        add_special: bool = True,
+        parse_special: bool = True,
+        on_error: str = "raise",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+    ) -> Any:
+        """One vector a row: a NumPy array [rows, dimensions] of float32, which is the library's own memory.
+
+        pooling: "last", "mean" or "first"; None: as the model's modules.json says, without one the last token's.
+        normalize: to length 1; None: as the model's modules.json says, without one not.
+        dimensions: the first so many of each vector, before it is normalised; 0: all.
+        on_error: "raise": a `RowError` after the last row; "return": a row that failed is a row of NaN.
+        """
+        _check_on_error(on_error)
+        params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
+        return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
+
+    def classify(
+        self,
+        rows: Rows,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+    ) -> Results:
+        """The labels of each row, by a model with a classification head: the columns `label_logits` and
+        `label_probabilities` of the results, in the order of `labels`."""
+        _check_on_error(on_error)
+        return _checked(self._run_task(rows, label_params(add_special, parse_special), progress), on_error)
+
+    def rerank(
+        self,
+        rows: Rows,
+        positive: Any = "yes",
+        negative: Any = "no",
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        on_error: str = "raise",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+    ) -> list[float]:
+        """How likely each row goes on with `positive` rather than with `negative`: from 0 to 1.
+
+        rows: whole prompts, each a query and a document in the words that the reranker was trained on.
+        positive, negative: what the model says; a str where rows are text, token ids where rows are.
+        on_error: "raise": a `RowError` after the last row; "return": a row that failed is NaN.
+        """
+        results = self.score(
+            rows,
+            [positive, negative],
+            add_special=add_special,
+            parse_special=parse_special,
+            on_error=on_error,
+            progress=progress,
+        )
+        return share_of_first(results)
+
+    def _run_task(
+        self,
+        rows: Rows,
+        params: native.batchllm_params_column,
+        progress: Union[bool, Callable[[Progress], object]],
+    ) -> Results:
+        with _Active(self) as job:
+            self._add_job(job, rows, params, None)
+            self._finish(job, progress)
+            return self._results(job)
 
     def stream(
         self,
@@ -530,14 +615,20 @@ class Engine:
             report.close()
 
     def _add_job(
-        self, job: _Job, rows: Rows, params: Params, plan: Optional[Plan], tags: Optional[Sequence[int]] = None
+        self,
+        job: _Job,
+        rows: Rows,
+        params: Union[Params, native.batchllm_params_column],
+        plan: Optional[Plan],
+        tags: Optional[Sequence[int]] = None,
     ) -> None:
         if plan is not None:
             self.use_plan(plan)
-        per_row = params is not None and not isinstance(params, SamplingParams)
+        ready = isinstance(params, native.batchllm_params_column)
+        per_row = params is not None and not ready and not isinstance(params, SamplingParams)
         if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
-        shared = None if per_row else params_column(params, 1)
+        shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[arg-type]
         found = columns(rows)
         if tags is not None:
             everything = list(found)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union,
 from . import native
 from .errors import status_name
 
-FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored"}
+FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
 
 
 def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
@@ -53,7 +53,7 @@ class Result:
 
     @property
     def finish_reason(self) -> str:
-        """"stop", "length", "cancelled", "error" or "scored"."""
+        """"stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
         return FINISH_REASONS[self._results.finish_reasons[self._index]]
 
     @property
@@ -117,6 +117,24 @@ class Result:
             for i in range(first, last)
         ]
 
+    @property
+    def embedding(self) -> memoryview[float]:
+        """Of an embedded row: its vector, in the library's memory."""
+        offsets = self._results.embedding_offsets
+        return self._results.embeddings[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def label_logits(self) -> memoryview[float]:
+        """Of a classified row, in the order of `Engine.labels`."""
+        offsets = self._results.label_offsets
+        return self._results.label_logits[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def label_probabilities(self) -> memoryview[float]:
+        """The same; how they follow from the logits is the model's problem_type."""
+        offsets = self._results.label_offsets
+        return self._results.label_probabilities[offsets[self._index] : offsets[self._index + 1]]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values; what was not asked for is left out."""
         out: dict[str, Any] = {
@@ -133,6 +151,11 @@ class Result:
             out["logprobs"] = self.logprobs.tolist()
         if len(self.scores):
             out["scores"] = self.scores.tolist()
+        if len(self.embedding):
+            out["embedding"] = self.embedding.tolist()
+        if len(self.label_logits):
+            out["label_logits"] = self.label_logits.tolist()
+            out["label_probabilities"] = self.label_probabilities.tolist()
         return out
 
     def __repr__(self) -> str:
@@ -140,6 +163,10 @@ class Result:
             return f"Result(tag={self.tag}, error={self.error!r})"
         if self.finish_reason == "scored":
             return f"Result(tag={self.tag}, scores={self.scores.tolist()})"
+        if self.finish_reason == "embedded":
+            return f"Result(tag={self.tag}, dimensions={len(self.embedding)})"
+        if self.finish_reason == "classified":
+            return f"Result(tag={self.tag}, label_probabilities={self.label_probabilities.tolist()})"
         text = json.dumps(self.text if len(self.text) <= 60 else self.text[:57] + "...", ensure_ascii=False)
         return f"Result(tag={self.tag}, text={text}, tokens={len(self.tokens)}, finish_reason={self.finish_reason!r})"
 
@@ -192,6 +219,11 @@ class Results(Sequence[Result]):
     scores: memoryview[float] = _column("scores", "float64: one a continuation")
     score_token_offsets: memoryview[int] = _column("score_token_offsets", "int64: a range for each of scores")
     score_logprobs: memoryview[float] = _column("score_logprobs", "float32: one a token of a continuation")
+    embedding_offsets: memoryview[int] = _column("embedding_offsets", "[count + 1] int64")
+    embeddings: memoryview[float] = _column("embeddings", "float32: the vectors of all results")
+    label_offsets: memoryview[int] = _column("label_offsets", "[count + 1] int64")
+    label_logits: memoryview[float] = _column("label_logits", "float32: in the order of Engine.labels")
+    label_probabilities: memoryview[float] = _column("label_probabilities", "float32: the same")
 
     def __len__(self) -> int:
         return self._count

@@ -108,6 +108,7 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to));
     }
     packed.final_norm = pack_norm(model.final_norm, model.hidden);
+    if (!model.head) return packed;
     packed.head_bias = read_vector(model.head.bias);
     ASSIGN_OR_RETURN(packed.head, linear->pack({&model.head.values, 1}, false));
     return packed;

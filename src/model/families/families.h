@@ -12,7 +12,7 @@ namespace batchllm {
 
 struct Family {
     const char *model_type;
-    const char *class_name; // in "architectures"
+    const char *class_name; // in "architectures", of the model that generates (heads.h: the others)
     // From an empty model to all but kv_groups.
     Status (*describe)(const JsonValue &config, Model *model);
 };

@@ -1,0 +1,66 @@
+"""Rows that are embedded or classified: what they ask for, and their results as arrays."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from importlib import import_module
+from operator import index
+from typing import Any, Optional
+
+from . import native
+from .results import Results
+
+_EMBED, _CLASSIFY = 1, 2  # BATCHLLM_TASK_
+_POOLINGS = {None: 0, "last": 1, "mean": 2, "first": 3}
+
+
+def _column(**fields: int) -> native.batchllm_params_column:
+    column = native.batchllm_params_column_create(1)
+    for name, value in fields.items():
+        native.batchllm_params_set_integers(column, name, array("q", [index(value)]))
+    return column
+
+
+def embedding_params(
+    pooling: Optional[str], normalize: Optional[bool], dimensions: int, add_special: bool, parse_special: bool
+) -> native.batchllm_params_column:
+    """One for all rows."""
+    if pooling not in _POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}: it is 'last', 'mean', 'first' or None, as the model's files say")
+    return _column(
+        task=_EMBED,
+        pooling=_POOLINGS[pooling],
+        normalize=0 if normalize is None else 1 if normalize else -1,
+        dimensions=dimensions,
+        add_special=add_special,
+        parse_special=parse_special,
+    )
+
+
+def label_params(add_special: bool, parse_special: bool) -> native.batchllm_params_column:
+    """The same of rows that are classified."""
+    return _column(task=_CLASSIFY, add_special=add_special, parse_special=parse_special)
+
+
+def embedding_array(results: Results) -> Any:
+    """A NumPy array [rows, dimensions] of float32: the results' own memory, read-only; where rows failed a copy,
+    in which they are NaN."""
+    numpy = import_module("numpy")
+    values = numpy.asarray(results.embeddings)
+    offsets = numpy.asarray(results.embedding_offsets)
+    lengths = numpy.diff(offsets)
+    dimensions = int(lengths.max(initial=0))
+    if (lengths == dimensions).all():
+        return values.reshape(len(results), dimensions)
+    filled = numpy.full((len(results), dimensions), math.nan, dtype=numpy.float32)
+    filled[lengths == dimensions] = values.reshape(-1, dimensions)
+    return filled
+
+
+def share_of_first(results: Results) -> list[float]:
+    """Of rows scored by two continuations: the first's probability against the second's; NaN where a row failed."""
+    return [
+        1 / (1 + math.exp(min(700.0, result.scores[1] - result.scores[0]))) if result.ok else math.nan
+        for result in results
+    ]

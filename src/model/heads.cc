@@ -1,0 +1,107 @@
+#include "model/heads.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "model/config.h"
+
+namespace batchllm {
+namespace {
+
+constexpr std::string_view text_suffix = "ForCausalLM";
+constexpr std::string_view labels_suffix = "ForSequenceClassification";
+constexpr std::string_view base_suffix = "Model";
+constexpr int32_t most_labels = 1 << 20;
+
+// "Llama" of LlamaForCausalLM; the text model beside a vision tower is "Gemma3Text". Empty: the family is
+// known only as a whole that generates.
+std::string stem_of(const Family &family) {
+    std::string stem = family.class_name;
+    if (!stem.ends_with(text_suffix)) return "";
+    stem.resize(stem.size() - text_suffix.size());
+    return std::string_view(family.model_type).ends_with("_text") ? stem + "Text" : stem;
+}
+
+// The number that a key of "id2label" is, or -1.
+int64_t label_number(std::string_view key) {
+    int64_t number = -1;
+    const auto [end, failure] = std::from_chars(key.data(), key.data() + key.size(), number);
+    return failure == std::errc() && end == key.data() + key.size() ? number : -1;
+}
+
+Status read_labels(const JsonValue &config, Model *model) {
+    const auto names = config.given("id2label");
+    if (!names) {
+        ASSIGN_OR_RETURN(const int32_t count, read_count(config, "num_labels", 2, most_labels));
+        for (int32_t i = 0; i < count; ++i) model->labels.push_back("LABEL_" + std::to_string(i));
+        return {};
+    }
+    ASSIGN_OR_RETURN(const auto members, names->members());
+    if (members.empty()) return names->fail("must name a label");
+    model->labels.resize(members.size());
+    // As many keys as numbers, and no two keys equal: each number once.
+    for (const auto &[key, value] : members) {
+        const int64_t number = label_number(key);
+        if (number < 0 || number >= static_cast<int64_t>(members.size())) {
+            return value.fail("the keys must be the numbers from 0 to " +
+                              std::to_string(members.size() - 1));
+        }
+        ASSIGN_OR_RETURN(model->labels[static_cast<size_t>(number)], value.string());
+    }
+    return {};
+}
+
+// A single label without a problem type is taken for one that holds or not, as transformers' pipeline
+// takes it.
+Status read_label_kind(const JsonValue &config, Model *model) {
+    model->label_kind = model->labels.size() == 1 ? LabelKind::several : LabelKind::one_of;
+    const auto type = config.given("problem_type");
+    if (!type) return {};
+    ASSIGN_OR_RETURN(const std::string name, type->string());
+    if (name == "regression") {
+        model->label_kind = LabelKind::value;
+    } else if (name == "multi_label_classification") {
+        model->label_kind = LabelKind::several;
+    } else if (name != "single_label_classification") {
+        return type->unsupported("only regression, single_label_classification and "
+                                 "multi_label_classification are known");
+    }
+    return {};
+}
+
+} // namespace
+
+std::optional<HeadKind> head_of_class(const Family &family, const std::string &class_name) {
+    if (class_name == family.class_name) return HeadKind::text;
+    const std::string stem = stem_of(family);
+    if (stem.empty()) return std::nullopt;
+    if (class_name == stem + std::string(labels_suffix)) return HeadKind::labels;
+    if (class_name == stem + std::string(base_suffix)) return HeadKind::none;
+    return std::nullopt;
+}
+
+std::string class_names(const Family &family) {
+    const std::string stem = stem_of(family);
+    if (stem.empty()) return std::string(family.class_name) + " goes";
+    return std::string(family.class_name) + ", " + stem + std::string(labels_suffix) + " and " +
+           stem + std::string(base_suffix) + " go";
+}
+
+Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model) {
+    if (!stem_of(family).empty()) {
+        for (const char *part : {"embed_tokens.", "layers.", "norm."}) {
+            model->renamed.push_back({part, std::string("model.") + part});
+        }
+    }
+    if (kind == HeadKind::text) return {};
+    model->head = {};
+    model->tied = false;
+    model->passed_over.emplace_back("lm_head.");
+    if (kind == HeadKind::none) return {};
+    RETURN_IF_ERROR(read_labels(config, model));
+    model->classifier =
+        named_weight("score", static_cast<int64_t>(model->labels.size()), model->hidden);
+    return read_label_kind(config, model);
+}
+
+} // namespace batchllm

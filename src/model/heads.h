@@ -1,0 +1,27 @@
+// What a checkpoint of a family has behind its last norm, by the class in "architectures": a head for text
+// (XForCausalLM), one for labels (XForSequenceClassification), or none (XModel).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "model/families/families.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+enum class HeadKind : uint8_t { text, labels, none };
+
+// Nothing: the class is not of the family.
+std::optional<HeadKind> head_of_class(const Family &family, const std::string &class_name);
+// "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go"
+std::string class_names(const Family &family);
+
+// From the description of the model that generates to that of its kind; and the names that the tensors of
+// a model saved without a head have.
+Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model);
+
+} // namespace batchllm
