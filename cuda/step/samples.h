@@ -38,9 +38,12 @@ class StepSamples {
         return row < rows() && generates_[static_cast<size_t>(row)] != 0;
     }
 
-    // Device: logits and samples, behind forward->run(). Tokens also go to forward->samples().
-    Status run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
-               cudaStream_t stream);
+    // Host: enqueues the copy of the rows' masks; equal pointers are sent once. *sent: whether there
+    // was one.
+    Status send_masks(std::span<const TokenMask> masks, cudaStream_t stream, bool *sent);
+    // Device: logits and samples, behind forward->run() and the masks. Tokens also go to
+    // forward->samples().
+    Status run(const Staging &staging, Forward *forward, cudaStream_t stream);
     // Once the stream has come that far.
     void take(BatchOutput *output);
 
@@ -48,6 +51,7 @@ class StepSamples {
     SampleTask task_of(const OutputRow &row, int32_t number, int64_t logits_row);
     void add_edits(const SampleInput &input, SampleTask *task);
     void join_edited_rows();
+    Status reserve_masks(int64_t bytes);
 
     BatchRows rows_;
     std::vector<char> generates_;    // [rows]
@@ -57,6 +61,12 @@ class StepSamples {
     std::vector<int32_t> targets_;
     int32_t likely_ = 0; // tokens listed, of all rows
     int32_t vocabulary_ = 0;
+    int32_t spares_ = 0; // tasks that need a row of their own when they have a mask
+    // What send_masks() sent: which mask each row has, then, from mask_words_ on, the masks.
+    PinnedMemory host_masks_;
+    DeviceMemory device_masks_, spare_;
+    int64_t mask_words_ = 0;
+    bool masked_ = false;
     int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0;
     // Written by the device, through the bus: [rows], [targets] and [likely_]
     PinnedMemory answers_, target_logprobs_, likely_answers_;

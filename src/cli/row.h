@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "cli/constraint_cache.h"
 
 namespace simdjson::dom {
 class parser;
@@ -42,6 +43,8 @@ struct SamplingOptions {
     std::vector<std::string> stop_strings;
     std::vector<int32_t> bias_tokens;
     std::vector<float> bias_values;
+    ConstraintText constraint_text;
+    SharedConstraint constraint; // of that text; null: none, or it was not to be made
 };
 
 // A view of the options for the library. stop_strings is scratch that must live as long.
@@ -80,6 +83,7 @@ struct Row {
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     bool ignore_unknown_keys = false;
+    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read, and not made
 };
 
 class RowReader {

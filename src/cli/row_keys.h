@@ -25,6 +25,12 @@ enum class ParameterKey : uint8_t {
     stop,
     stop_tokens,
     logit_bias,
+    choices,
+    regex,
+    json_schema,
+    grammar,
+    response_format,
+    start_after,
 };
 
 std::optional<ParameterKey> find_parameter_key(std::string_view key);

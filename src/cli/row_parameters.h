@@ -10,6 +10,7 @@
 #include <simdjson.h>
 
 #include "cli/row.h"
+#include "cli/row_keys.h"
 
 namespace batchllm::cli {
 
@@ -39,10 +40,8 @@ class ParameterReader {
     // Sets *known to whether the key is a parameter's. null leaves the default.
     RowError read(std::string_view key, simdjson::dom::element value, bool *known);
 
-    std::shared_ptr<const SamplingOptions> take() {
-        if (own_ == nullptr) return defaults_;
-        return std::move(own_);
-    }
+    // The row's parameters, its constraint made, unless there is nothing to make it with.
+    RowError take(ConstraintCache *constraints, Row *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;
@@ -54,9 +53,11 @@ class ParameterReader {
     RowError read_flag(std::string_view key, simdjson::dom::element value, bool *field);
     RowError read_stop(simdjson::dom::element value);
     RowError read_bias(simdjson::dom::element value);
+    RowError read_constraint(ParameterKey name, std::string_view key, simdjson::dom::element value);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
+    std::string constraint_key_; // the one that said what the output must look like
 };
 
 } // namespace batchllm::cli

@@ -85,6 +85,20 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     return {};
 }
 
+Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecification &specification) {
+    RETURN_IF_ERROR(need_tokenizer());
+    std::shared_ptr<const TokenVocabulary> vocabulary;
+    {
+        const std::lock_guard lock(vocabulary_mutex_);
+        if (vocabulary_ == nullptr) {
+            ASSIGN_OR_RETURN(vocabulary_, TokenVocabulary::make(*tokenizer_, eos_tokens_,
+                                                                lanes_.front()->info().vocabulary));
+        }
+        vocabulary = vocabulary_;
+    }
+    return batchllm::make_constraint(specification, std::move(vocabulary));
+}
+
 Status Engine::run(batchllm_progress_function callback, void *user) {
     if (running_) {
         return error(BATCHLLM_ERROR_STATE, "batchllm_run was called from its own callback");

@@ -300,6 +300,7 @@ bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.mo
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }
 const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
+const BatchRecord &Scheduler::newest() const { return impl_->record(impl_->in_flight - 1); }
 int64_t Scheduler::held_back() const { return impl_->held_back; }
 int64_t Scheduler::waiting() const { return impl_->waiting; }
 int64_t Scheduler::running() const {

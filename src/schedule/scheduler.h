@@ -149,6 +149,7 @@ class Scheduler {
     // The batch in flight that was built first. sampled[i] is the request of its outputs[i]. The rows of
     // a request that does not generate come in the order of its wanted positions.
     const BatchRecord &oldest() const;
+    const BatchRecord &newest() const;
     std::span<Request *const> sampled() const { return oldest().sampled; }
     // Of the newest batch in flight, the requests that cannot be in the next one before its samples
     // are known.
