@@ -239,6 +239,10 @@ BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
 #define BATCHLLM_MEMBERS_DECLARED 0 /* in the order in which the schema names them; the default */
 #define BATCHLLM_MEMBERS_ANY 1      /* in any order */
 
+/* JSON_SCHEMA: how numbers are written. */
+#define BATCHLLM_NUMBERS_PLAIN 0 /* without an exponent, integers without ".0"; the default */
+#define BATCHLLM_NUMBERS_ANY 1   /* 12.0 for 12 and exponents too */
+
 typedef struct batchllm_constraint_options {
     uint32_t struct_size;
     int32_t kind;               /* BATCHLLM_CONSTRAINT_; 0 (default) is none of them */
@@ -252,9 +256,9 @@ typedef struct batchllm_constraint_options {
                                 its spelling. NULL or "": it begins at once */
     int32_t whitespace;      /* BATCHLLM_WHITESPACE_ */
     int32_t member_order;    /* BATCHLLM_MEMBERS_ */
-    int32_t loose; /* JSON_SCHEMA; nonzero: what cannot be enforced exactly is widened, and
+    int32_t loose;   /* JSON_SCHEMA; nonzero: what cannot be enforced exactly is widened, and
                                 batchllm_constraint_warnings says what; 0 (default): it is an error */
-    int32_t reserved;
+    int32_t numbers; /* BATCHLLM_NUMBERS_ */
 } batchllm_constraint_options;
 
 BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *options,

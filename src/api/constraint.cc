@@ -79,6 +79,8 @@ Result<ConstraintSpecification> read_options(const batchllm_constraint_options &
     ASSIGN_OR_RETURN(const bool any_order, read_choice("member_order", options.member_order));
     if (flexible) specification.json.spacing = JsonSchemaOptions::Spacing::flexible;
     if (any_order) specification.json.order = Members::Order::any;
+    ASSIGN_OR_RETURN(const bool any_number, read_choice("numbers", options.numbers));
+    specification.json.numbers = any_number ? NumberStyle::any : NumberStyle::plain;
     specification.json.loose = options.loose != 0;
     return specification;
 }

@@ -54,6 +54,8 @@ SAME(BATCHLLM_WHITESPACE_COMPACT, 0);
 SAME(BATCHLLM_WHITESPACE_FLEXIBLE, 1);
 SAME(BATCHLLM_MEMBERS_DECLARED, 0);
 SAME(BATCHLLM_MEMBERS_ANY, 1);
+SAME(BATCHLLM_NUMBERS_PLAIN, 0);
+SAME(BATCHLLM_NUMBERS_ANY, 1);
 
 /* Where a struct ends that callers were compiled with: fields are only added behind it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
