@@ -1,5 +1,6 @@
 #include "cli/row_constraint.h"
 
+#include "base/printable.h"
 #include "cli/row_parameters.h"
 
 namespace batchllm::cli {
