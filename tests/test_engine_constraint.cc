@@ -226,6 +226,11 @@ std::vector<Way> ways() {
     params.max_tokens = 90;
     params.logprobs = 2;
     std::vector<Way> all{{"greedy", params}};
+    params.logprobs = -1; // so that forced tokens are not sampled
+    all.push_back({"greedy, forced tokens", params});
+    params.temperature = 1.5f;
+    all.push_back({"drawn, forced tokens", params});
+    params.logprobs = 2;
     params.temperature = 1.5f;
     params.samples = 3;
     params.seed = 7;
@@ -331,7 +336,8 @@ void check(const Answers &answers, const Way &way, Ends *ends) {
         assert_int_equal(answer.finish, BATCHLLM_FINISH_STOP);
         if (!all[rule].holds(answer.text))
             fail_msg("%s, %s: %s", all[rule].name, way.name, answer.text.c_str());
-        assert_int_equal(answer.logprobs.size(), answer.tokens.size());
+        if (way.params.logprobs >= 0)
+            assert_int_equal(answer.logprobs.size(), answer.tokens.size());
         for (const float logprob : answer.logprobs) assert_true(logprob <= 1e-6f);
         ++ends->stopped;
     }
@@ -431,6 +437,37 @@ void a_row_ends_where_nothing_can_follow(void **) {
     assert_true(std::abs(answer.logprobs.back()) < 1e-6f || answer.tokens.size() == 1);
 }
 
+// A text that is all forced is computed in a few steps, as the tokenizer has it.
+void forced_tokens_take_no_step_each(void **) {
+    for (const int32_t batches : {1, 2}) {
+        Shape shape;
+        shape.batches_in_flight = batches;
+        for (const int32_t logprobs : {0, -1}) {
+            batchllm_params params = ways()[0].params;
+            params.logprobs = logprobs;
+            const std::unique_ptr<Engine> engine = make_engine(shape);
+            ConstraintSpecification long_text = rules()[1].specification;
+            long_text.text = "the names of the three green colours in the blue age are (red|blue)";
+            const batchllm_constraint handle = handle_of(engine.get(), long_text);
+            add(engine.get(), "Any", 0, params, &handle);
+            const Status status = engine->run(nullptr, nullptr);
+            if (!status.ok()) fail_msg("%s", status.message().c_str());
+            const Answers answers = answers_of(*engine->poll(0));
+            const Answer &answer = answers.at({0, 0});
+            assert_true(answer.text.starts_with("the names of the three green colours"));
+            assert_true(answer.text.ends_with("red") || answer.text.ends_with("blue"));
+            const auto tokens = static_cast<int64_t>(answer.tokens.size());
+            assert_int_equal(engine->stats().completion_tokens, tokens);
+            assert_true(tokens > 30);
+            if (logprobs >= 0) {
+                assert_true(engine->stats().steps >= tokens);
+            } else {
+                assert_true(engine->stats().steps <= 8);
+            }
+        }
+    }
+}
+
 void a_row_that_is_cut_says_so(void **) {
     batchllm_params params = ways()[0].params;
     params.max_tokens = 3;
@@ -483,6 +520,7 @@ int main() {
         cmocka_unit_test(free_rows_are_what_they_are_without_constraints),
         cmocka_unit_test(equal_greedy_rows_of_one_constraint_are_computed_once),
         cmocka_unit_test(a_row_ends_where_nothing_can_follow),
+        cmocka_unit_test(forced_tokens_take_no_step_each),
         cmocka_unit_test(a_row_that_is_cut_says_so),
         cmocka_unit_test(a_constraint_of_another_engine_is_the_rows_error),
         cmocka_unit_test(a_row_without_a_token_left_fails_alone),

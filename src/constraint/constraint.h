@@ -101,6 +101,8 @@ class ConstraintState {
   public:
     explicit ConstraintState(std::shared_ptr<const Constraint> constraint);
 
+    const Constraint &constraint() const { return *constraint_; }
+
     // BATCHLLM_ERROR_UNSUPPORTED when the constraint is too ambiguous to go on from here.
     Result<AllowedTokens> allowed();
     // Takes one of the allowed tokens. Any other is BATCHLLM_ERROR_INVALID_ARGUMENT and changes nothing.

@@ -78,6 +78,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
                                     std::to_string(info.page_tokens) + " tokens, " +
                                     std::to_string(info.step_tokens) + " tokens a step");
     }
+    masks_ = RowMasks(tokenizer_.get());
     const BackendInfo &info = lanes_.front()->info();
     params_.emplace(info.vocabulary);
     score_params_ = std::make_shared<const PreparedParams>();

@@ -142,9 +142,11 @@ class Engine {
     Lane *next_lane() const;
     Status take_from(Lane *lane);
     Status sample_newest(Lane *lane);
+    void take_forced(Lane *lane);
     void post_process(Lane *lane);
     void accept_sample(Sequence *sequence, const SampleOutput &sample);
     bool accept_constrained(Sequence *sequence, int32_t token);
+    void accept_token(Sequence *sequence, int32_t token);
     void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
     void finish(Sequence *sequence, int32_t reason);
     void fail(Sequence *sequence, int32_t status, std::string message);

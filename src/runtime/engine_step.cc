@@ -92,7 +92,25 @@ Status Engine::fill(Lane *lane) {
 
 // While the device computes the batch.
 Status Engine::sample_newest(Lane *lane) {
-    return lane->sample(masks_.make(lane->newest(), [this]() -> ThreadPool & { return pool(); }));
+    RETURN_IF_ERROR(
+        lane->sample(masks_.make(lane->newest(), [this]() -> ThreadPool & { return pool(); })));
+    take_forced(lane);
+    return {};
+}
+
+// Tokens that must come next stand in place of what the batch samples.
+void Engine::take_forced(Lane *lane) {
+    for (Sequence *sequence : masks_.forced()) {
+        lane->scheduler().discard_sample(sequence);
+        for (const int32_t token : std::exchange(sequence->constrained->forced, {})) {
+            if (!sequence->done && accept_constrained(sequence, token)) {
+                accept_token(sequence, token);
+            }
+        }
+        if (sequence->done) lane->scheduler().drop(sequence);
+    }
+    for (Job *job : finished_jobs_) end_job(job);
+    finished_jobs_.clear();
 }
 
 // ---- Collect ----
@@ -174,19 +192,24 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     }
     const SamplingParams &params = *sequence->params;
     if (sequence->constrained != nullptr && !accept_constrained(sequence, sample.token)) return;
-    sequence->output.push_back(sample.token);
-    ++stats_.completion_tokens;
-    spend(*sequence, 1);
     if (params.logprobs >= 0) {
         sequence->logprobs.push_back(sample.logprob);
         sequence->top_counts.push_back(static_cast<int32_t>(sample.top.size()));
         sequence->top.insert(sequence->top.end(), sample.top.begin(), sample.top.end());
     }
+    accept_token(sequence, sample.token);
+}
+
+void Engine::accept_token(Sequence *sequence, int32_t token) {
+    const SamplingParams &params = *sequence->params;
+    sequence->output.push_back(token);
+    ++stats_.completion_tokens;
+    spend(*sequence, 1);
     const bool ended = sequence->constrained != nullptr && sequence->constrained->state.ended();
-    if (ended || ends_row(params, sample.token)) {
+    if (ended || ends_row(params, token)) {
         sequence->text_tokens = static_cast<int32_t>(sequence->output.size()) - 1;
         finish(sequence, BATCHLLM_FINISH_STOP);
-    } else if (sequence->stop != nullptr && sequence->stop->push(sample.token)) {
+    } else if (sequence->stop != nullptr && sequence->stop->push(token)) {
         finish(sequence, BATCHLLM_FINISH_STOP);
     } else if (sequence->constrained != nullptr && sequence->constrained->state.exhausted()) {
         if (sequence->stop != nullptr) sequence->stop->end();

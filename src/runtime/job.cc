@@ -65,6 +65,9 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.constraint != nullptr) {
             sequence.constrained = std::make_unique<Constrained>(params.constraint);
+            sequence.constrained->takes_forced = params.logprobs < 0 && params.bias.empty() &&
+                                                 params.stop_tokens.empty() &&
+                                                 limits.tokenizer != nullptr;
         }
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
             sequence.stop.reset(new StopFinder{

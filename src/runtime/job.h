@@ -40,6 +40,9 @@ struct Constrained {
 
     ConstraintState state; // after all of the sequence's output
     Status failed;         // no mask could be made: what was sampled without is discarded
+    // Tokens that must come next: taken in place of a sample. Kept only until they are.
+    std::vector<int32_t> forced;
+    bool takes_forced = false; // no parameter of the row asks for each token's sample
 };
 
 // What the scheduler computes, with what the runtime remembers of it.

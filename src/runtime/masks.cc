@@ -15,8 +15,16 @@ Sequence *constrained_sequence(Request *request) {
     return sequence;
 }
 
-TokenMask mask_of(Constrained *constrained) {
+TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer) {
+    Constrained *constrained = sequence->constrained.get();
     if (!constrained->failed.ok()) return nullptr;
+    if (constrained->takes_forced && sequence->state == RequestState::decoding) {
+        // One token is left to be sampled: a request that decodes has at least that.
+        const int64_t most =
+            sequence->max_tokens - static_cast<int64_t>(sequence->output.size()) - 1;
+        constrained->forced = forced_tokens(constrained->state, *tokenizer, sequence->output, most);
+        if (!constrained->forced.empty()) return nullptr;
+    }
     Result<AllowedTokens> allowed = constrained->state.allowed();
     if (!allowed.ok()) {
         constrained->failed = std::move(allowed).status();
@@ -43,6 +51,7 @@ bool RowMasks::wait_for_samples(const BatchRecord &record) {
 std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
                                           const std::function<ThreadPool &()> &pool) {
     constrained_.clear();
+    forced_.clear();
     for (size_t row = 0; row < record.sampled.size(); ++row) {
         if (constrained_sequence(record.sampled[row]) != nullptr) constrained_.push_back(row);
     }
@@ -50,13 +59,17 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
     masks_.assign(record.sampled.size(), nullptr);
     const auto make_one = [&](int64_t i, int32_t) {
         const size_t row = constrained_[static_cast<size_t>(i)];
-        masks_[row] = mask_of(static_cast<Sequence *>(record.sampled[row])->constrained.get());
+        masks_[row] = mask_of(static_cast<Sequence *>(record.sampled[row]), tokenizer_);
     };
     const auto count = static_cast<int64_t>(constrained_.size());
     if (constrained_.size() < least_for_threads) {
         for (int64_t i = 0; i < count; ++i) make_one(i, 0);
     } else {
         pool().parallel_for(count, make_one);
+    }
+    for (const size_t row : constrained_) {
+        auto *sequence = static_cast<Sequence *>(record.sampled[row]);
+        if (!sequence->constrained->forced.empty()) forced_.push_back(sequence);
     }
     return masks_;
 }

@@ -159,6 +159,12 @@ class Scheduler {
     // the requests that are done. The scheduler keeps no pointer to a request that has finished.
     void finish_step();
 
+    // Of a request that the newest batch in flight samples, all its tokens before that one being known,
+    // and that is not ending: the runtime has appended tokens to its output without waiting. What the
+    // batch samples for it is discarded, and the tokens are computed in the next ones, as many at a
+    // time as there is room for.
+    void discard_sample(Request *request);
+
     // A request that the runtime has set `done` outside a step (cancelled) gives up its place. What
     // a batch in flight computes for it is discarded.
     void drop(Request *request);
