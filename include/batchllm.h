@@ -221,6 +221,8 @@ BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
  *   the tokens that the constraint allows at that position: they add up to 1 over those.
  * - Temperature, top-k, penalties and biases work on what the constraint allows. A bias of -infinity
  *   on all of it is the row's ROW_NOT_A_NUMBER.
+ * - Where one text alone can come next, its tokens are not sampled but those that the tokenizer makes of
+ *   it, unless the row asks for log-probabilities, biases or stop tokens.
  * - Special tokens are never chosen for their spelling, but for EOS ids where the text may end.
  *
  * All since 0.2. */
