@@ -114,7 +114,13 @@ Status CudaBackend::sample(std::span<const TokenMask> masks) {
 
 Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
-    RETURN_IF_ERROR(last_->samples.run(last_->staging, masks, forward_.get(), stream_));
+    bool sent = false;
+    RETURN_IF_ERROR(last_->samples.send_masks(masks, copies_, &sent));
+    if (sent) { // while the batch is computed
+        RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
+        RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
+    }
+    RETURN_IF_ERROR(last_->samples.run(last_->staging, forward_.get(), stream_));
     return check_cuda(cudaEventRecord(last_->end, stream_), "a step");
 }
 

@@ -94,6 +94,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
 #define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
+#define BATCHLLM_ERROR_ROW_CONSTRAINT 68        /* the row's constraint cannot go on; says why */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -174,6 +175,9 @@ BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
 #define BATCHLLM_POOLING_MEAN 2  /* the mean over all tokens: nothing is shared but equal rows */
 #define BATCHLLM_POOLING_FIRST 3 /* of the first token, the only one that is computed */
 
+/* What the output of a row must look like: batchllm_constraint_create. */
+typedef struct batchllm_constraint batchllm_constraint;
+
 typedef struct batchllm_params {
     uint32_t struct_size;
     int32_t max_tokens;       /* most tokens generated, >= 1; default 128 */
@@ -208,6 +212,8 @@ typedef struct batchllm_params {
     int32_t
         normalize; /* embed: 1: to length 1; -1: as it is; default 0: as the model's files say */
     int32_t dimensions; /* embed: the first so many, before it is normalised; default 0: all */
+    const batchllm_constraint *constraint; /* of the engine that the rows are added to; NULL: none.
+                                              Since 0.2 */
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -227,6 +233,85 @@ BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
 BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
 /* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL when there is no such. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
+
+/* ---- Constraints -------------------------------------------------------------------------------
+ *
+ * A constraint makes the output of a row one of a list of texts, a match of a regular expression, JSON
+ * that a schema accepts, or a text of a grammar. At each position only those tokens can be chosen that
+ * leave a text of the constraint within reach; an EOS id only where the text is one. So a row that
+ * finishes with BATCHLLM_FINISH_STOP has such a text (after `start_after`, where that is given). One
+ * that max_tokens cuts finishes with BATCHLLM_FINISH_LENGTH, and its text is the beginning of one.
+ * Stop tokens and stop strings count as well, and may cut a text short.
+ *
+ * - The row ends as soon as nothing can follow its text, without an EOS id, and at an EOS id whatever
+ *   ignore_eos says.
+ * - Log-probabilities, of the chosen token and of the likeliest, are of the model's distribution over
+ *   the tokens that the constraint allows at that position: they add up to 1 over those.
+ * - Temperature, top-k, penalties and biases work on what the constraint allows. A bias of -infinity
+ *   on all of it is the row's ROW_NOT_A_NUMBER.
+ * - Where one text alone can come next, its tokens are not sampled but those that the tokenizer makes of
+ *   it, unless the row asks for log-probabilities, biases or stop tokens.
+ * - Special tokens are never chosen for their spelling, but for EOS ids where the text may end.
+ *
+ * All since 0.2. */
+
+#define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
+#define BATCHLLM_CONSTRAINT_REGEX 2       /* all of the output matches: Python's `re` dialect */
+#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 7 or 2020-12 */
+#define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar as llama.cpp has them */
+#define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
+
+/* JSON_SCHEMA: between the parts of a value. */
+#define BATCHLLM_WHITESPACE_COMPACT 0  /* nothing; the default */
+#define BATCHLLM_WHITESPACE_FLEXIBLE 1 /* a space, or a line feed and an indent, or nothing */
+
+/* JSON_SCHEMA: the members of an object. */
+#define BATCHLLM_MEMBERS_DECLARED 0 /* in the order in which the schema names them; the default */
+#define BATCHLLM_MEMBERS_ANY 1      /* in any order */
+
+/* JSON_SCHEMA: how numbers are written. */
+#define BATCHLLM_NUMBERS_PLAIN 0 /* without an exponent, integers without ".0"; the default */
+#define BATCHLLM_NUMBERS_ANY 1   /* 12.0 for 12 and exponents too */
+
+typedef struct batchllm_constraint_options {
+    uint32_t struct_size;
+    int32_t kind;               /* BATCHLLM_CONSTRAINT_; 0 (default) is none of them */
+    const char *text;           /* UTF-8: the expression, schema or grammar; NULL for CHOICES */
+    int64_t text_bytes;         /* < 0 (default): `text` is zero-terminated */
+    const char *const *choices; /* [choice_count] UTF-8, zero-terminated; CHOICES alone */
+    int64_t choice_count;
+    const char *start_after; /* zero-terminated: the constraint begins behind the first place where
+                                the output has this text, such as "</think>"; until then every token
+                                may be chosen, and an EOS id ends the row. A special token counts by
+                                its spelling. NULL or "": it begins at once */
+    int32_t whitespace;      /* BATCHLLM_WHITESPACE_ */
+    int32_t member_order;    /* BATCHLLM_MEMBERS_ */
+    int32_t loose;   /* JSON_SCHEMA; nonzero: what cannot be enforced exactly is widened, and
+                                batchllm_constraint_warnings says what; 0 (default): it is an error */
+    int32_t numbers; /* BATCHLLM_NUMBERS_ */
+} batchllm_constraint_options;
+
+BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *options,
+                                                   size_t struct_size);
+
+/* Makes a constraint for rows of this engine: it knows the tokens of its model. One is enough for any
+ * number of rows, which share what is found out about it; rows of equal prompts are computed once only
+ * if they name the same one. Nothing of the options is borrowed. Any thread, also while another one
+ * uses the engine, but not beside batchllm_engine_destroy. Bounded in time and memory.
+ * Errors: INVALID_ARGUMENT for a text that is wrong, with the place in it, and for a schema that no
+ * value satisfies; UNSUPPORTED for what cannot be enforced exactly, by keyword and path, for what is
+ * too large, and for a tokenizer that constraints cannot work with; STATE where the engine has no
+ * tokenizer. */
+BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
+                                                const batchllm_constraint_options *options,
+                                                batchllm_constraint **out);
+/* Rows that were added with it keep what they need: it may be destroyed before they finish, before or
+ * after the engine. Any thread. */
+BATCHLLM_API void batchllm_constraint_destroy(batchllm_constraint *constraint);
+
+/* What a loose schema was widened by: UTF-8, a line each, without an end of line behind the last; ""
+ * when nothing was. Valid until the constraint is destroyed. Any thread. */
+BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint *constraint);
 
 /* ---- Rows in ----------------------------------------------------------------------------------
  */

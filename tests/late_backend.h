@@ -38,28 +38,40 @@ class LateBackend : public Backend {
         return true;
     }
 
-    // The masks are kept as they were given: the tests that make them keep the words.
+    // Masks are copied, too.
     Status sample(std::span<const TokenMask> masks) override {
-        held_masks_.emplace_back(masks.begin(), masks.end());
+        if (held_.size() != held_masks_.size() + 1)
+            return error(BATCHLLM_ERROR_INTERNAL, "sampled twice, or nothing to sample");
+        HeldMasks &held = held_masks_.emplace_back();
+        const auto words = static_cast<ptrdiff_t>((info_.vocabulary + 31) / 32);
+        for (const TokenMask mask : masks) {
+            held.words.emplace_back();
+            if (mask != nullptr) held.words.back().assign(mask, mask + words);
+        }
+        for (const std::vector<uint32_t> &mask : held.words)
+            held.masks.push_back(mask.empty() ? nullptr : mask.data());
         return {};
     }
 
     Status forward(const TokenBatch &batch) override {
         if (static_cast<int32_t>(held_.size()) == options_.batches_in_flight)
             return error(BATCHLLM_ERROR_INTERNAL, "a batch too many in flight");
+        if (held_.size() != held_masks_.size())
+            return error(BATCHLLM_ERROR_INTERNAL, "a batch before the one before it is sampled");
         held_.emplace_back(batch);
         return {};
     }
 
     Status collect(BatchOutput *output) override {
         if (held_.empty()) return error(BATCHLLM_ERROR_INTERNAL, "no batch is in flight");
+        if (held_masks_.empty()) return error(BATCHLLM_ERROR_INTERNAL, "it was never sampled");
         if (collected_ == options_.fails_after)
             return error(BATCHLLM_ERROR_DEVICE, "the device is lost");
         const int64_t fed = held_.front().feed(last_.samples);
         if (fed < 0) return error(BATCHLLM_ERROR_INTERNAL, "a token of a row that sampled none");
         if (options_.fed_tokens != nullptr) *options_.fed_tokens += fed;
         RETURN_IF_ERROR(inner_->forward(held_.front().batch()));
-        RETURN_IF_ERROR(inner_->sample(held_masks_.front()));
+        RETURN_IF_ERROR(inner_->sample(held_masks_.front().masks));
         RETURN_IF_ERROR(inner_->collect(&last_));
         held_.pop_front();
         held_masks_.pop_front();
@@ -74,7 +86,11 @@ class LateBackend : public Backend {
     LateOptions options_;
     BackendInfo info_;
     std::deque<HeldBatch> held_;
-    std::deque<std::vector<TokenMask>> held_masks_;
+    struct HeldMasks {
+        std::vector<std::vector<uint32_t>> words;
+        std::vector<TokenMask> masks;
+    };
+    std::deque<HeldMasks> held_masks_; // of held_, but of the newest while it is not sampled
     BatchOutput last_;
     int64_t collected_ = 0;
     mutable int32_t asked_ = 0;

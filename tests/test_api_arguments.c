@@ -322,6 +322,7 @@ static void versions_and_status_names_are_fixed(void **state) {
     assert_string_equal(batchllm_status_name(0), "BATCHLLM_OK");
     assert_string_equal(batchllm_status_name(3), "BATCHLLM_ERROR_IO");
     assert_string_equal(batchllm_status_name(67), "BATCHLLM_ERROR_ROW_NOT_A_NUMBER");
+    assert_string_equal(batchllm_status_name(68), "BATCHLLM_ERROR_ROW_CONSTRAINT");
     assert_string_equal(batchllm_status_name(12345), "unknown status");
 }
 

@@ -414,8 +414,91 @@ static void conversations_are_rows(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+static batchllm_constraint_options constraint_options(int32_t kind, const char *text) {
+    batchllm_constraint_options options;
+    batchllm_constraint_options_init(&options, sizeof options);
+    options.kind = kind;
+    options.text = text;
+    return options;
+}
+
+/* The constraint is destroyed before the rows run. */
+static void rows_keep_to_their_constraint(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("cpu");
+    const char *choices[] = {"red", "green"};
+    batchllm_constraint_options options = constraint_options(BATCHLLM_CONSTRAINT_CHOICES, NULL);
+    options.choices = choices;
+    options.choice_count = 2;
+    batchllm_constraint *colour = NULL, *number = NULL;
+    assert_ok(batchllm_constraint_create(engine, &options, &colour));
+    assert_string_equal(batchllm_constraint_warnings(colour), "");
+    options = constraint_options(BATCHLLM_CONSTRAINT_JSON_SCHEMA,
+                                 "{\"type\": \"integer\", \"minimum\": 10, \"maximum\": 12}");
+    assert_ok(batchllm_constraint_create(engine, &options, &number));
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.constraint = colour;
+    assert_ok(batchllm_add_prompt(engine, "The sky is", -1, 0, &params));
+    params.constraint = number;
+    assert_ok(batchllm_add_prompt(engine, "The sky is", -1, 1, &params));
+    batchllm_constraint_destroy(colour);
+    batchllm_constraint_destroy(number);
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 2);
+    for (int64_t i = 0; i < 2; ++i) {
+        assert_int_equal(results->finish_reasons[i], BATCHLLM_FINISH_STOP);
+        char text[16] = "";
+        memcpy(text, results->text + results->text_offsets[i],
+               (size_t)(results->text_offsets[i + 1] - results->text_offsets[i]));
+        if (results->tags[i] == 0) {
+            assert_true(strcmp(text, "red") == 0 || strcmp(text, "green") == 0);
+        } else {
+            assert_true(strcmp(text, "10") == 0 || strcmp(text, "11") == 0 ||
+                        strcmp(text, "12") == 0);
+        }
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
+static void a_wrong_constraint_says_what_is_wrong(void **state) {
+    (void)state;
+    batchllm_engine *engine = text_engine("sim");
+    batchllm_constraint *made = NULL;
+    batchllm_constraint_options options = constraint_options(BATCHLLM_CONSTRAINT_REGEX, "a(b");
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_null(made);
+    assert_non_null(strstr(batchllm_last_error(), "regex: character 2"));
+    options = constraint_options(BATCHLLM_CONSTRAINT_JSON_SCHEMA,
+                                 "{\"type\": \"string\", \"format\": \"idn-email\"}");
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(batchllm_last_error(), "#/format"));
+    options.loose = 1;
+    assert_ok(batchllm_constraint_create(engine, &options, &made));
+    assert_non_null(strstr(batchllm_constraint_warnings(made), "#/format"));
+    batchllm_constraint_destroy(made);
+    options.whitespace = 2;
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    options = constraint_options(0, "");
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    options = constraint_options(BATCHLLM_CONSTRAINT_CHOICES, NULL);
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_constraint_destroy(NULL);
+    batchllm_engine_destroy(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_keep_to_their_constraint),
+        cmocka_unit_test(a_wrong_constraint_says_what_is_wrong),
         cmocka_unit_test(conversations_become_text),
         cmocka_unit_test(conversations_are_rows),
         cmocka_unit_test(encode_gives_bytes_and_decode_gives_them_back),

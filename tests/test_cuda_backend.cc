@@ -104,7 +104,8 @@ Sampled run_rows(CudaBackend *backend, const Golden &golden,
         while (lane.takes_another()) {
             const TokenBatch &batch = lane.next_batch();
             if (batch.tokens.empty()) break;
-            check(lane.submit(batch));
+            check(lane.forward(batch));
+            check(lane.sample({}));
         }
         if (lane.in_flight() == 0) break;
         check(lane.collect());

@@ -18,7 +18,7 @@ using namespace batchllm::cuda;
 namespace {
 
 struct Sampled {
-    int64_t tokens = 0, equal = 0;
+    int64_t tokens = 0, equal = 0, masked = 0;
 };
 
 enum class Logits { normal, ties, all_equal, few_finite };
@@ -85,6 +85,21 @@ void add_edits(const SampleInput &input, std::vector<LogitEdit> *edits) {
     for (const auto &[token, e] : by_token) edits->push_back(e);
 }
 
+// Some tokens, few or most; now and then all.
+std::vector<uint32_t> some_mask(Random &random, int32_t vocabulary) {
+    std::vector<uint32_t> mask(static_cast<size_t>(vocabulary + 31) / 32);
+    const int64_t one_in = draw(random, 0, 2) == 0 ? vocabulary / 3 + 1 : draw(random, 1, 3);
+    const auto allow = [&](int64_t token) {
+        mask[static_cast<size_t>(token / 32)] |= uint32_t{1} << (token % 32);
+    };
+    for (int32_t token = 0; token < vocabulary; ++token)
+        if (draw(random, 1, one_in) == 1) allow(token);
+    // No bias bans token 0; a second one, so that there is something to choose.
+    allow(0);
+    allow(draw(random, 0, vocabulary - 1));
+    return mask;
+}
+
 void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *result) {
     const int32_t rows = 16;
     const int64_t stride = (vocabulary + 15) / 16 * 16;
@@ -98,7 +113,12 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
     std::vector<SampleInput> inputs;
     std::vector<SampleTask> tasks;
     std::vector<LogitEdit> edits;
-    int32_t likely = 0;
+    std::vector<std::vector<uint32_t>> masks(count); // empty: none
+    std::vector<int32_t> mask_of(count, -1);
+    std::vector<uint32_t> mask_words;
+    const auto words = static_cast<size_t>(vocabulary + 31) / 32;
+    int32_t likely = 0, spares = 0;
+    const bool masked = draw(random, 0, 2) > 0;
     for (size_t i = 0; i < count; ++i) {
         SamplingParams &p = params[i] = some_params(random, vocabulary);
         for (auto *tokens : {&prompts[i], &outputs[i]}) {
@@ -108,6 +128,13 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
             }
         }
         inputs.push_back({&p, prompts[i], outputs[i], random(), static_cast<int32_t>(i)});
+        if (masked && draw(random, 0, 1) == 0) {
+            masks[i] = some_mask(random, vocabulary);
+            inputs.back().mask = masks[i].data();
+            mask_of[i] = static_cast<int32_t>(mask_words.size() / words);
+            mask_words.insert(mask_words.end(), masks[i].begin(), masks[i].end());
+            ++result->masked;
+        }
         SampleTask task = sampling_task(p, row_of[i], static_cast<int32_t>(i), &likely);
         task.uniform = random_uniform(inputs[i].random_key, inputs[i].position);
         task.edit_begin = static_cast<int32_t>(edits.size());
@@ -115,15 +142,32 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
         task.edit_count = static_cast<int32_t>(edits.size()) - task.edit_begin;
         const bool first = i == 0 || row_of[i - 1] != row_of[i];
         task.together = !first ? 0 : row_of[i] % 4 == 0 ? 3 : 1;
+        if (row_of[i] % 4 == 0) task.spare = spares++;
         tasks.push_back(task);
     }
     const DeviceMemory t = upload(tasks), e = upload(edits);
     const DeviceMemory results = upload(std::vector<SampleResult>(count));
     const DeviceMemory lists = upload(std::vector<Likely>(static_cast<size_t>(likely), {-7, 0}));
-    check(launch_sample({device.floats(), stride, vocabulary, t.as<SampleTask>(),
-                         static_cast<int32_t>(count), e.as<LogitEdit>(), nullptr,
-                         results.as<SampleResult>(), nullptr, nullptr, lists.as<Likely>()},
-                        nullptr));
+    const DeviceMemory of = upload(mask_of), bits = upload(mask_words);
+    const DeviceMemory spare =
+        upload(std::vector<float>(static_cast<size_t>(spares * stride), NAN));
+    SampleArguments arguments{device.floats(),
+                              stride,
+                              vocabulary,
+                              t.as<SampleTask>(),
+                              static_cast<int32_t>(count),
+                              e.as<LogitEdit>(),
+                              nullptr,
+                              results.as<SampleResult>(),
+                              nullptr,
+                              nullptr,
+                              lists.as<Likely>()};
+    if (masked) {
+        arguments.mask_of = of.as<int32_t>();
+        arguments.masks = bits.as<uint32_t>();
+        arguments.spare = spare.as<float>();
+    }
+    check(launch_sample(arguments, nullptr));
     const auto got = download<SampleResult>(results, count);
     const auto listed = download<Likely>(lists, static_cast<size_t>(likely));
     for (size_t i = 0; i < count; ++i) {
@@ -132,6 +176,10 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
         SampleOutput wanted;
         sample(scratch, inputs[i], &wanted);
         assert_int_equal(got[i].finite, wanted.finite);
+        if (!masks[i].empty() && got[i].finite) {
+            const auto token = static_cast<size_t>(got[i].token);
+            assert_true((masks[i][token / 32] >> (token % 32) & 1) != 0);
+        }
         ++result->tokens;
         result->equal += got[i].token == wanted.token;
         if (params[i].greedy()) assert_int_equal(got[i].token, wanted.token);
@@ -170,7 +218,9 @@ void sampled_tokens_are_the_references(void **) {
             sample_both(random, vocabulary, static_cast<Logits>(round / 3), &result);
         }
     }
-    print_message("%d of %d tokens equal\n", int(result.equal), int(result.tokens));
+    print_message("%d of %d tokens equal, %d under a mask\n", int(result.equal), int(result.tokens),
+                  int(result.masked));
+    assert_true(result.masked > 0);
     // The rest: draws beside a boundary, which rounding decides.
     assert_true(result.equal * 200 >= result.tokens * 199);
 }
@@ -185,6 +235,7 @@ void logits_that_are_not_finite_are_told(void **) {
     for (int32_t i = 0; i < 5; ++i) {
         SampleTask &task = tasks[static_cast<size_t>(i)];
         task.row = task.output = i;
+        task.spare = -1;
         task.together = 1;
         task.likely_begin = 3 * i;
         task.likely_count = 3;

@@ -1,4 +1,4 @@
-// A block a row (sampling/select.cuh). Bound by reading the row: twice for greedy with a log-probability,
+// A block a row (sampling/select.cuh). A mask costs a row that has one another pass. Bound by reading the row: twice for greedy with a log-probability,
 // twice more for the likeliest, about eight times with top-k and top-p, from L2.
 #include "sampling/sampling.h"
 
@@ -71,6 +71,19 @@ __device__ double log_sum_exp(const float *logits, int n, float largest, Shared 
         sum += static_cast<double>(expf(logits[i] - largest));
     }
     return static_cast<double>(largest) + log(block_sum(sum, s.sums));
+}
+
+// Leaves the mask's tokens alone. `from`: the row as the model gave it, which may be `logits` itself.
+__device__ void apply_mask(float *logits, const float *from, int n, const uint32_t *mask) {
+    for (int i = threadIdx.x; i < n; i += kThreads) {
+        const bool allowed = (mask[i / 32] >> (i % 32) & 1) != 0;
+        if (!allowed) {
+            logits[i] = -INFINITY;
+        } else if (from != logits) {
+            logits[i] = from[i];
+        }
+    }
+    __syncthreads();
 }
 
 __device__ void apply_edits(float *logits, const SampleTask &task, LogitEdit *edits) {
@@ -232,6 +245,15 @@ __device__ SampleResult do_task(const SampleArguments &a, const SampleTask &task
                                 Shared &s) {
     float *logits = a.logits + int64_t{task.row} * a.stride;
     const int n = a.vocabulary;
+    const int mask = a.mask_of == nullptr || task.target_count > 0 ? -1 : a.mask_of[task.output];
+    if (mask >= 0) {
+        const float *from = logits;
+        if (task.spare >= 0) {
+            logits = a.spare + int64_t{task.spare} * a.stride;
+            __syncthreads(); // an earlier task's
+        }
+        apply_mask(logits, from, n, a.masks + int64_t{mask} * ((n + 31) / 32));
+    }
     Likely *likely = a.likely + task.likely_begin;
     const auto nothing = [&] {
         for (int i = threadIdx.x; i < task.likely_count; i += kThreads) likely[i] = {-1, 0};

@@ -36,6 +36,9 @@ struct SampleTask {
     // Tasks from this one on, in a row, that one block does one after the other; 0: a task before this
     // one has it among its own. More than 1 where tasks share a row that one of them edits.
     int32_t together;
+    // A row of SampleArguments::spare that the task works on when it has a mask, since others read its
+    // row of logits; -1: none do.
+    int32_t spare;
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;
@@ -49,7 +52,7 @@ struct SampleResult {
 };
 
 struct SampleArguments {
-    float *logits; // [rows, stride]; a row with edits and one task is left changed
+    float *logits; // [rows, stride]; a row with edits or a mask and one task is left changed
     int64_t stride;
     int32_t vocabulary;
     const SampleTask *tasks;
@@ -60,6 +63,10 @@ struct SampleArguments {
     SampleResult *answers;  // the same, for the host: memory that it shares; or null
     float *target_logprobs; // as targets; may be the host's too
     Likely *likely;         // likewise
+    // The tokens that tasks may choose; null: any, for all of them.
+    const int32_t *mask_of = nullptr; // [outputs] which mask a task's output has; -1: any token
+    const uint32_t *masks = nullptr; // [masks, (vocabulary + 31) / 32] bit i % 32 of word i / 32: i
+    float *spare = nullptr;          // [rows, stride]
 };
 
 cudaError_t launch_sample(const SampleArguments &arguments, cudaStream_t stream);

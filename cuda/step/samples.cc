@@ -54,6 +54,7 @@ SampleTask sampling_task(const SamplingParams &params, int32_t row, int32_t outp
     SampleTask task{};
     task.row = row;
     task.output = output;
+    task.spare = -1;
     task.logprob = params.logprobs >= 0;
     task.likely_begin = *likely;
     task.likely_count = std::max(0, params.logprobs);
@@ -73,6 +74,7 @@ SampleTask StepSamples::task_of(const OutputRow &row, int32_t number, int64_t lo
         SampleTask task{};
         task.row = static_cast<int32_t>(logits_row);
         task.output = number;
+        task.spare = -1;
         task.target_begin = static_cast<int32_t>(rows_.target_begin(number));
         task.target_count = static_cast<int32_t>(row.targets.size());
         return task;
@@ -116,6 +118,8 @@ Status StepSamples::plan(const TokenBatch &batch, const BackendInfo &info, int64
     wanted_of_.clear();
     edits_.clear();
     likely_ = 0;
+    spares_ = 0;
+    masked_ = false;
     for (size_t i = 0; i < wanted().size(); ++i) {
         for (const int32_t number : rows_.rows_of(static_cast<int64_t>(i))) {
             tasks_.push_back(task_of(batch.outputs[static_cast<size_t>(number)], number,
@@ -135,22 +139,59 @@ Status StepSamples::plan(const TokenBatch &batch, const BackendInfo &info, int64
                 "the likeliest tokens");
 }
 
-// Tasks of one row of logits that some of them edit are done one after the other.
+// Tasks of one row of logits that some of them edit are done one after the other. A mask cannot be
+// taken back, so those that sample would work on a row of their own.
 void StepSamples::join_edited_rows() {
     for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
         bool edited = false;
         while (end < tasks_.size() && wanted_of_[end] == wanted_of_[begin]) {
             edited |= tasks_[end++].edit_count > 0;
         }
-        for (size_t i = begin; i < end; ++i) tasks_[i].together = edited ? 0 : 1;
+        for (size_t i = begin; i < end; ++i) {
+            tasks_[i].together = edited ? 0 : 1;
+            if (end - begin > 1 && tasks_[i].target_count == 0) tasks_[i].spare = spares_++;
+        }
         if (edited) tasks_[begin].together = static_cast<int32_t>(end - begin);
     }
 }
 
 // ---- Device ----
 
-Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
-                        cudaStream_t stream) {
+Status StepSamples::reserve_masks(int64_t bytes) {
+    RETURN_IF_ERROR(grow(&host_masks_, bytes, "masks"));
+    if (device_masks_.bytes() >= host_masks_.bytes()) return {};
+    device_masks_ = DeviceMemory();
+    ASSIGN_OR_RETURN(device_masks_, DeviceMemory::create(host_masks_.bytes(), "masks"));
+    return {};
+}
+
+Status StepSamples::send_masks(std::span<const TokenMask> masks, cudaStream_t stream, bool *sent) {
+    *sent = masked_ = false;
+    std::unordered_map<TokenMask, int32_t> numbers;
+    std::vector<int32_t> mask_of(generates_.size(), -1);
+    std::vector<TokenMask> distinct;
+    for (size_t row = 0; row < std::min(masks.size(), mask_of.size()); ++row) {
+        if (generates_[row] == 0 || masks[row] == nullptr) continue;
+        const auto [place, fresh] =
+            numbers.try_emplace(masks[row], static_cast<int32_t>(distinct.size()));
+        if (fresh) distinct.push_back(masks[row]);
+        mask_of[row] = place->second;
+    }
+    if (distinct.empty()) return {};
+    const auto words = static_cast<int64_t>((vocabulary_ + 31) / 32);
+    mask_words_ = static_cast<int64_t>(mask_of.size());
+    const int64_t bytes = (mask_words_ + words * static_cast<int64_t>(distinct.size())) * 4;
+    RETURN_IF_ERROR(reserve_masks(bytes));
+    std::copy(mask_of.begin(), mask_of.end(), host_masks_.as<int32_t>());
+    uint32_t *to = host_masks_.as<uint32_t>() + mask_words_;
+    for (const TokenMask mask : distinct) to = std::copy(mask, mask + words, to);
+    RETURN_IF_CUDA(cudaMemcpyAsync(device_masks_.data(), host_masks_.data(),
+                                   static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream));
+    *sent = masked_ = true;
+    return {};
+}
+
+Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t stream) {
     const auto rows = static_cast<int64_t>(wanted().size());
     const auto tasks = static_cast<int64_t>(tasks_.size());
     const int64_t chunk = forward->logits_rows();
@@ -159,6 +200,14 @@ Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks
                                             static_cast<int32_t>(spans_.size()), sums_.as<float>(),
                                             stream));
     }
+    if (masked_) {
+        const int64_t bytes =
+            spares_ * forward->logits_stride() * static_cast<int64_t>(sizeof(float));
+        if (spare_.bytes() < bytes) {
+            spare_ = DeviceMemory();
+            ASSIGN_OR_RETURN(spare_, DeviceMemory::create(bytes, "masked logits"));
+        }
+    }
     int64_t task = 0;
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t last = std::min(rows, first + chunk);
@@ -166,17 +215,22 @@ Status StepSamples::run(const Staging &staging, std::span<const TokenMask> masks
         RETURN_IF_ERROR(forward->compute_logits(first, last - first, stream));
         int64_t end = task;
         while (end < tasks && wanted_of_[static_cast<size_t>(end)] < last) ++end;
-        const SampleArguments arguments{forward->logits(),
-                                        forward->logits_stride(),
-                                        vocabulary_,
-                                        staging.on_device<SampleTask>(staged_tasks_) + task,
-                                        static_cast<int32_t>(end - task),
-                                        staging.on_device<LogitEdit>(staged_edits_),
-                                        staging.on_device<int32_t>(staged_targets_),
-                                        forward->samples(),
-                                        answers_.as<SampleResult>(),
-                                        target_logprobs_.as<float>(),
-                                        likely_answers_.as<Likely>()};
+        SampleArguments arguments{forward->logits(),
+                                  forward->logits_stride(),
+                                  vocabulary_,
+                                  staging.on_device<SampleTask>(staged_tasks_) + task,
+                                  static_cast<int32_t>(end - task),
+                                  staging.on_device<LogitEdit>(staged_edits_),
+                                  staging.on_device<int32_t>(staged_targets_),
+                                  forward->samples(),
+                                  answers_.as<SampleResult>(),
+                                  target_logprobs_.as<float>(),
+                                  likely_answers_.as<Likely>()};
+        if (masked_) {
+            arguments.mask_of = device_masks_.as<int32_t>();
+            arguments.masks = device_masks_.as<uint32_t>() + mask_words_;
+            arguments.spare = spare_.as<float>();
+        }
         RETURN_IF_CUDA(launch_sample(arguments, stream));
         RETURN_IF_ERROR(forward->profile().mark(Part::sample, stream));
         task = end;

@@ -40,10 +40,12 @@ class StepSamples {
         return row < rows() && generates_[static_cast<size_t>(row)] != 0;
     }
 
-    // Device: logits and samples, and sums of hidden states, behind forward->run(). Tokens also go to
+    // Host: enqueues the copy of the rows' masks; equal pointers are sent once. *sent: whether there
+    // was one.
+    Status send_masks(std::span<const TokenMask> masks, cudaStream_t stream, bool *sent);
+    // Device: logits and samples, and sums of hidden states, behind forward->run() and the masks. Tokens also go to
     // forward->samples().
-    Status run(const Staging &staging, std::span<const TokenMask> masks, Forward *forward,
-               cudaStream_t stream);
+    Status run(const Staging &staging, Forward *forward, cudaStream_t stream);
     // Once the stream has come that far.
     void take(BatchOutput *output);
 
@@ -53,6 +55,7 @@ class StepSamples {
     void join_edited_rows();
     Status plan_sums(const TokenBatch &batch, int32_t hidden, Staging *staging);
     void take_sums(BatchOutput *output) const;
+    Status reserve_masks(int64_t bytes);
 
     BatchRows rows_;
     std::vector<char> generates_;    // [rows]
@@ -64,6 +67,12 @@ class StepSamples {
     int32_t vocabulary_ = 0;
     std::vector<SumSpan> spans_; // of embedded rows: indices into wanted()
     int32_t hidden_ = 0;
+    int32_t spares_ = 0; // tasks that need a row of their own when they have a mask
+    // What send_masks() sent: which mask each row has, then, from mask_words_ on, the masks.
+    PinnedMemory host_masks_;
+    DeviceMemory device_masks_, spare_;
+    int64_t mask_words_ = 0;
+    bool masked_ = false;
     int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0, staged_spans_ = 0;
     // Written by the device, through the bus: [rows], [targets], [likely_] and [embedded rows, hidden_]
     PinnedMemory answers_, target_logprobs_, likely_answers_, sums_;

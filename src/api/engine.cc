@@ -1,5 +1,5 @@
 // batchllm_engine_*, batchllm_add_*, step, run, poll, cancel.
-#include "runtime/engine.h"
+#include "api/engine.h"
 
 #include <cinttypes>
 #include <cstring>
@@ -11,10 +11,6 @@ using namespace batchllm;
 using api::guard;
 using api::guard_out;
 using api::need;
-
-struct batchllm_engine {
-    std::unique_ptr<Engine> engine;
-};
 
 namespace {
 

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <span>
 
 #include <CLI/CLI.hpp>
 
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
@@ -182,6 +184,61 @@ void add_sampling(CLI::App *app, SamplingOptions *sampling) {
     add_task(defaults, sampling);
 }
 
+// An option whose value, or the file that it names, is the run's constraint.
+void add_constraint(CLI::App *app, const char *name, const char *type, const char *text,
+                    ConstraintText *constraint, std::function<int32_t(const std::string &)> kind) {
+    constexpr size_t longest = size_t{64} << 20;
+    const bool file = std::string_view(type) == "FILE";
+    app->add_option_function<std::string>(
+           name,
+           [=](const std::string &value) {
+               constraint->kind = kind(value);
+               constraint->text = value;
+               if (!file) return;
+               Result<std::string> read = read_file(value, longest);
+               if (!read.ok()) throw CLI::ValidationError(name, read.status().message());
+               constraint->text = std::move(read).value();
+           },
+           text)
+        ->type_name(type);
+}
+
+void add_constraints(CLI::App *app, ConstraintText *constraint) {
+    CLI::App *kinds = app->add_option_group("What the output of rows must look like",
+                                            "a row's own keys go first");
+    const auto always = [](int32_t kind) { return [kind](const std::string &) { return kind; }; };
+    CLI::App *one = kinds->add_option_group("One of");
+    add_constraint(one, "--json-schema", "FILE", "JSON of this schema", constraint,
+                   always(BATCHLLM_CONSTRAINT_JSON_SCHEMA));
+    add_constraint(one, "--regex", "EXPRESSION", "a match of it, from end to end", constraint,
+                   always(BATCHLLM_CONSTRAINT_REGEX));
+    add_constraint(one, "--grammar", "FILE", "a text of this grammar: Lark in a .lark, else GBNF",
+                   constraint, [](const std::string &path) {
+                       return path.ends_with(".lark") ? BATCHLLM_CONSTRAINT_LARK
+                                                      : BATCHLLM_CONSTRAINT_GBNF;
+                   });
+    one->add_option_function<std::vector<std::string>>(
+           "--choices",
+           [constraint](const std::vector<std::string> &choices) {
+               constraint->kind = BATCHLLM_CONSTRAINT_CHOICES;
+               constraint->choices = choices;
+           },
+           "one of these; may be given several times")
+        ->type_name("TEXT")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    one->require_option(0, 1);
+    kinds
+        ->add_option("--start-after", constraint->start_after, "only behind this text, as </think>")
+        ->type_name("TEXT");
+    kinds->add_flag("--flexible-whitespace", constraint->flexible_whitespace,
+                    "JSON may have spaces and line ends");
+    kinds->add_flag("--any-member-order", constraint->any_member_order,
+                    "members of JSON objects in any order");
+    kinds->add_flag("--loose-schema", constraint->loose,
+                    "what a schema asks that cannot be enforced is passed over, with a warning");
+}
+
 void add_kv_memory(CLI::App *app, RunOptions *options) {
     app->add_option_function<std::string>(
            "--kv-memory",
@@ -240,6 +297,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     add_named(run, "--log", &options->log_level, log_names,
               "least important messages shown (warning)");
     add_sampling(run, &options->in.sampling);
+    add_constraints(run, &options->in.sampling.constraint_text);
     return run;
 }
 

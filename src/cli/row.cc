@@ -125,8 +125,7 @@ RowError read_plain(const object &members, const RowReaderOptions &options, Row 
     }
     RowError error = take_conversation(&conversation, row);
     if (failed(error)) return error;
-    row->params = parameters.take();
-    return {};
+    return parameters.take(options.constraints, row);
 }
 
 // The prompt of a body: a string, a list of token ids, or a list of one of these.
@@ -208,8 +207,7 @@ RowError read_embeddings_body(const object &body, const RowReaderOptions &option
         }
     }
     if (!input) return format_error("\"input\" is missing in \"body\"");
-    row->params = parameters.take();
-    return {};
+    return parameters.take(options.constraints, row);
 }
 
 RowError read_body(const object &body, const RowReaderOptions &options, Row *row) {
@@ -238,8 +236,7 @@ RowError read_body(const object &body, const RowReaderOptions &options, Row *row
     if (!prompt) return format_error("\"prompt\" is missing in \"body\"");
     RowError error = check_generates(parameters);
     if (failed(error)) return error;
-    row->params = parameters.take();
-    return {};
+    return parameters.take(options.constraints, row);
 }
 
 // What the chat form of the OpenAI interface has beyond the parameters that both forms share.
@@ -273,7 +270,6 @@ class ChatBody {
             if (choice == "auto" || choice == "none") return {};
             return parameter_error("tool_choice is supported only as \"auto\" or \"none\"");
         }
-        if (key == "response_format") return read_response_format(value);
         if (key == "parallel_tool_calls") return {};
         *known = false;
         return {};
@@ -294,15 +290,6 @@ class ChatBody {
     }
 
   private:
-    static RowError read_response_format(element value) {
-        element type;
-        if (value.is_null()) return {};
-        const bool text = value.is_object() &&
-                          object(value)["type"].get(type) == simdjson::SUCCESS &&
-                          type.is_string() && std::string_view(type) == "text";
-        return text ? RowError() : parameter_error("response_format is supported only as text");
-    }
-
     ConversationText conversation_;
     std::optional<element> tools_;
     bool uses_tools_ = true;
@@ -334,8 +321,7 @@ RowError read_chat_body(const object &body, const RowReaderOptions &options, Row
     RowError error = chat.finish(&parameters, row);
     if (!failed(error)) error = check_generates(parameters);
     if (failed(error)) return error;
-    row->params = parameters.take();
-    return {};
+    return parameters.take(options.constraints, row);
 }
 
 // A line of the OpenAI batch format.

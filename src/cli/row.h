@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "cli/constraint_cache.h"
 
 namespace simdjson::dom {
 class parser;
@@ -53,6 +54,8 @@ struct SamplingOptions {
         return task == BATCHLLM_TASK_GENERATE ? std::max<int64_t>(0, int64_t{max_tokens} * samples)
                                               : 0;
     }
+    ConstraintText constraint_text;
+    SharedConstraint constraint; // of that text; null: none, or it was not to be made
 };
 
 // A view of the options for the library. stop_strings is scratch that must live as long.
@@ -91,6 +94,7 @@ struct Row {
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     bool ignore_unknown_keys = false;
+    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read, and not made
 };
 
 class RowReader {

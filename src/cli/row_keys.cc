@@ -35,6 +35,12 @@ constexpr std::array parameter_keys = {
     Entry("pooling", ParameterKey::pooling),
     Entry("normalize", ParameterKey::normalize),
     Entry("dimensions", ParameterKey::dimensions),
+    Entry("choices", ParameterKey::choices),
+    Entry("regex", ParameterKey::regex),
+    Entry("json_schema", ParameterKey::json_schema),
+    Entry("grammar", ParameterKey::grammar),
+    Entry("response_format", ParameterKey::response_format),
+    Entry("start_after", ParameterKey::start_after),
 };
 
 constexpr std::array<std::string_view, 14> other_keys = {"id",
@@ -53,7 +59,7 @@ constexpr std::array<std::string_view, 14> other_keys = {"id",
                                                          "chat_template_kwargs"};
 
 // What other programs call them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> synonyms = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 20> synonyms = {{
     {"max_new_tokens", "max_tokens"},
     {"max_completion_tokens", "max_tokens"},
     {"max_length", "max_tokens"},
@@ -69,7 +75,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> synonyms
     {"input_ids", "tokens"},
     {"prompt_token_ids", "tokens"},
     {"top_logprobs", "logprobs"},
-    {"choices", "score"},
+    {"guided_choice", "choices"},
+    {"guided_regex", "regex"},
+    {"guided_json", "json_schema"},
+    {"guided_grammar", "grammar"},
+    {"schema", "json_schema"},
 }};
 
 constexpr std::array<std::string_view, 6> harmless_body_keys = {

@@ -31,6 +31,12 @@ enum class ParameterKey : uint8_t {
     pooling,
     normalize,
     dimensions,
+    choices,
+    regex,
+    json_schema,
+    grammar,
+    response_format,
+    start_after,
 };
 
 // The words for a parameter's numbers.

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "cli/json_text.h"
-#include "cli/row_keys.h"
+#include "cli/row_constraint.h"
 
 namespace batchllm::cli {
 
@@ -43,6 +43,7 @@ batchllm_params view_params(const SamplingOptions &options,
     params.pooling = options.pooling;
     params.normalize = options.normalize;
     params.dimensions = options.dimensions;
+    params.constraint = options.constraint.get();
     return params;
 }
 
@@ -182,6 +183,52 @@ RowError ParameterReader::read_bias(element value) {
     return {};
 }
 
+// One key alone says it; start_after goes with any of them.
+RowError ParameterReader::read_constraint(ParameterKey name, std::string_view key, element value) {
+    ConstraintText &constraint = own().constraint_text;
+    if (name == ParameterKey::start_after) {
+        if (!value.is_string()) return type_error(key, "a string");
+        constraint.start_after = to_string(value);
+        if (constraint.start_after.find('\0') == std::string::npos) return {};
+        return parameter_error("start_after holds a zero byte");
+    }
+    if (!constraint_key_.empty()) {
+        return format_error(in_quotes(constraint_key_) + " and " + in_quotes(key) +
+                            " both say what the output must look like");
+    }
+    constraint_key_ = key;
+    switch (name) {
+    case ParameterKey::choices:
+        return read_choices(value, &constraint);
+    case ParameterKey::regex:
+        return read_regex(value, &constraint);
+    case ParameterKey::json_schema:
+        return read_json_schema(value, &constraint);
+    case ParameterKey::grammar:
+        return read_grammar(value, &constraint);
+    default:
+        return read_response_format(value, &constraint);
+    }
+}
+
+RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
+    row->params = defaults_;
+    if (own_ == nullptr) return {};
+    const ConstraintText &text = own_->constraint_text;
+    if (constraints != nullptr && text != defaults_->constraint_text) {
+        own_->constraint = nullptr;
+        if (text.kind != 0) {
+            Result<SharedConstraint> made = constraints->get(text);
+            if (!made.ok()) {
+                return {row_error_code(BATCHLLM_ERROR_ROW_CONSTRAINT), made.status().message()};
+            }
+            own_->constraint = std::move(made).value();
+        }
+    }
+    row->params = std::move(own_);
+    return {};
+}
+
 RowError ParameterReader::read(std::string_view key, element value, bool *known) {
     const std::optional<ParameterKey> name = find_parameter_key(key);
     *known = name.has_value();
@@ -243,6 +290,13 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
     }
     case ParameterKey::dimensions:
         return read_integer(key, value, &options.dimensions);
+    case ParameterKey::choices:
+    case ParameterKey::regex:
+    case ParameterKey::json_schema:
+    case ParameterKey::grammar:
+    case ParameterKey::response_format:
+    case ParameterKey::start_after:
+        return read_constraint(*name, key, value);
     }
     return {};
 }

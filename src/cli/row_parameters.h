@@ -41,11 +41,9 @@ class ParameterReader {
     // Sets *known to whether the key is a parameter's. null leaves the default.
     RowError read(std::string_view key, simdjson::dom::element value, bool *known);
 
-    std::shared_ptr<const SamplingOptions> take() {
-        if (own_ == nullptr) return defaults_;
-        return std::move(own_);
-    }
     int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
+    // The row's parameters, its constraint made, unless there is nothing to make it with.
+    RowError take(ConstraintCache *constraints, Row *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;
@@ -59,9 +57,11 @@ class ParameterReader {
                        std::span<const ParameterName> names, int32_t *field);
     RowError read_stop(simdjson::dom::element value);
     RowError read_bias(simdjson::dom::element value);
+    RowError read_constraint(ParameterKey name, std::string_view key, simdjson::dom::element value);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
+    std::string constraint_key_; // the one that said what the output must look like
 };
 
 } // namespace batchllm::cli

@@ -73,6 +73,10 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
+    // A job without one reads as it did before there were any.
+    if (sampling.constraint_text.kind != 0) {
+        add("constraint", std::string_view(sampling.constraint_text.key()));
+    }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
 }
@@ -121,6 +125,16 @@ Status RunJob::create_engine() {
     for (int64_t i = 0; i < batchllm_engine_label_count(engine); ++i) {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
+    constraints_.emplace(engine, [this](const std::string &warning) {
+        log_to_stderr(&bar_, BATCHLLM_LOG_WARNING, warning.c_str());
+    });
+    return {};
+}
+
+// What holds for rows that do not say: made before any of them is read.
+Status RunJob::make_default_constraint(SamplingOptions *defaults) {
+    if (defaults->constraint_text.kind == 0) return {};
+    ASSIGN_OR_RETURN(defaults->constraint, constraints_->get(defaults->constraint_text));
     return {};
 }
 
@@ -133,9 +147,12 @@ Status RunJob::run(LineReader input) {
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
     }
+    const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
+    RETURN_IF_ERROR(make_default_constraint(defaults.get()));
     RETURN_IF_ERROR(output_.start()); // not before: an output is not given up for a misspelt model
     RowReaderOptions row_options;
-    row_options.defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
+    row_options.defaults = defaults;
+    row_options.constraints = &*constraints_;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     WindowOptions windows;
     windows.tokens = options_.window_tokens;

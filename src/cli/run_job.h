@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -37,6 +38,7 @@ class RunJob {
   private:
     bool interrupted() const { return interrupted_->load(std::memory_order_relaxed); }
     Status create_engine();
+    Status make_default_constraint(SamplingOptions *defaults);
     Status run_windows(WindowSource *source);
     bool wants_window() const;
     Status add_window(Window window);
@@ -61,6 +63,7 @@ class RunJob {
 
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
+    std::optional<ConstraintCache> constraints_;
     batchllm_progress last_ = {};                     // of the engine's last step
     std::unordered_map<uint64_t, RowRecord> records_; // of rows in the engine, by line
     OutputBatch batch_;

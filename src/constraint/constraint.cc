@@ -50,7 +50,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     ASSIGN_OR_RETURN(GrammarCode code,
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
-    made->masks_ = std::make_unique<const TokenMaskMaker>(*vocabulary, *made->code_);
+    made->masks_ = std::make_unique<const StateMaskMaker>(*vocabulary, *made->code_);
     made->graph_ = make_graph(made->code_, *vocabulary);
     made->cache_bytes_ = options.cache_bytes;
     made->marker_ = options.start_after;
@@ -84,9 +84,9 @@ int32_t Constraint::read_marker(int32_t read, uint8_t byte) const {
     return read + (static_cast<uint8_t>(marker_[at(read)]) == byte ? 1 : 0);
 }
 
-const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const {
+const StateMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<const TokenMask> &known = marker_masks_[at(read)];
+    std::unique_ptr<const StateMask> &known = marker_masks_[at(read)];
     if (known) return known.get();
     const TokenVocabulary &tokens = *vocabulary_;
     if (!std::exchange(marker_tokens_known_, true)) {
@@ -96,11 +96,13 @@ const TokenMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
                 marker_tokens_.push_back(token);
         }
     }
-    auto mask = std::make_unique<TokenMask>();
+    auto mask = std::make_unique<StateMask>();
     mask->make_dense(tokens.words());
-    for (int32_t token = 0; token < tokens.size(); ++token)
+    for (int32_t token = 0; token < tokens.size(); ++token) {
+        if (tokens.bytes(token).empty() && !tokens.is_eos(token)) continue;
         mask->words[at(token / 32)] |= uint32_t{1} << (token % 32);
-    mask->allowed = tokens.size();
+        ++mask->allowed;
+    }
     for (const int32_t token : marker_tokens_) {
         const std::string_view bytes = tokens.bytes(token);
         int32_t place = read;
@@ -138,7 +140,7 @@ void ConstraintState::follow_graph() {
 
 Result<AllowedTokens> ConstraintState::allowed() {
     follow_graph();
-    const TokenMask *mask;
+    const StateMask *mask;
     if (ended_) {
         // Nothing more may come; the tokens that end a text do no harm.
         return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
@@ -188,8 +190,8 @@ Status ConstraintState::advance(int32_t token) {
     }
     if (started_ && tokens.is_special(token)) return refused("a special token");
     const std::string_view bytes = tokens.bytes(token);
-    if (started_ && (bytes.empty() || bytes.size() > TokenTrie::kLongestToken))
-        return refused("it spells nothing, or too much");
+    if (bytes.empty() && !tokens.is_eos(token)) return refused("it spells nothing");
+    if (started_ && bytes.size() > TokenTrie::kLongestToken) return refused("it spells too much");
     const Status taken = advance_bytes(bytes);
     if (taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT) return refused("its text does not fit");
     if (taken.ok() && !started_ && tokens.is_eos(token)) ended_ = true;
@@ -216,6 +218,15 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
 }
 
 bool ConstraintState::complete() const { return started_ && state_->complete; }
+
+bool ConstraintState::exhausted() {
+    if (!complete()) return false;
+    follow_graph();
+    GraphState *const *row = graph_->row(state_);
+    if (!row) return false; // allowed() will say so
+    return std::all_of(row, row + constraint_->code_->classes(),
+                       [](const GraphState *next) { return next == nullptr; });
+}
 
 Status ConstraintState::forced(std::string *text, size_t limit) {
     if (!started_ || ended_ || inside_character_ > 0) return {};

@@ -14,7 +14,7 @@
 // What always holds: advance() takes exactly the tokens that allowed() gives. Tokens that end a text
 // are allowed exactly where the text is complete. Every text can be completed with tokens of the
 // vocabulary: a byte that is no token of its own is never allowed in a text. Special tokens are never
-// allowed by their spelling.
+// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ namespace batchllm {
 
 class GrammarCode;
 class StateGraph;
-class TokenMaskMaker;
+class StateMaskMaker;
 struct GraphState;
-struct TokenMask;
+struct StateMask;
 
 struct ConstraintOptions {
     // The constraint begins after this text appears in the output; before that every token is allowed,
@@ -79,12 +79,12 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     // The graph to go on in; another one once that is full. *generation tells them apart.
     std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
     // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
-    const TokenMask *marker_mask(int32_t read, StateGraph *graph) const;
+    const StateMask *marker_mask(int32_t read, StateGraph *graph) const;
     int32_t read_marker(int32_t read, uint8_t byte) const;
 
     std::shared_ptr<const TokenVocabulary> vocabulary_;
     std::shared_ptr<const GrammarCode> code_;
-    std::unique_ptr<const TokenMaskMaker> masks_;
+    std::unique_ptr<const StateMaskMaker> masks_;
     std::string marker_;
     std::vector<int32_t> marker_back_; // [marker] where to go on when a byte does not fit
     int64_t cache_bytes_ = 0;
@@ -92,7 +92,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     mutable std::mutex mutex_; // over all below, but for reading generation_
     mutable std::shared_ptr<StateGraph> graph_;
     mutable std::atomic<uint64_t> generation_ = 1;
-    mutable std::vector<std::unique_ptr<const TokenMask>> marker_masks_; // [marker]
+    mutable std::vector<std::unique_ptr<const StateMask>> marker_masks_; // [marker]
     mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and go on
     mutable bool marker_tokens_known_ = false;
 };
@@ -100,6 +100,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
 class ConstraintState {
   public:
     explicit ConstraintState(std::shared_ptr<const Constraint> constraint);
+
+    const Constraint &constraint() const { return *constraint_; }
 
     // BATCHLLM_ERROR_UNSUPPORTED when the constraint is too ambiguous to go on from here.
     Result<AllowedTokens> allowed();
@@ -110,6 +112,8 @@ class ConstraintState {
 
     // The text so far is one that the constraint accepts; more may be possible.
     bool complete() const;
+    // It is, and nothing more may come but a token that ends the text.
+    bool exhausted();
     // A token that ends the text was taken.
     bool ended() const { return ended_; }
     // Appends the longest text that every continuation begins with, in whole characters and of no more

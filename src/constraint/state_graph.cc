@@ -494,7 +494,7 @@ GraphState *StateGraph::import(const StateGraph &other, const GraphState &state)
     return made;
 }
 
-void StateGraph::keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes) {
+void StateGraph::keep(std::unique_ptr<const StateMask> mask, GraphState *state, int64_t bytes) {
     const std::lock_guard lock(mutex_);
     if (state->mask.load(std::memory_order_relaxed)) return; // another thread was first
     state->mask.store(mask.get(), std::memory_order_release);

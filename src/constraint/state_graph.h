@@ -20,7 +20,7 @@
 
 namespace batchllm {
 
-struct TokenMask; // token_mask.h
+struct StateMask; // token_mask.h
 
 struct GraphState {
     // A place in a terminal, and the stack of what follows the terminal.
@@ -35,10 +35,10 @@ struct GraphState {
     bool complete = false;       // the text so far is in the language
     // [classes of the code] where a byte leads; null: nowhere. Null until it is asked for.
     std::atomic<GraphState *const *> row = nullptr;
-    std::atomic<const TokenMask *> mask = nullptr; // set by TokenMaskMaker
+    std::atomic<const StateMask *> mask = nullptr; // set by StateMaskMaker
     // [horizons] the state with the same continuations up to a length; null until it is asked for.
     std::atomic<GraphState *> near[2] = {};
-    // [slices] what TokenMaskMaker knows of a step by one character of a class.
+    // [slices] what StateMaskMaker knows of a step by one character of a class.
     static constexpr size_t kMostSlices = 4;
     std::atomic<GraphState *> character_step[kMostSlices] = {};
 };
@@ -77,7 +77,7 @@ class StateGraph {
         return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
     }
     // Makes the mask the state's, unless another thread was first.
-    void keep(std::unique_ptr<const TokenMask> mask, GraphState *state, int64_t bytes);
+    void keep(std::unique_ptr<const StateMask> mask, GraphState *state, int64_t bytes);
 
     // A state or a stack with more than this many members is refused: see row().
     static constexpr size_t kMostConfigs = 20'000;
@@ -136,7 +136,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState>> states_;
     std::unordered_map<const GraphState *, GraphState *, Hash, Equal> state_numbers_;
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
-    std::vector<std::unique_ptr<const TokenMask>> masks_;
+    std::vector<std::unique_ptr<const StateMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
     std::atomic<int64_t> imported_bytes_ = 0;
     bool too_ambiguous_ = false;

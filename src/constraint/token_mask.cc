@@ -24,30 +24,30 @@ constexpr size_t kMostPairs = 256;
 
 } // namespace
 
-void TokenMask::make_dense(int32_t word_count) {
+void StateMask::make_dense(int32_t word_count) {
     if (dense()) return;
     words.assign(at(word_count), 0);
     for (const int32_t token : few) set_bit(&words, token);
     few.clear();
 }
 
-void TokenMaskMaker::put(std::vector<int32_t> *list, int32_t token) const {
+void StateMaskMaker::put(std::vector<int32_t> *list, int32_t token) const {
     list->push_back(token);
 }
 
-void TokenMaskMaker::put(TokenMask *mask, int32_t token) const { allow(mask, token); }
+void StateMaskMaker::put(StateMask *mask, int32_t token) const { allow(mask, token); }
 
-void TokenMaskMaker::allow(TokenMask *mask, int32_t token) const {
+void StateMaskMaker::allow(StateMask *mask, int32_t token) const {
     ++mask->allowed;
     if (mask->dense()) {
         set_bit(&mask->words, token);
         return;
     }
     mask->few.push_back(token);
-    if (mask->few.size() > TokenMask::kFew) mask->make_dense(vocabulary_.words());
+    if (mask->few.size() > StateMask::kFew) mask->make_dense(vocabulary_.words());
 }
 
-TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
+StateMaskMaker::StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
     : vocabulary_(vocabulary), code_(code), marks_(std::make_unique<GraphState[]>(kMarks)) {
     for (const TokenSlice &slice : vocabulary.slices()) {
         std::vector<uint8_t> samples;
@@ -63,7 +63,7 @@ TokenMaskMaker::TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarC
 }
 
 // Where each character of the class leads: one state, or a mark that says why there is none.
-GraphState *TokenMaskMaker::character_step(StateGraph *graph, GraphState *state,
+GraphState *StateMaskMaker::character_step(StateGraph *graph, GraphState *state,
                                            size_t slice) const {
     if (GraphState *known = state->character_step[slice].load(std::memory_order_acquire))
         return known;
@@ -103,7 +103,7 @@ GraphState *TokenMaskMaker::character_step(StateGraph *graph, GraphState *state,
     return found;
 }
 
-TokenMaskMaker::Reach TokenMaskMaker::reach(StateGraph *graph, GraphState *state,
+StateMaskMaker::Reach StateMaskMaker::reach(StateGraph *graph, GraphState *state,
                                             size_t slice) const {
     for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
         GraphState *const next = character_step(graph, state, slice);
@@ -124,7 +124,7 @@ TokenMaskMaker::Reach TokenMaskMaker::reach(StateGraph *graph, GraphState *state
 
 // The same by pairs of states, level by level: those of level n are met after n characters and up to
 // three bytes of the next. The first level with a failure is the nearest.
-TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, GraphState *state,
+StateMaskMaker::Reach StateMaskMaker::reach_through_many(StateGraph *graph, GraphState *state,
                                                          size_t slice, int32_t most) const {
     const Automaton &in_class = vocabulary_.slices()[slice].characters;
     const uint8_t *class_of = code_.class_table();
@@ -170,7 +170,7 @@ TokenMaskMaker::Reach TokenMaskMaker::reach_through_many(StateGraph *graph, Grap
     return {most, false, false};
 }
 
-template <typename Sink> bool TokenMaskMaker::walk(StateGraph *graph, GraphState *state,
+template <typename Sink> bool StateMaskMaker::walk(StateGraph *graph, GraphState *state,
                                                    const TokenTrie &trie, Sink *sink) const {
     struct Level {
         const TokenTrie::Node *node; // the next child to look at
@@ -202,7 +202,7 @@ template <typename Sink> bool TokenMaskMaker::walk(StateGraph *graph, GraphState
     }
 }
 
-bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask) const {
+bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask) const {
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
     // The largest class first: what takes all of it takes the smaller ones too.
@@ -228,15 +228,15 @@ bool TokenMaskMaker::fill(StateGraph *graph, GraphState *state, TokenMask *mask)
 }
 
 // The near state's mask, but for the tokens that are long enough to tell the two apart.
-const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
-                                                  const TokenMask &near) const {
-    TokenMask found;
+const StateMask *StateMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
+                                                  const StateMask &near) const {
+    StateMask found;
     if (!walk(graph, state, vocabulary_.long_tokens(), &found.long_ones)) return nullptr;
     if (found.long_ones == near.long_ones) {
         state->mask.store(&near, std::memory_order_release);
         return &near;
     }
-    auto made = std::make_unique<TokenMask>(near);
+    auto made = std::make_unique<StateMask>(near);
     for (const int32_t token : near.long_ones) {
         --made->allowed;
         if (made->dense())
@@ -249,8 +249,8 @@ const TokenMask *TokenMaskMaker::with_long_tokens(StateGraph *graph, GraphState 
     return kept(graph, state, std::move(made));
 }
 
-const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
-                                      std::unique_ptr<TokenMask> made) const {
+const StateMask *StateMaskMaker::kept(StateGraph *graph, GraphState *state,
+                                      std::unique_ptr<StateMask> made) const {
     made_.fetch_add(1, std::memory_order_relaxed);
     if (made->few.size() == 1) made->only = made->few[0];
     for (size_t word = 0; word < made->words.size() && made->allowed == 1; ++word)
@@ -263,19 +263,19 @@ const TokenMask *TokenMaskMaker::kept(StateGraph *graph, GraphState *state,
     return state->mask.load(std::memory_order_acquire);
 }
 
-const TokenMask *TokenMaskMaker::mask(StateGraph *graph, GraphState *state) const {
-    if (const TokenMask *known = state->mask.load(std::memory_order_acquire)) return known;
+const StateMask *StateMaskMaker::mask(StateGraph *graph, GraphState *state) const {
+    if (const StateMask *known = state->mask.load(std::memory_order_acquire)) return known;
     // No token is so long that it could tell a state from its far one.
     if (GraphState *const far = graph->near(state, StateGraph::kLong); far != state) {
-        const TokenMask *const same = mask(graph, far);
+        const StateMask *const same = mask(graph, far);
         if (same) state->mask.store(same, std::memory_order_release);
         return same;
     }
     if (GraphState *const near = graph->near(state, StateGraph::kShort); near != state) {
-        const TokenMask *const of_near = mask(graph, near);
+        const StateMask *const of_near = mask(graph, near);
         return of_near ? with_long_tokens(graph, state, *of_near) : nullptr;
     }
-    auto made = std::make_unique<TokenMask>();
+    auto made = std::make_unique<StateMask>();
     const bool filled = fill(graph, state, made.get()) &&
                         walk(graph, state, vocabulary_.long_tokens(), &made->long_ones);
     if (filled)

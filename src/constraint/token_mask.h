@@ -13,7 +13,7 @@ namespace batchllm {
 
 // A few tokens as a list, more as bits: most states of a grammar allow only a few, and fresh memory for
 // all bits costs more than finding those.
-struct TokenMask {
+struct StateMask {
     static constexpr size_t kFew = 128;
 
     std::vector<int32_t> few;       // the tokens, while words is empty
@@ -26,18 +26,18 @@ struct TokenMask {
     bool dense() const { return !words.empty(); }
     // Makes it bits, this many words of them.
     void make_dense(int32_t word_count);
-    bool operator==(const TokenMask &) const = default;
+    bool operator==(const StateMask &) const = default;
 };
 
 // Stateless but for what it knows of the code and the vocabulary: any number of threads may use one.
-class TokenMaskMaker {
+class StateMaskMaker {
   public:
     // Both outlive it.
-    TokenMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
+    StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
 
     // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is
     // too ambiguous at this place.
-    const TokenMask *mask(StateGraph *graph, GraphState *state) const;
+    const StateMask *mask(StateGraph *graph, GraphState *state) const;
 
     int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
 
@@ -62,13 +62,13 @@ class TokenMaskMaker {
     Reach reach_through_many(StateGraph *graph, GraphState *state, size_t slice,
                              int32_t most) const;
     GraphState *character_step(StateGraph *graph, GraphState *state, size_t slice) const;
-    const TokenMask *with_long_tokens(StateGraph *graph, GraphState *state,
-                                      const TokenMask &near) const;
-    const TokenMask *kept(StateGraph *graph, GraphState *state,
-                          std::unique_ptr<TokenMask> made) const;
-    void allow(TokenMask *mask, int32_t token) const;
-    bool fill(StateGraph *graph, GraphState *state, TokenMask *mask) const;
-    void put(TokenMask *mask, int32_t token) const;
+    const StateMask *with_long_tokens(StateGraph *graph, GraphState *state,
+                                      const StateMask &near) const;
+    const StateMask *kept(StateGraph *graph, GraphState *state,
+                          std::unique_ptr<StateMask> made) const;
+    void allow(StateMask *mask, int32_t token) const;
+    bool fill(StateGraph *graph, GraphState *state, StateMask *mask) const;
+    void put(StateMask *mask, int32_t token) const;
     void put(std::vector<int32_t> *list, int32_t token) const;
     // Puts every token of the trie that may come into the sink. False: too ambiguous.
     template <typename Sink>

@@ -70,10 +70,11 @@ void TokenTrie::build(std::vector<std::pair<std::string_view, int32_t>> tokens) 
 }
 
 Result<std::shared_ptr<const TokenVocabulary>>
-TokenVocabulary::make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids) {
+TokenVocabulary::make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids, int32_t size) {
     std::vector<std::string> tokens;
     std::vector<uint8_t> special;
-    for (int32_t token = 0; token < tokenizer.vocabulary(); ++token) {
+    if (size == 0) size = tokenizer.vocabulary();
+    for (int32_t token = 0; token < std::min(size, tokenizer.vocabulary()); ++token) {
         auto bytes = tokenizer.token_bytes(token);
         if (!bytes) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -82,6 +83,8 @@ TokenVocabulary::make(const Tokenizer &tokenizer, std::span<const int32_t> eos_i
         tokens.push_back(std::move(*bytes));
         special.push_back(tokenizer.is_special(token) ? 1 : 0);
     }
+    tokens.resize(at(size));
+    special.resize(at(size), 0);
     return make(std::move(tokens), special, eos_ids);
 }
 

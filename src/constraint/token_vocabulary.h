@@ -55,8 +55,10 @@ struct TokenSlice {
 class TokenVocabulary {
   public:
     // eos_ids: tokens that end a text. Special tokens are never allowed by their spelling.
-    static Result<std::shared_ptr<const TokenVocabulary>> make(const Tokenizer &tokenizer,
-                                                               std::span<const int32_t> eos_ids);
+    // size: of a model whose logits are more than the tokenizer's tokens, or fewer; the others spell
+    // nothing. 0: the tokenizer's.
+    static Result<std::shared_ptr<const TokenVocabulary>>
+    make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids, int32_t size = 0);
     // The same from spellings: [vocabulary] the bytes that a token stands for, empty if it stands for
     // none; special: [vocabulary] not 0 for a special token.
     static Result<std::shared_ptr<const TokenVocabulary>> make(std::vector<std::string> tokens,

@@ -210,7 +210,8 @@ bool same_greedy_result(const PreparedParams &a, const PreparedParams &b) {
            a.repetition_penalty == b.repetition_penalty &&
            a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
            a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
-           a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias;
+           a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias &&
+           a.constraint == b.constraint;
 }
 
 } // namespace batchllm

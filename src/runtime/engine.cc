@@ -78,6 +78,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
                                     std::to_string(info.page_tokens) + " tokens, " +
                                     std::to_string(info.step_tokens) + " tokens a step");
     }
+    masks_ = RowMasks(tokenizer_.get());
     const BackendInfo &info = lanes_.front()->info();
     if (model_ != nullptr && model_->classifier) classifier_.emplace(*model_);
     params_.emplace(model_tasks(info));
@@ -103,6 +104,20 @@ ModelTasks Engine::model_tasks(const BackendInfo &info) const {
 std::span<const std::string> Engine::labels() const {
     return classifier_ ? std::span<const std::string>(classifier_->labels())
                        : std::span<const std::string>();
+}
+
+Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecification &specification) {
+    RETURN_IF_ERROR(need_tokenizer());
+    std::shared_ptr<const TokenVocabulary> vocabulary;
+    {
+        const std::lock_guard lock(vocabulary_mutex_);
+        if (vocabulary_ == nullptr) {
+            ASSIGN_OR_RETURN(vocabulary_, TokenVocabulary::make(*tokenizer_, eos_tokens_,
+                                                                lanes_.front()->info().vocabulary));
+        }
+        vocabulary = vocabulary_;
+    }
+    return batchllm::make_constraint(specification, std::move(vocabulary));
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {

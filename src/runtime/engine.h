@@ -24,12 +24,14 @@
 
 #include "backend/backend.h"
 #include "base/thread_pool.h"
+#include "constraint/specification.h"
 #include "plan/plan.h"
 #include "runtime/addition.h"
 #include "runtime/backend_choice.h"
 #include "runtime/columns.h"
 #include "runtime/job.h"
 #include "runtime/lane.h"
+#include "runtime/masks.h"
 #include "runtime/options.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
@@ -65,6 +67,9 @@ class Engine {
                       const uint64_t *tags);
     Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
                           const uint64_t *tags, const batchllm_params &params);
+
+    // A constraint for this engine's rows. Any thread.
+    Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
 
     Status use_plan(const Plan &plan);
     Status build_groups();
@@ -106,6 +111,7 @@ class Engine {
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
     Status check_pool(const char *what, int64_t tokens) const;
     Status check_row(std::span<const int32_t> prompt, const PreparedParams &params) const;
+    Status check_constraint(const SamplingParams &params) const;
     Status need_tokenizer() const;
     ThreadPool &pool();
 
@@ -138,12 +144,16 @@ class Engine {
     Status fill(Lane *lane);
     Lane *next_lane() const;
     Status take_from(Lane *lane);
+    Status sample_newest(Lane *lane);
+    void take_forced(Lane *lane);
     void post_process(Lane *lane);
     void accept_sample(Sequence *sequence, const SampleOutput &sample);
     void accept_hidden(Sequence *sequence, std::span<const float> sum, int32_t tokens, bool finite);
+    bool accept_constrained(Sequence *sequence, int32_t token);
+    void accept_token(Sequence *sequence, int32_t token);
     void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
     void finish(Sequence *sequence, int32_t reason);
-    void fail(Sequence *sequence, int32_t status, const char *message);
+    void fail(Sequence *sequence, int32_t status, std::string message);
     void spend(const Sequence &sequence, int64_t tokens);
     bool ends_row(const SamplingParams &params, int32_t token) const;
     void warn_once(const Status &status);
@@ -161,10 +171,13 @@ class Engine {
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
     std::vector<std::unique_ptr<Lane>> lanes_; // one a device
-    std::unique_ptr<ThreadPool> pool_;         // of the tokenizer, once it is needed
+    std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
     std::optional<Timeline> timeline_;
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
+    mutable std::mutex vocabulary_mutex_;
+    std::shared_ptr<const TokenVocabulary> vocabulary_; // of constraints, once there is one
+    RowMasks masks_;
     int64_t max_request_tokens_ = 0;
 
     Intake intake_; // rows, those to be planned, results

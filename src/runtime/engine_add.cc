@@ -123,10 +123,19 @@ Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
                      "stop_strings need a tokenizer, and the engine has none");
     }
+    RETURN_IF_ERROR(check_constraint(params));
     RETURN_IF_ERROR(check_prompt(prompt, 1));
     const int64_t length = static_cast<int64_t>(prompt.size());
     const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);
     return check_pool("output", tokens);
+}
+
+Status Engine::check_constraint(const SamplingParams &params) const {
+    if (params.constraint == nullptr) return {};
+    const std::lock_guard lock(vocabulary_mutex_);
+    if (&params.constraint->vocabulary() == vocabulary_.get()) return {};
+    return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                 "constraint was made for another engine: its tokens are another model's");
 }
 
 Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const {

@@ -57,6 +57,10 @@ Status Engine::run_started_step() {
     apply_cancels();
     for (const auto &lane : lanes_) RETURN_IF_ERROR(fill(lane.get()));
     if (Lane *lane = next_lane()) RETURN_IF_ERROR(take_from(lane));
+    // No batch is left without its masks between two steps.
+    for (const auto &lane : lanes_) {
+        if (lane->unsampled()) RETURN_IF_ERROR(take_from(lane.get()));
+    }
     if (rows_done() < intake_.added) return {};
     // What is in flight still belongs to rows that had ended.
     for (const auto &lane : lanes_) {
@@ -77,9 +81,36 @@ Status Engine::fill(Lane *lane) {
             batch = &lane->next_batch();
         }
         if (batch->tokens.empty()) break;
-        RETURN_IF_ERROR(lane->submit(*batch));
+        RETURN_IF_ERROR(lane->forward(*batch));
+        // Where the masks depend on the batch before, it is sampled once that one has been collected.
+        if (lane->in_flight() == 1 || !RowMasks::wait_for_samples(lane->newest())) {
+            RETURN_IF_ERROR(sample_newest(lane));
+        }
     }
     return {};
+}
+
+// While the device computes the batch.
+Status Engine::sample_newest(Lane *lane) {
+    RETURN_IF_ERROR(
+        lane->sample(masks_.make(lane->newest(), [this]() -> ThreadPool & { return pool(); })));
+    take_forced(lane);
+    return {};
+}
+
+// Tokens that must come next stand in place of what the batch samples.
+void Engine::take_forced(Lane *lane) {
+    for (Sequence *sequence : masks_.forced()) {
+        lane->scheduler().discard_sample(sequence);
+        for (const int32_t token : std::exchange(sequence->constrained->forced, {})) {
+            if (!sequence->done && accept_constrained(sequence, token)) {
+                accept_token(sequence, token);
+            }
+        }
+        if (sequence->done) lane->scheduler().drop(sequence);
+    }
+    for (Job *job : finished_jobs_) end_job(job);
+    finished_jobs_.clear();
 }
 
 // ---- Collect ----
@@ -108,7 +139,7 @@ Lane *Engine::next_lane() const {
 Status Engine::take_from(Lane *lane) {
     RETURN_IF_ERROR(lane->collect());
     post_process(lane);
-    return {};
+    return lane->unsampled() ? sample_newest(lane) : Status();
 }
 
 // ---- Post-process ----
@@ -166,18 +197,28 @@ void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
         return;
     }
     const SamplingParams &params = *sequence->params;
-    sequence->output.push_back(sample.token);
-    ++stats_.completion_tokens;
-    spend(*sequence, 1);
+    if (sequence->constrained != nullptr && !accept_constrained(sequence, sample.token)) return;
     if (params.logprobs >= 0) {
         sequence->logprobs.push_back(sample.logprob);
         sequence->top_counts.push_back(static_cast<int32_t>(sample.top.size()));
         sequence->top.insert(sequence->top.end(), sample.top.begin(), sample.top.end());
     }
-    if (ends_row(params, sample.token)) {
+    accept_token(sequence, sample.token);
+}
+
+void Engine::accept_token(Sequence *sequence, int32_t token) {
+    const SamplingParams &params = *sequence->params;
+    sequence->output.push_back(token);
+    ++stats_.completion_tokens;
+    spend(*sequence, 1);
+    const bool ended = sequence->constrained != nullptr && sequence->constrained->state.ended();
+    if (ended || ends_row(params, token)) {
         sequence->text_tokens = static_cast<int32_t>(sequence->output.size()) - 1;
         finish(sequence, BATCHLLM_FINISH_STOP);
-    } else if (sequence->stop != nullptr && sequence->stop->push(sample.token)) {
+    } else if (sequence->stop != nullptr && sequence->stop->push(token)) {
+        finish(sequence, BATCHLLM_FINISH_STOP);
+    } else if (sequence->constrained != nullptr && sequence->constrained->state.exhausted()) {
+        if (sequence->stop != nullptr) sequence->stop->end();
         finish(sequence, BATCHLLM_FINISH_STOP);
     } else if (static_cast<int32_t>(sequence->output.size()) >= sequence->max_tokens) {
         const bool stopped = sequence->stop != nullptr && sequence->stop->end();
@@ -206,6 +247,15 @@ void Engine::accept_hidden(Sequence *sequence, std::span<const float> sum, int32
     }
 }
 
+// Moves the sequence's constraint on. False: it cannot go on, and the row has failed.
+bool Engine::accept_constrained(Sequence *sequence, int32_t token) {
+    Constrained &constrained = *sequence->constrained;
+    if (constrained.failed.ok()) constrained.failed = constrained.state.advance(token);
+    if (constrained.failed.ok()) return true;
+    fail(sequence, BATCHLLM_ERROR_ROW_CONSTRAINT, constrained.failed.message());
+    return false;
+}
+
 void Engine::accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite) {
     if (sequence->done) return;
     const auto is_nan = [](float logprob) { return std::isnan(logprob); };
@@ -227,9 +277,9 @@ void Engine::finish(Sequence *sequence, int32_t reason) {
     if (--sequence->job->unfinished == 0) finished_jobs_.push_back(sequence->job);
 }
 
-void Engine::fail(Sequence *sequence, int32_t status, const char *message) {
+void Engine::fail(Sequence *sequence, int32_t status, std::string message) {
     sequence->status = status;
-    sequence->error = message;
+    sequence->error = std::move(message);
     finish(sequence, BATCHLLM_FINISH_ERROR);
 }
 

@@ -63,6 +63,12 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         // Greedy samples stay the same also when each is computed for itself, on `sim` too.
         const int32_t drawn = params.greedy() ? 0 : i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
+        if (params.constraint != nullptr) {
+            sequence.constrained = std::make_unique<Constrained>(params.constraint);
+            sequence.constrained->takes_forced = params.logprobs < 0 && params.bias.empty() &&
+                                                 params.stop_tokens.empty() &&
+                                                 limits.tokenizer != nullptr;
+        }
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
             sequence.stop.reset(new StopFinder{
                 StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});

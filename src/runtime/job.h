@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "constraint/constraint.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "sample/stop.h"
@@ -32,6 +33,18 @@ struct StopFinder {
     bool end() { return scanner.push(decoder.finish(), &text); }
 };
 
+// A sequence's place in its constraint.
+struct Constrained {
+    explicit Constrained(std::shared_ptr<const Constraint> constraint)
+        : state(std::move(constraint)) {}
+
+    ConstraintState state; // after all of the sequence's output
+    Status failed;         // no mask could be made: what was sampled without is discarded
+    // Tokens that must come next: taken in place of a sample. Kept only until they are.
+    std::vector<int32_t> forced;
+    bool takes_forced = false; // no parameter of the row asks for each token's sample
+};
+
 // What the scheduler computes, with what the runtime remembers of it.
 struct Sequence : Request {
     Job *job = nullptr;
@@ -43,9 +56,10 @@ struct Sequence : Request {
     std::vector<float> hidden; // embedded: the sum so far; once done, the vector that is wanted
     int32_t pooled = 0;        // positions in that sum
     LabelScores labels;        // classified, once done
-    std::unique_ptr<StopFinder> stop; // only with stop strings
-    int32_t text_tokens = -1;         // tokens of `output` that are text; -1: all
-    int32_t finish = 0;               // BATCHLLM_FINISH_, once done
+    std::unique_ptr<StopFinder> stop;         // only with stop strings
+    std::unique_ptr<Constrained> constrained; // only with a constraint
+    int32_t text_tokens = -1;                 // tokens of `output` that are text; -1: all
+    int32_t finish = 0;                       // BATCHLLM_FINISH_, once done
     int32_t status = BATCHLLM_OK;
     std::string error;
 };

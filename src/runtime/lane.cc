@@ -27,13 +27,20 @@ Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions op
 
 bool Lane::takes_another() const {
     if (in_flight() == 0) return true;
+    if (unsampled_) return false;
     return in_flight() < backend_->info().batches_in_flight &&
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
 }
 
-Status Lane::submit(const TokenBatch &batch) {
+Status Lane::forward(const TokenBatch &batch) {
     RETURN_IF_ERROR(backend_->forward(batch));
-    return backend_->sample({});
+    unsampled_ = true;
+    return {};
+}
+
+Status Lane::sample(std::span<const TokenMask> masks) {
+    unsampled_ = false;
+    return backend_->sample(masks);
 }
 
 Status Lane::collect() {

@@ -2,7 +2,9 @@
 // that it has in flight.
 //
 //     next_batch   of its requests
-//     submit       puts it in flight, behind the one that runs, and has it sampled
+//     forward      puts it in flight, behind the one that runs
+//     sample       has it sampled, with the masks of constrained rows; at once, or where those masks
+//                  depend on the batch before, once that one has been collected and finished
 //     collect      waits for the oldest batch: record() and output() are its
 //     finish       moves the requests on, once the engine has handed the outputs out
 //
@@ -33,11 +35,15 @@ class Lane {
     // Another batch can be put in flight, and nearly all requests can be in it.
     bool takes_another() const;
     const TokenBatch &next_batch() { return scheduler_.next_step(); }
-    Status submit(const TokenBatch &batch);
+    Status forward(const TokenBatch &batch);
+    // masks: as Backend::sample has them.
+    Status sample(std::span<const TokenMask> masks);
+    bool unsampled() const { return unsampled_; } // the newest batch in flight
 
     bool ready() const { return backend_->ready(); }
     Status collect();
     const BatchRecord &record() const { return scheduler_.oldest(); }
+    const BatchRecord &newest() const { return scheduler_.newest(); }
     const BatchOutput &output() const { return output_; }
     double batch_seconds() const { return backend_->last_run_seconds(); } // of the one collected
     void finish() { scheduler_.finish_step(); }
@@ -52,6 +58,7 @@ class Lane {
     std::unique_ptr<Backend> backend_;
     Scheduler scheduler_;
     BatchOutput output_;
+    bool unsampled_ = false;
     double seconds_ = 0;
 };
 

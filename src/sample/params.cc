@@ -5,6 +5,7 @@
 
 #include <simdjson.h>
 
+#include "constraint/handle.h"
 #include "sample/sampling.h"
 
 namespace batchllm {
@@ -149,6 +150,9 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     }
     if (BATCHLLM_HAS_FIELD(stop_string_count)) {
         RETURN_IF_ERROR(read_stop_strings(params, &out));
+    }
+    if (BATCHLLM_HAS_FIELD(constraint) && params.constraint != nullptr) {
+        out.constraint = params.constraint->constraint;
     }
     if (BATCHLLM_HAS_FIELD(bias_count)) RETURN_IF_ERROR(read_bias(params, vocabulary, &out));
 #undef BATCHLLM_READ_FIELD

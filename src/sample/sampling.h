@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+class Constraint;
 
 // The parameters of sampling in batchllm_params, with its borrowed arrays copied. Immutable and shared by the rows that use it.
 struct SamplingParams {
@@ -31,6 +34,7 @@ struct SamplingParams {
     std::vector<int32_t> stop_tokens;
     std::vector<std::string> stop_strings;
     std::vector<std::pair<int32_t, float>> bias;
+    std::shared_ptr<const Constraint> constraint; // null: none
 
     bool greedy() const { return temperature == 0; }
 };

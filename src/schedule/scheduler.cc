@@ -58,9 +58,9 @@ void Scheduler::Impl::schedule_decode() {
         if (request->state != RequestState::decoding || budget == 0) continue;
         if (batchllm::held_back(*request)) {
             --budget; // keeps its place: those that are admitted must fit with it in the next batch
-        } else if (grow_by_preemption(request)) {
-            request->chunk = 1;
-            --budget;
+        } else if (const int64_t got = grow_by_preemption(request); got > 0) {
+            request->chunk = static_cast<int32_t>(got);
+            budget -= got;
         } else if (running.size() == 1) {
             start_unshared(request);
         } // else it is the youngest: it waits, and keeps its pages until an older one needs them
@@ -150,13 +150,15 @@ int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) 
     return std::min(tokens, int64_t{pages->columns} * pool.page_tokens() - stored);
 }
 
-// Room for a decode token, if need be on a page of a younger request.
-bool Scheduler::Impl::grow_by_preemption(Request *request) {
-    while (grow(&request->pages, request->computed, 1) == 0) {
-        if (running.back() == request) return false;
+// Room for the request's decode tokens, for one if need be on a page of a younger request. Mostly there
+// is one; several where the runtime knew some without sampling.
+int64_t Scheduler::Impl::grow_by_preemption(Request *request) {
+    const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
+    while (true) {
+        const int64_t got = grow(&request->pages, request->computed, wanted);
+        if (got > 0 || running.back() == request) return got;
         preempt_youngest();
     }
-    return true;
 }
 
 // The batch is in flight: what it computes counts as stored from here on.
@@ -300,6 +302,7 @@ bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.mo
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }
 const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
+const BatchRecord &Scheduler::newest() const { return impl_->record(impl_->in_flight - 1); }
 int64_t Scheduler::held_back() const { return impl_->held_back; }
 int64_t Scheduler::waiting() const { return impl_->waiting; }
 int64_t Scheduler::running() const {

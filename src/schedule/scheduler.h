@@ -150,6 +150,7 @@ class Scheduler {
     // The batch in flight that was built first. sampled[i] is the request of its outputs[i]. The rows of
     // a request that does not generate come in the order of its wanted positions.
     const BatchRecord &oldest() const;
+    const BatchRecord &newest() const;
     std::span<Request *const> sampled() const { return oldest().sampled; }
     // Of the newest batch in flight, the requests that cannot be in the next one before its samples
     // are known.
@@ -158,6 +159,12 @@ class Scheduler {
     // After that batch has run and the runtime has appended the outputs and set `done`: lets go of
     // the requests that are done. The scheduler keeps no pointer to a request that has finished.
     void finish_step();
+
+    // Of a request that the newest batch in flight samples, all its tokens before that one being known,
+    // and that is not ending: the runtime has appended tokens to its output without waiting. What the
+    // batch samples for it is discarded, and the tokens are computed in the next ones, as many at a
+    // time as there is room for.
+    void discard_sample(Request *request);
 
     // A request that the runtime has set `done` outside a step (cancelled) gives up its place. What
     // a batch in flight computes for it is discarded.

@@ -58,7 +58,7 @@ struct Scheduler::Impl {
     void schedule_own(Request *request);
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool finds_no_page() const;
-    bool grow_by_preemption(Request *request);
+    int64_t grow_by_preemption(Request *request);
     void move_on();
     bool count_chunk(Request *request);
 

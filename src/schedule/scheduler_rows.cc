@@ -123,7 +123,7 @@ void Scheduler::finish_step() {
         if (request == nullptr || request->state == RequestState::finished) continue;
         if (request->task == Task::generate) {
             request->unknown -= 1;
-            if (static_cast<int64_t>(request->output.size()) > request->generated) {
+            while (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
                 request->generated += 1;
             }
@@ -195,6 +195,15 @@ void Scheduler::Impl::clear_rows(Request *request) {
     for (size_t row = static_cast<size_t>(request->logits_row);
          row < sampled.size() && sampled[row] == request; ++row)
         sampled[row] = nullptr;
+}
+
+void Scheduler::discard_sample(Request *request) {
+    Impl &impl = *impl_;
+    if (request->state != RequestState::decoding || request->unknown != 1)
+        throw std::logic_error("scheduler: a sample to discard that nothing waits for");
+    impl.held_back -= batchllm::held_back(*request);
+    request->unknown = 0;
+    impl.clear_rows(request);
 }
 
 void Scheduler::drop(Request *request) {

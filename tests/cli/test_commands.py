@@ -441,7 +441,7 @@ class TextRows(ProgramTest):
         rows = [request("a", max_completion_tokens=2, ignore_eos=True, user="u"),
                 request("b", n=2, temperature=1, logprobs=True, top_logprobs=2, tool_choice="none", tools=[{"x": 1}]),
                 request("c", max_tokens=1, max_completion_tokens=1), request("d", top_logprobs=2),
-                request("e", response_format={"type": "json_object"}), request("f", tool_choice="required")]
+                request("e", response_format={"type": "xml"}), request("f", tool_choice="required")]
         found = {row["custom_id"]: row for row in self.run_rows(rows, expect=3, backend=self.sim)}
         body = found["a"]["response"]["body"]
         self.assertEqual((body["object"], body["id"], body["usage"]["completion_tokens"]), ("chat.completion", "chatcmpl-1", 2))
@@ -457,6 +457,24 @@ class TextRows(ProgramTest):
         self.assertEqual(len(tokens[0]["top_logprobs"]), 2)
         for name in "cdef":
             self.assertEqual(found[name]["response"]["status_code"], 400, name)
+
+    def test_rows_keep_to_what_they_ask_of_their_output(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 5, "maximum": 7}},
+                  "required": ["n"], "additionalProperties": False}
+        rows = [{"id": 0, "prompt": "a", "choices": ["yes", "no"]}, {"id": 1, "prompt": "a", "regex": "[0-9]{3}"},
+                {"id": 2, "prompt": "a", "json_schema": schema}, {"id": 3, "prompt": "a", "grammar": 'root ::= "x" "y"'},
+                {"id": 4, "prompt": "a", "grammar": {"lark": 'start: "z"'}}, {"id": 5, "prompt": "a", "regex": "(a"},
+                {"custom_id": "6", "method": "POST", "url": "/v1/chat/completions", "body": {
+                    "model": "m", "messages": [{"role": "user", "content": "hi"}],
+                    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}}]
+        found = {row.get("custom_id", row["id"]): row for row in self.run_rows(rows, expect=3, backend=self.sim)}
+        self.assertIn(found[0]["text"], ("yes", "no"))
+        self.assertRegex(found[1]["text"], "^[0-9]{3}$")
+        self.assertIn(json.loads(found[2]["text"])["n"], (5, 6, 7))
+        self.assertEqual([found[i]["text"] for i in (3, 4)], ["xy", "z"])
+        self.assertEqual(found[5]["error"]["code"], "ROW_CONSTRAINT")
+        answer = found["6"]["response"]["body"]["choices"][0]["message"]["content"]
+        self.assertIn(json.loads(answer)["n"], (5, 6, 7))
 
     def test_a_model_without_a_template_says_so(self):
         (self.model / "tokenizer_config.json").unlink()

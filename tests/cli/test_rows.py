@@ -55,6 +55,13 @@ class BadRows(ProgramTest):
         (b'{"id": 100000000000000000000030 , "tokens": [1]}', "ROW_JSON", "too large",
          100000000000000000000030),
         (b'{"id": {}, "tokens": [1e999]}', "ROW_JSON", "too large", None),
+        (b'{"id": 32, "tokens": [1], "choices": []}', "ROW_FORMAT", "choices", 32),
+        (b'{"id": 33, "tokens": [1], "regex": "a", "choices": ["a"]}', "ROW_FORMAT", "both say", 33),
+        (b'{"id": 34, "tokens": [1], "json_schema": 5}', "ROW_FORMAT", "json_schema", 34),
+        (b'{"id": 35, "tokens": [1], "grammar": {"ebnf": "x"}}', "ROW_FORMAT", "lark", 35),
+        (b'{"id": 36, "tokens": [1], "response_format": {"type": "xml"}}', "ROW_INVALID_PARAMETER", "xml", 36),
+        (b'{"id": 37, "tokens": [1], "guided_json": {}}', "ROW_FORMAT", '"json_schema"', 37),
+        (b'{"id": 38, "tokens": [1], "regex": "a"}', "ROW_CONSTRAINT", "tokenizer", 38),
         (b'{"id": 31, "tokens": [01]}', "ROW_JSON", "malformed", 31),
     ]
 

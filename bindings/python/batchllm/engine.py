@@ -19,6 +19,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Se
 
 from . import native
 from .columns import Chats, Column, Rows, Texts, Tokens, columns
+from .constraints import Constraints
 from .continuations import continuation_columns
 from .embeddings import embedding_array, embedding_params, label_params, share_of_first
 from .errors import ClosedError, ForkError, RowError, StateError, StoppedError, UnsupportedError
@@ -174,6 +175,7 @@ class Engine:
                 raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
+        self._constraints = Constraints()
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._log.check()
         self._forked = False
@@ -649,7 +651,10 @@ class Engine:
                 if job.over:  # an `astream` that was cancelled while its rows were being added
                     return
                 named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
+                wanted = params if not per_row else some[first : first + n]
+                used = self._constraints.set(engine, native_params, wanted)
                 _add(engine, column, named_tags, native_params)
+                del used  # rows that were added keep what they need
                 self._log.check()
                 job.rows += n
         job.added = True

@@ -7,7 +7,7 @@ from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Iterable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
 
@@ -47,6 +47,16 @@ class SamplingParams:
     stop: Sequence[str] = ()
     """The text is cut before the first of these found."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    choices: Optional[Sequence[str]] = None
+    """The output is one of these. At most one of the four is given; a wrong one fails the call."""
+    regex: Optional[str] = None
+    """All of the output matches."""
+    json_schema: Any = None
+    """The output is JSON of this schema: a mapping, a text, a pydantic model or a dataclass."""
+    grammar: Union[str, Mapping[str, str], None] = None
+    """The output is a text of this grammar: GBNF, or `{"lark": text}`."""
+    start_after: str = ""
+    """The four hold only behind this text in the output, such as `</think>`."""
 
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]

@@ -20,6 +20,8 @@ public final class Status {
     public static final int ROW_TOO_LARGE = Native.BATCHLLM_ERROR_ROW_TOO_LARGE;
     /** The model's logits for the row are not finite. */
     public static final int ROW_NOT_A_NUMBER = Native.BATCHLLM_ERROR_ROW_NOT_A_NUMBER;
+    /** The row's constraint cannot go on. */
+    public static final int ROW_CONSTRAINT = Native.BATCHLLM_ERROR_ROW_CONSTRAINT;
 
     private Status() {}
 

@@ -1,0 +1,151 @@
+"""What the output of rows must look like: `SamplingParams` -> the library's constraints, each made once an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from array import array
+from itertools import accumulate
+from typing import Any, Literal, Mapping, Optional, Sequence, Union
+
+from . import native
+
+if typing.TYPE_CHECKING:
+    from .params import SamplingParams
+
+_CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
+_MOST = 4096  # constraints kept; all are forgotten then, and rows keep what they use
+
+_Key = tuple[int, str, tuple[str, ...], str]
+
+
+def schema_of(wanted: Any) -> str:
+    """The text of a JSON schema: of a mapping, a pydantic model, a dataclass, or a text that is one."""
+    if isinstance(wanted, str):
+        return wanted
+    if isinstance(wanted, (Mapping, bool)):
+        return json.dumps(wanted, ensure_ascii=False)
+    if hasattr(wanted, "model_json_schema"):
+        return json.dumps(wanted.model_json_schema(), ensure_ascii=False)
+    if dataclasses.is_dataclass(wanted):
+        definitions: dict[str, Any] = {}
+        schema = dict(_type_schema(wanted if isinstance(wanted, type) else type(wanted), definitions))
+        schema["$defs"] = definitions
+        return json.dumps(schema, ensure_ascii=False)
+    raise TypeError(f"json_schema: a mapping, a pydantic model or a dataclass is expected, not {wanted!r}")
+
+
+def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    plain = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", None: "null"}
+    if kind in plain:
+        return {"type": plain[kind]}
+    if kind is Any:
+        return {}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, getattr(types, "UnionType", Union)):
+        return {"anyOf": [_type_schema(one, definitions) for one in arguments]}
+    if kind is list or origin in (list, Sequence) or origin is typing.get_origin(Sequence[int]):
+        return {"type": "array", "items": _type_schema(arguments[0], definitions)} if arguments else {"type": "array"}
+    if kind is dict or origin is dict:
+        if arguments and arguments[0] is not str:
+            raise TypeError("json_schema: the keys of a dict must be str")
+        values = _type_schema(arguments[1], definitions) if arguments else {}
+        return {"type": "object", "additionalProperties": values}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"enum": [one.value for one in kind]}
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_schema(kind, definitions)
+    raise TypeError(f"json_schema: no schema is known for the type {kind!r}")
+
+
+def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    reference = {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}
+    if name in definitions:
+        return reference
+    definitions[name] = {}  # it may hold itself
+    hints = typing.get_type_hints(kind)
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    missing = dataclasses.MISSING
+    definitions[name] = {
+        "type": "object",
+        "properties": {field.name: _type_schema(hints[field.name], definitions) for field in fields},
+        "required": [f.name for f in fields if f.default is missing and f.default_factory is missing],
+        "additionalProperties": False,
+    }
+    return reference
+
+
+def _key_of(params: SamplingParams) -> Optional[_Key]:
+    named = ("choices", "regex", "json_schema", "grammar")
+    given = [name for name in named if getattr(params, name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"{given[0]} and {given[1]} both say what the output must look like")
+    if not given:
+        return None
+    after = params.start_after
+    if params.choices is not None:
+        if isinstance(params.choices, str):
+            raise TypeError("choices: a list of strings is expected, not a string")
+        return _CHOICES, "", tuple(params.choices), after
+    if params.regex is not None:
+        return _REGEX, params.regex, (), after
+    if params.json_schema is not None:
+        return _JSON_SCHEMA, schema_of(params.json_schema), (), after
+    if isinstance(params.grammar, Mapping):
+        dialects = {"gbnf": _GBNF, "lark": _LARK}
+        if len(params.grammar) != 1 or next(iter(params.grammar)) not in dialects:
+            raise ValueError('grammar: a text, {"gbnf": text} or {"lark": text} is expected')
+        dialect, text = next(iter(params.grammar.items()))
+        return dialects[dialect], text, (), after
+    return _GBNF, typing.cast(str, params.grammar), (), after
+
+
+class Constraints:
+    """The constraints of one engine."""
+
+    def __init__(self) -> None:
+        self._made: dict[_Key, native.batchllm_constraint] = {}
+
+    def set(
+        self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Any
+    ) -> list[native.batchllm_constraint]:
+        """Puts the constraints of params, one or one a row, into their column. What is returned must live until the
+        rows have been added."""
+        if params is None or column is None:
+            return []
+        rows = params if hasattr(params, "__getitem__") else [params]
+        if all(one is rows[0] for one in rows):
+            rows = rows[:1]  # as their column is
+        used = []
+        for row, one in enumerate(rows):
+            key = _key_of(one)
+            if key is None:
+                continue
+            used.append(self._get(engine, key))
+            native.batchllm_params_set_constraint(column, row, used[-1])
+        return used
+
+    def clear(self) -> None:
+        self._made.clear()
+
+    def _get(self, engine: native.batchllm_engine, key: _Key) -> native.batchllm_constraint:
+        made = self._made.get(key)
+        if made is None:
+            kind, text, choices, after = key
+            texts = [choice.encode() + b"\0" for choice in choices]
+            if any(one.find(b"\0") != len(one) - 1 for one in texts) or "\0" in after:
+                raise ValueError("choices or start_after hold a zero byte")
+            starts = array("q", accumulate(map(len, texts), initial=0))[:-1]
+            made = native.batchllm_constraint_create_from(
+                engine, kind, text.encode(), b"".join(texts), starts, after.encode(), 0, 0, 0
+            )
+            if len(self._made) >= _MOST:
+                self._made.clear()
+            self._made[key] = made
+        return made

@@ -1,0 +1,72 @@
+"""Rows whose output must look like something: choices, expressions, schemas (also of dataclasses), grammars."""
+
+import dataclasses
+import enum
+import json
+import typing
+import unittest
+
+import batchllm
+from batchllm import SamplingParams
+from batchllm.constraints import schema_of
+from support import MODEL
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Size:
+    large: bool
+
+
+@dataclasses.dataclass
+class Toy:
+    colour: Colour
+    age: typing.Literal[1, 2]
+    size: Size
+    note: typing.Optional[typing.Literal["x"]] = None
+
+
+class Model:  # as pydantic's are
+    @staticmethod
+    def model_json_schema():
+        return {"type": "boolean"}
+
+
+class Constraints(unittest.TestCase):
+    def test_every_row_keeps_to_its_own(self):
+        params = [SamplingParams(choices=["red", "green"]), SamplingParams(regex="[0-9]{3}"), SamplingParams(json_schema=Toy),
+                  SamplingParams(json_schema=Model), SamplingParams(grammar={"lark": 'start: "z"'}), SamplingParams(max_tokens=2)]
+        with batchllm.Engine(MODEL) as engine:
+            found = [result.text for result in engine.generate(["a"] * len(params), params)]
+        self.assertIn(found[0], ("red", "green"))
+        self.assertRegex(found[1], "^[0-9]{3}$")
+        toy = json.loads(found[2])
+        self.assertEqual((toy["colour"] in ("red", "blue"), toy["age"] in (1, 2), type(toy["size"]["large"])), (True, True, bool))
+        self.assertIn(found[3], ("true", "false"))
+        self.assertEqual(found[4], "z")
+
+    def test_one_holds_for_all_rows(self):
+        with batchllm.Engine(MODEL) as engine:
+            found = [result.text for result in engine.generate(["a", "b", "c"], SamplingParams(choices=["q", "w"]))]
+        self.assertLessEqual(set(found), {"q", "w"})
+
+    def test_a_wrong_one_fails_the_call(self):
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "regex: character 1"):
+                engine.generate(["a"], SamplingParams(regex="(a"))
+            with self.assertRaisesRegex(ValueError, "both say"):
+                engine.generate(["a"], SamplingParams(regex="a", choices=["a"]))
+
+    def test_fields_without_a_default_are_required(self):
+        schema = json.loads(schema_of(Toy))
+        toy = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        self.assertEqual(toy["required"], ["colour", "age", "size"])
+        self.assertFalse(toy["additionalProperties"])
+
+
+if __name__ == "__main__":
+    unittest.main()

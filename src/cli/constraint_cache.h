@@ -1,0 +1,54 @@
+// What rows ask of their output -> the library's constraints, each made once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cli/api.h"
+
+namespace batchllm::cli {
+
+// A constraint as a row or the command line writes it.
+struct ConstraintText {
+    int32_t kind = 0; // BATCHLLM_CONSTRAINT_; 0: none
+    std::string text;
+    std::vector<std::string> choices;
+    std::string start_after;
+    bool flexible_whitespace = false;
+    bool any_member_order = false;
+    bool loose = false;
+
+    bool operator==(const ConstraintText &) const = default;
+    std::string key() const; // another one for another constraint
+};
+
+using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
+
+// Used by one thread at a time.
+class ConstraintCache {
+  public:
+    // warn: told what a loose schema was widened by.
+    ConstraintCache(batchllm_engine *engine, std::function<void(const std::string &)> warn)
+        : engine_(engine), warn_(std::move(warn)) {}
+
+    // A wrong one fails each time with the same text.
+    Result<SharedConstraint> get(const ConstraintText &wanted);
+
+  private:
+    Result<SharedConstraint> make(const ConstraintText &wanted) const;
+
+    static constexpr size_t most_entries = 4096; // all are forgotten then: rows keep what they use
+    struct Entry {
+        Status status;
+        SharedConstraint constraint;
+    };
+    batchllm_engine *engine_;
+    std::function<void(const std::string &)> warn_;
+    std::unordered_map<std::string, Entry> entries_;
+};
+
+} // namespace batchllm::cli

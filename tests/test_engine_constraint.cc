@@ -1,0 +1,529 @@
+// Constraints in the engine: every text is one of its constraint's, whatever else is computed, in however
+// many batches in flight, on however few pages; and no other row is changed by it.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <regex>
+
+#include <simdjson.h>
+
+#include "constraint/handle.h"
+#include "late_backend.h"
+#include "runtime/engine.h" // before cmocka, whose fail() is a macro
+
+#include "golden_files.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+// ---- A model with a tokenizer whose tokens have several letters ----
+
+constexpr int32_t model_eos = 281;
+
+// The character that stands for a byte in a byte-level vocabulary.
+std::string byte_name(int byte) {
+    const auto printable = [](int b) {
+        return (b >= 0x21 && b < 0x7F) || (b >= 0xA1 && b < 0xAD) || b >= 0xAE;
+    };
+    int code = byte;
+    if (!printable(byte)) {
+        code = 0x100;
+        for (int other = 0; other < byte; ++other) code += printable(other) ? 0 : 1;
+    }
+    if (code < 0x80) return std::string(1, static_cast<char>(code));
+    return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+std::string quoted(const std::string &text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') out += '\\';
+        out += c;
+    }
+    return out + '"';
+}
+
+std::string tokenizer_json(int32_t vocabulary) {
+    const std::vector<std::pair<std::string, std::string>> merges = {
+        {"n", "a"},   {"m", "e"},  {"na", "me"}, {"a", "g"},   {"ag", "e"}, {"\"", ":"},
+        {"{", "\""},  {"\"", ","}, {"y", "e"},   {"ye", "s"},  {"n", "o"},  {"r", "e"},
+        {"re", "d"},  {"b", "l"},  {"u", "e"},   {"bl", "ue"}, {"1", "2"},  {"t", "r"},
+        {"tr", "ue"}, {"\"", "}"}, {"e", "d"},   {"g", "re"},  {"e", "n"},  {"gre", "en"},
+    };
+    std::string vocab, merge_list, added;
+    for (int byte = 0; byte < 256; ++byte)
+        vocab += quoted(byte_name(byte)) + ":" + std::to_string(byte) + ",";
+    int32_t id = 256;
+    for (const auto &[left, right] : merges) {
+        vocab += quoted(left + right) + ":" + std::to_string(id++) + ",";
+        merge_list += "[" + quoted(left) + "," + quoted(right) + "],";
+    }
+    vocab.pop_back();
+    merge_list.pop_back();
+    const auto add = [&](int32_t token, const std::string &text) {
+        added += "{\"id\":" + std::to_string(token) + ",\"content\":" + quoted(text) +
+                 ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                 "\"special\":true},";
+    };
+    for (const char *special : {"<s>", "</s>", "</think>"}) add(id++, special);
+    while (id < vocabulary) add(id, "<unused-" + std::to_string(id) + ">"), ++id;
+    added.pop_back();
+    const std::string byte_level = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                                   "\"trim_offsets\":true,\"use_regex\":true}";
+    return "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[" + added +
+           "],\"normalizer\":null,\"pre_tokenizer\":" + byte_level +
+           ",\"post_processor\":null,\"decoder\":" + byte_level +
+           ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+           "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+           "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{" +
+           vocab + "},\"merges\":[" + merge_list + "]}}";
+}
+
+// Made once for all tests.
+const std::string &model_directory() {
+    static const TemporaryDirectory directory;
+    static const bool made = [] {
+        for (const char *name : {"config.json", "model.safetensors"})
+            std::filesystem::copy_file(std::string("golden/llama_bias_f32/") + name,
+                                       directory.file(name));
+        directory.write("generation_config.json", "{\"eos_token_id\": 281}");
+        directory.write("tokenizer.json", tokenizer_json(290));
+        return true;
+    }();
+    assert_true(made);
+    return directory.path();
+}
+
+// ---- Engines ----
+
+struct Shape {
+    const char *backend = "cpu";
+    int32_t batches_in_flight = 1;
+    int64_t kv_memory_bytes = int64_t{64} << 20;
+    int64_t step_tokens = 0;
+    int32_t feeds_but_one_in = 0;
+    const char *sim_options = "";
+};
+
+std::unique_ptr<Engine> make_engine(const Shape &shape, int64_t *fed_tokens = nullptr) {
+    EngineOptions options;
+    options.model_dir = model_directory();
+    options.backend = shape.backend;
+    options.backend_options.kv_memory_bytes = shape.kv_memory_bytes;
+    options.backend_options.step_tokens = shape.step_tokens;
+    options.backend_options.threads = options.threads = 2;
+    const bool late = std::string(shape.backend) == "cpu";
+    if (late) {
+        options.backend_options.compute_type = "f32";
+    } else if (shape.batches_in_flight == 2) {
+        options.backend_options.extra = {{"overlap", "1"}};
+    }
+    auto made = Engine::create(options, [&](const EngineOptions &of) -> Result<LoadedModel> {
+        ASSIGN_OR_RETURN(LoadedModel loaded, load_model_and_backend(of));
+        LateOptions how;
+        how.batches_in_flight = shape.batches_in_flight;
+        how.feeds_but_one_in = shape.feeds_but_one_in;
+        how.fed_tokens = fed_tokens;
+        if (late)
+            loaded.backends[0] = std::make_unique<LateBackend>(std::move(loaded.backends[0]), how);
+        return loaded;
+    });
+    if (!made.ok()) fail_msg("%s", made.status().message().c_str());
+    return std::move(*made);
+}
+
+// ---- What rows must look like, each checked without the constraint's own code ----
+
+struct Rule {
+    const char *name;
+    ConstraintSpecification specification;
+    bool (*holds)(const std::string &text);
+};
+
+bool is_choice(const std::string &text) {
+    return text == "yes" || text == "no" || text == "yesterday";
+}
+
+bool is_plate(const std::string &text) {
+    return std::regex_match(text, std::regex("[A-Z]{2}-\\d{3}(red|green|blue)?"));
+}
+
+bool is_person(const std::string &text) {
+    simdjson::dom::parser parser;
+    simdjson::dom::element root;
+    if (parser.parse(text).get(root) != simdjson::SUCCESS || !root.is_object()) return false;
+    std::string_view name, colour;
+    int64_t age = 0;
+    bool member = false;
+    return simdjson::dom::object(root).size() == 4 && root["name"].get(name) == simdjson::SUCCESS &&
+           name.size() <= 4 * 4 && root["age"].get(age) == simdjson::SUCCESS && age >= 0 &&
+           age <= 120 && root["member"].get(member) == simdjson::SUCCESS &&
+           root["colour"].get(colour) == simdjson::SUCCESS &&
+           (colour == "red" || colour == "green" || colour == "blue");
+}
+
+bool is_nested(const std::string &text) {
+    size_t open = 0;
+    while (open < text.size() && text[open] == '(') ++open;
+    return open <= 3 && text == std::string(open, '(') + "x" + std::string(open, ')');
+}
+
+bool is_sum(const std::string &text) {
+    return std::regex_match(text, std::regex("[0-9]{1,2}(\\+[0-9]{1,2}){1,3}"));
+}
+
+// Behind the marker; a row that is cut before it, or ends with an EOS, has none.
+bool is_thought(const std::string &text) {
+    const size_t at = text.find("=>");
+    return at == std::string::npos || is_choice(text.substr(at + 2));
+}
+
+std::vector<Rule> rules() {
+    using Kind = ConstraintSpecification::Kind;
+    std::vector<Rule> all(6);
+    all[0] = {"choices", {}, is_choice};
+    all[0].specification.kind = Kind::choices;
+    all[0].specification.choices = {"yes", "no", "yesterday"};
+    all[1] = {"regex", {}, is_plate};
+    all[1].specification.kind = Kind::regex;
+    all[1].specification.text = "[A-Z]{2}-\\d{3}(red|green|blue)?";
+    all[2] = {"json_schema", {}, is_person};
+    all[2].specification.kind = Kind::json_schema;
+    all[2].specification.text = R"({"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 4},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "member": {"type": "boolean"},
+        "colour": {"enum": ["red", "green", "blue"]}},
+        "required": ["name", "age", "member", "colour"], "additionalProperties": false})";
+    all[2].specification.json.numbers = NumberStyle::plain;
+    all[3] = {"gbnf", {}, is_nested};
+    all[3].specification.kind = Kind::gbnf;
+    all[3].specification.text = "root ::= \"x\" | \"(\" a \")\"\n"
+                                "a ::= \"x\" | \"(\" b \")\"\nb ::= \"x\" | \"(x)\"\n";
+    all[4] = {"lark", {}, is_sum};
+    all[4].specification.kind = Kind::lark;
+    all[4].specification.text = "start: N (\"+\" N)~1..3\nN: /[0-9]{1,2}/\n";
+    all[5] = {"start_after", {}, is_thought};
+    all[5].specification.kind = Kind::choices;
+    all[5].specification.choices = all[0].specification.choices;
+    all[5].specification.options.start_after = "=>";
+    return all;
+}
+
+// ---- Jobs ----
+
+struct Way {
+    const char *name;
+    batchllm_params params;
+};
+
+std::vector<Way> ways() {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = 90;
+    params.logprobs = 2;
+    std::vector<Way> all{{"greedy", params}};
+    params.logprobs = -1; // so that forced tokens are not sampled
+    all.push_back({"greedy, forced tokens", params});
+    params.temperature = 1.5f;
+    all.push_back({"drawn, forced tokens", params});
+    params.logprobs = 2;
+    params.temperature = 1.5f;
+    params.samples = 3;
+    params.seed = 7;
+    all.push_back({"drawn", params});
+    params.samples = 1;
+    params.repetition_penalty = 1.4f;
+    params.ignore_eos = 1;
+    all.push_back({"drawn with penalties, EOS ignored", params});
+    return all;
+}
+
+struct Answer {
+    std::vector<int32_t> tokens;
+    std::string text;
+    int32_t finish = 0, status = 0;
+    std::vector<float> logprobs;
+    std::string error;
+    bool operator==(const Answer &) const = default;
+};
+using Answers = std::map<std::pair<uint64_t, int32_t>, Answer>; // by tag and sample
+
+Answers answers_of(const ResultBatch &results) {
+    Answers all;
+    for (int64_t i = 0; i < results.count; ++i) {
+        Answer answer;
+        answer.tokens.assign(results.tokens + results.token_offsets[i],
+                             results.tokens + results.token_offsets[i + 1]);
+        answer.text.assign(results.text + results.text_offsets[i],
+                           results.text + results.text_offsets[i + 1]);
+        answer.logprobs.assign(results.logprobs + results.logprob_offsets[i],
+                               results.logprobs + results.logprob_offsets[i + 1]);
+        answer.error.assign(results.errors + results.error_offsets[i],
+                            results.errors + results.error_offsets[i + 1]);
+        answer.finish = results.finish_reasons[i];
+        answer.status = results.statuses[i];
+        if (!all.emplace(std::pair(results.tags[i], results.samples[i]), answer).second)
+            fail_msg("two results for row %d", int(results.tags[i]));
+    }
+    return all;
+}
+
+void add(Engine *engine, const std::string &prompt, uint64_t tag, batchllm_params params,
+         const batchllm_constraint *constraint) {
+    params.constraint = constraint;
+    const int64_t offsets[2] = {0, static_cast<int64_t>(prompt.size())};
+    const auto column = ParamsColumn::open(&params, 1, 1);
+    assert_true(column.ok());
+    assert_true(engine->add_text({1, prompt.data(), offsets}, &tag, *column).ok());
+}
+
+batchllm_constraint handle_of(Engine *engine, const ConstraintSpecification &specification) {
+    auto made = engine->make_constraint(specification);
+    if (!made.ok()) fail_msg("%s", made.status().message().c_str());
+    return {made->constraint, ""};
+}
+
+constexpr int32_t prompts_of_a_rule = 12;
+constexpr int32_t rows_of_a_prompt = 7; // one a rule, and a free one
+
+std::string prompt_of(int32_t i) {
+    return "The rows have a head in common, then their own: " +
+           std::string(size_t(i % 5) * 7, 'a') + std::to_string(i);
+}
+
+// Rows of every rule and free ones, of the same prompts, with handles destroyed before the job runs.
+Answers run(const Shape &shape, const Way &way, batchllm_stats *stats = nullptr,
+            int64_t *fed_tokens = nullptr) {
+    const std::unique_ptr<Engine> engine = make_engine(shape, fed_tokens);
+    {
+        std::vector<batchllm_constraint> handles;
+        for (const Rule &rule : rules())
+            handles.push_back(handle_of(engine.get(), rule.specification));
+        for (int32_t i = 0; i < prompts_of_a_rule; ++i) {
+            uint64_t tag = static_cast<uint64_t>(i) * rows_of_a_prompt;
+            for (const batchllm_constraint &handle : handles)
+                add(engine.get(), prompt_of(i), tag++, way.params, &handle);
+            add(engine.get(), prompt_of(i), tag, way.params, nullptr);
+        }
+    }
+    const Status status = engine->run(nullptr, nullptr);
+    if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
+    if (stats != nullptr) *stats = engine->stats();
+    return answers_of(*engine->poll(0));
+}
+
+struct Ends {
+    int64_t stopped = 0, cut = 0;
+};
+
+// Every row that stopped has a text of its rule.
+void check(const Answers &answers, const Way &way, Ends *ends) {
+    const std::vector<Rule> all = rules();
+    assert_int_equal(answers.size(), prompts_of_a_rule * rows_of_a_prompt * way.params.samples);
+    for (const auto &[row, answer] : answers) {
+        assert_int_equal(answer.status, BATCHLLM_OK);
+        const size_t rule = row.first % rows_of_a_prompt;
+        if (rule == all.size()) continue; // a free one
+        if (answer.finish == BATCHLLM_FINISH_LENGTH) {
+            assert_int_equal(answer.tokens.size(), way.params.max_tokens);
+            ++ends->cut;
+            continue;
+        }
+        assert_int_equal(answer.finish, BATCHLLM_FINISH_STOP);
+        if (!all[rule].holds(answer.text))
+            fail_msg("%s, %s: %s", all[rule].name, way.name, answer.text.c_str());
+        if (way.params.logprobs >= 0)
+            assert_int_equal(answer.logprobs.size(), answer.tokens.size());
+        for (const float logprob : answer.logprobs) assert_true(logprob <= 1e-6f);
+        ++ends->stopped;
+    }
+}
+
+void every_text_is_one_of_its_constraint_in_any_company(void **) {
+    Ends ends;
+    int64_t fed_tokens = 0, preemptions = 0;
+    for (const Way &way : ways()) {
+        const Answers alone = run({}, way);
+        check(alone, way, &ends);
+        std::vector<Shape> shapes(5);
+        shapes[0].batches_in_flight = 2;
+        shapes[1].batches_in_flight = 2;
+        shapes[1].feeds_but_one_in = 3;
+        shapes[2].batches_in_flight = 2;
+        shapes[2].kv_memory_bytes = 400'000; // few pages
+        shapes[3].batches_in_flight = 2;
+        shapes[3].step_tokens = 24;
+        shapes[4].kv_memory_bytes = 400'000;
+        for (size_t i = 0; i < shapes.size(); ++i) {
+            batchllm_stats stats;
+            const Answers found = run(shapes[i], way, &stats, &fed_tokens);
+            if (found.size() != alone.size()) fail_msg("%s, shape %d", way.name, int(i));
+            for (const auto &[row, answer] : alone) {
+                if (found.at(row).tokens == answer.tokens) continue;
+                fail_msg("%s, shape %d, row %d: \"%s\", alone \"%s\"", way.name, int(i),
+                         int(row.first), found.at(row).text.c_str(), answer.text.c_str());
+            }
+            preemptions += stats.preemptions;
+        }
+    }
+    print_message("%d stopped, %d cut; %d tokens fed, %d preemptions\n", int(ends.stopped),
+                  int(ends.cut), int(fed_tokens), int(preemptions));
+    assert_true(ends.stopped > 250 && ends.cut > 0);
+    assert_true(fed_tokens > 1000 && preemptions > 0);
+}
+
+// `sim` draws tokens without a model: the masks alone make the text.
+void made_up_tokens_keep_to_their_constraints_too(void **) {
+    for (const int32_t batches : {1, 2}) {
+        Shape shape;
+        shape.backend = "sim";
+        shape.batches_in_flight = batches;
+        Ends ends;
+        for (const Way &way : ways()) check(run(shape, way), way, &ends);
+        assert_true(ends.stopped > 200);
+    }
+}
+
+void free_rows_are_what_they_are_without_constraints(void **) {
+    for (const Way &way : ways()) {
+        const Answers together = run({}, way);
+        const std::unique_ptr<Engine> engine = make_engine({});
+        for (int32_t i = 0; i < prompts_of_a_rule; ++i) {
+            const uint64_t tag = static_cast<uint64_t>(i + 1) * rows_of_a_prompt - 1;
+            add(engine.get(), prompt_of(i), tag, way.params, nullptr);
+        }
+        assert_true(engine->run(nullptr, nullptr).ok());
+        for (const auto &[row, answer] : answers_of(*engine->poll(0)))
+            assert_true(together.at(row).tokens == answer.tokens);
+    }
+}
+
+void equal_greedy_rows_of_one_constraint_are_computed_once(void **) {
+    const Way greedy = ways()[0];
+    const std::unique_ptr<Engine> engine = make_engine({});
+    const ConstraintSpecification choices = rules()[0].specification;
+    const batchllm_constraint one = handle_of(engine.get(), choices);
+    const batchllm_constraint other = handle_of(engine.get(), rules()[1].specification);
+    for (uint64_t tag = 0; tag < 5; ++tag) add(engine.get(), "Equal", tag, greedy.params, &one);
+    for (uint64_t tag = 5; tag < 8; ++tag) add(engine.get(), "Equal", tag, greedy.params, &other);
+    add(engine.get(), "Equal", 8, greedy.params, nullptr);
+    assert_true(engine->run(nullptr, nullptr).ok());
+    assert_int_equal(engine->stats().rows_deduplicated, 4 + 2);
+    for (const auto &[row, answer] : answers_of(*engine->poll(0))) {
+        if (row.first < 5) assert_true(is_choice(answer.text));
+        if (row.first >= 5 && row.first < 8) assert_true(is_plate(answer.text));
+    }
+}
+
+void a_row_ends_where_nothing_can_follow(void **) {
+    const Way greedy = ways()[0];
+    const std::unique_ptr<Engine> engine = make_engine({});
+    ConstraintSpecification one_text = rules()[0].specification;
+    one_text.choices = {"blue"};
+    const batchllm_constraint handle = handle_of(engine.get(), one_text);
+    add(engine.get(), "Any", 0, greedy.params, &handle);
+    assert_true(engine->run(nullptr, nullptr).ok());
+    const Answers answers = answers_of(*engine->poll(0));
+    const Answer &answer = answers.at({0, 0});
+    assert_string_equal(answer.text.c_str(), "blue");
+    assert_int_equal(answer.finish, BATCHLLM_FINISH_STOP);
+    assert_true(std::find(answer.tokens.begin(), answer.tokens.end(), model_eos) ==
+                answer.tokens.end());
+    // Where one token alone can come, its probability is 1.
+    assert_true(std::abs(answer.logprobs.back()) < 1e-6f || answer.tokens.size() == 1);
+}
+
+// A text that is all forced is computed in a few steps, as the tokenizer has it.
+void forced_tokens_take_no_step_each(void **) {
+    for (const int32_t batches : {1, 2}) {
+        Shape shape;
+        shape.batches_in_flight = batches;
+        for (const int32_t logprobs : {0, -1}) {
+            batchllm_params params = ways()[0].params;
+            params.logprobs = logprobs;
+            const std::unique_ptr<Engine> engine = make_engine(shape);
+            ConstraintSpecification long_text = rules()[1].specification;
+            long_text.text = "the names of the three green colours in the blue age are (red|blue)";
+            const batchllm_constraint handle = handle_of(engine.get(), long_text);
+            add(engine.get(), "Any", 0, params, &handle);
+            const Status status = engine->run(nullptr, nullptr);
+            if (!status.ok()) fail_msg("%s", status.message().c_str());
+            const Answers answers = answers_of(*engine->poll(0));
+            const Answer &answer = answers.at({0, 0});
+            assert_true(answer.text.starts_with("the names of the three green colours"));
+            assert_true(answer.text.ends_with("red") || answer.text.ends_with("blue"));
+            const auto tokens = static_cast<int64_t>(answer.tokens.size());
+            assert_int_equal(engine->stats().completion_tokens, tokens);
+            assert_true(tokens > 30);
+            if (logprobs >= 0) {
+                assert_true(engine->stats().steps >= tokens);
+            } else {
+                assert_true(engine->stats().steps <= 8);
+            }
+        }
+    }
+}
+
+void a_row_that_is_cut_says_so(void **) {
+    batchllm_params params = ways()[0].params;
+    params.max_tokens = 3;
+    const std::unique_ptr<Engine> engine = make_engine({});
+    const batchllm_constraint handle = handle_of(engine.get(), rules()[2].specification);
+    add(engine.get(), "Any", 0, params, &handle);
+    assert_true(engine->run(nullptr, nullptr).ok());
+    const Answers answers = answers_of(*engine->poll(0));
+    assert_int_equal(answers.at({0, 0}).finish, BATCHLLM_FINISH_LENGTH);
+    assert_true(answers.at({0, 0}).text.starts_with("{\""));
+}
+
+void a_constraint_of_another_engine_is_the_rows_error(void **) {
+    const std::unique_ptr<Engine> engine = make_engine({}), other = make_engine({});
+    const batchllm_constraint handle = handle_of(other.get(), rules()[0].specification);
+    add(engine.get(), "Any", 0, ways()[0].params, &handle);
+    add(engine.get(), "Any", 1, ways()[0].params, nullptr);
+    assert_true(engine->run(nullptr, nullptr).ok());
+    const Answers answers = answers_of(*engine->poll(0));
+    assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+    assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
+}
+
+// All that the constraint allows is banned: that row fails, its neighbour does not.
+void a_row_without_a_token_left_fails_alone(void **) {
+    const std::unique_ptr<Engine> engine = make_engine({});
+    const batchllm_constraint handle = handle_of(engine.get(), rules()[0].specification);
+    batchllm_params params = ways()[0].params;
+    std::vector<int32_t> tokens(model_eos);
+    for (int32_t i = 0; i < model_eos; ++i) tokens[size_t(i)] = i;
+    const std::vector<float> banned(tokens.size(), -INFINITY);
+    params.bias_tokens = tokens.data();
+    params.bias_values = banned.data();
+    params.bias_count = static_cast<int64_t>(tokens.size());
+    add(engine.get(), "Any", 0, params, &handle);
+    add(engine.get(), "Any", 1, ways()[0].params, &handle);
+    const Status status = engine->run(nullptr, nullptr);
+    if (!status.ok()) fail_msg("%s", status.message().c_str());
+    const Answers answers = answers_of(*engine->poll(0));
+    assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
+    assert_true(is_choice(answers.at({1, 0}).text));
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(every_text_is_one_of_its_constraint_in_any_company),
+        cmocka_unit_test(made_up_tokens_keep_to_their_constraints_too),
+        cmocka_unit_test(free_rows_are_what_they_are_without_constraints),
+        cmocka_unit_test(equal_greedy_rows_of_one_constraint_are_computed_once),
+        cmocka_unit_test(a_row_ends_where_nothing_can_follow),
+        cmocka_unit_test(forced_tokens_take_no_step_each),
+        cmocka_unit_test(a_row_that_is_cut_says_so),
+        cmocka_unit_test(a_constraint_of_another_engine_is_the_rows_error),
+        cmocka_unit_test(a_row_without_a_token_left_fails_alone),
+    };
+    return cmocka_run_group_tests_name("engine_constraint", tests, nullptr, nullptr);
+}
