@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,11 +67,19 @@ EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     return EngineHandle(engine);
 }
 
+bool has_windowed_layers(const Golden &golden) {
+    std::ifstream file(golden.directory + "/config.json");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    return text.find("sliding_window") != std::string::npos;
+}
+
 EngineHandle make_engine(const Golden &golden, const Way &way) {
     batchllm_engine_options options = options_of(way);
     EngineHandle engine = create(golden, options);
     if (way.pages == 0) return engine;
-    options.kv_memory_bytes = way.pages * stats_of(engine).kv_page_bytes;
+    // A page holds one KV group: models with windowed layers have several.
+    const int64_t groups = has_windowed_layers(golden) ? 4 : 1;
+    options.kv_memory_bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
     engine.reset();
     return create(golden, options);
 }
