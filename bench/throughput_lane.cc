@@ -57,7 +57,8 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
             const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
-            RETURN_IF_ERROR(lane.submit(batch));
+            RETURN_IF_ERROR(lane.forward(batch));
+            RETURN_IF_ERROR(lane.sample({}));
             m.attention.add(batch);
             lap = Clock::now();
         }
