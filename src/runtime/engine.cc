@@ -81,13 +81,14 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     masks_ = RowMasks(tokenizer_.get());
     const BackendInfo &info = lanes_.front()->info();
     if (model_ != nullptr && model_->classifier) classifier_.emplace(*model_);
-    params_.emplace(model_tasks(info));
+    ASSIGN_OR_RETURN(const ModelTasks tasks, model_tasks(info));
+    params_.emplace(tasks);
     score_params_ = std::make_shared<const PreparedParams>();
     if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     return {};
 }
 
-ModelTasks Engine::model_tasks(const BackendInfo &info) const {
+Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
     ModelTasks tasks;
     tasks.vocabulary = info.vocabulary;
     tasks.hidden = info.hidden;
@@ -96,6 +97,7 @@ ModelTasks Engine::model_tasks(const BackendInfo &info) const {
     tasks.labels = classifier_.has_value();
     // A model whose vectors cannot be made as its directory says may still do all else.
     Result<EmbeddingForm> form = read_embedding_form(options_.model_dir, info.hidden);
+    if (is_failure_of_process(form.status().code())) return form.status();
     tasks.form_status = form.status();
     if (form.ok()) tasks.form = *form;
     return tasks;

@@ -92,7 +92,7 @@ class Engine {
 
     // engine.cc
     Status load(const EngineOptions &options, const ModelLoader &loader);
-    ModelTasks model_tasks(const BackendInfo &info) const;
+    Result<ModelTasks> model_tasks(const BackendInfo &info) const;
     void fill_progress(batchllm_progress *progress) const;
     int64_t rows_running() const;
     int64_t rows_done() const { return intake_.bad + stats_.rows_done; }
