@@ -238,23 +238,23 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
                                    const StepInput &input, cudaStream_t stream) const {
     const Shape &shape = shape_of(layer);
-    const PlainAttentionArguments arguments{tokens_,
-                                            shape.heads,
-                                            shape.kv_heads,
-                                            shape.head_dim,
-                                            static_cast<float>(model_.layers[layer].attention.scale),
-                                            shape.window,
-                                            static_cast<const float *>(tensors.q),
-                                            shape.q_stride(),
-                                            static_cast<float *>(tensors.out),
-                                            static_cast<const float *>(tensors.kv),
-                                            pages_of(layer, input),
-                                            input.at<AttentionNode>(kNodes) +
-                                                shape_of_[layer] * node_count_,
-                                            input.at<int32_t>(kNodeOf),
-                                            input.at<int32_t>(kPositions),
-                                            model_.layers[layer].attention.softcap,
-                                            tensors.sinks};
+    const PlainAttentionArguments arguments{
+        tokens_,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        static_cast<float>(model_.layers[layer].attention.scale),
+        shape.window,
+        static_cast<const float *>(tensors.q),
+        shape.q_stride(),
+        static_cast<float *>(tensors.out),
+        static_cast<const float *>(tensors.kv),
+        pages_of(layer, input),
+        input.at<AttentionNode>(kNodes) + shape_of_[layer] * node_count_,
+        input.at<int32_t>(kNodeOf),
+        input.at<int32_t>(kPositions),
+        model_.layers[layer].attention.softcap,
+        tensors.sinks};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 
