@@ -175,6 +175,24 @@ MODELS = {
         vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
                            out_hidden_size=64, patch_size=14, num_position_embeddings=16,
                            deepstack_visual_indexes=[0])), 298, None),
+    "qwen3_moe_bf16": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+        norm_topk_prob=True, num_hidden_layers=3, mlp_only_layers=[1]), [298, 299], None),
+    "qwen2_moe_bf16": ("qwen2_moe", "bfloat16", "type", dict(
+        SMALL, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=32,
+        shared_expert_intermediate_size=48), None, None),
+    "mixtral_bf16": ("mixtral", "bfloat16", "type", dict(
+        SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=30), 299, None),
+    "olmoe_bf16": ("olmoe", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_experts=8, num_experts_per_tok=3), None, None),
+    "granite_moe_bf16": ("granitemoe", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_local_experts=8, num_experts_per_tok=2,
+        tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
+        residual_multiplier=0.6, logits_scaling=0.5), None, None),
+    "glm4_moe_bf16": ("glm4_moe", "bfloat16", "new", dict(
+        SMALL, head_dim=32, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3,
+        moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, num_hidden_layers=3,
+        routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), 299, None),
 }
 
 
@@ -218,6 +236,8 @@ def fill_weights(model, seed, tied):
                     values -= 1
             elif name.endswith(".bias"):
                 values *= 0.12
+            elif "mlp.gate.weight" in name or "router" in name:
+                values *= 3 / math.sqrt(shape[1])  # so that few choices are close
             elif "embed_tokens" in name:
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.

@@ -20,6 +20,7 @@ const char *missing(const Model &model, const Layer &layer) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
+    if (layer.experts) return "experts: they run on the cpu backend alone so far";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
@@ -46,10 +47,10 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
 
 Status check_supported(const Model &model) {
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));
         if (const char *what = missing(model, model.layers[i])) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda backend: layer %zu: %s", i, what);
         }
+        RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));
     }
     return {};
 }

@@ -118,13 +118,37 @@ Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float 
 void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
+// Experts as most families name them, in place of a layer's feed-forward: the router is `prefix`gate,
+// expert E has `prefix`experts.E. and the names of gate, up and down. `router` says how they are chosen.
+struct ExpertsShape {
+    int32_t count = 0;
+    int32_t width = 0;
+    const char *gate = "gate_proj";
+    const char *up = "up_proj";
+    const char *down = "down_proj";
+};
+void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
+                 int64_t hidden, Layer *layer);
+// How many experts a layer has, and how many of them a token goes through ("num_experts_per_tok").
+struct ExpertCounts {
+    int32_t all = 0;
+    int32_t chosen = 0;
+};
+// Under the first of the keys that is given.
+Result<ExpertCounts> read_expert_counts(const JsonValue &config,
+                                        std::initializer_list<std::string_view> keys, int32_t all,
+                                        int32_t chosen);
+// A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
+FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
+
 // What several families do to all layers of such a decoder.
 Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
                       Model *model);
 void add_qkv_biases(Model *model);
 void add_output_biases(Model *model); // attention's
 void add_feed_forward_biases(Model *model);
-void set_head_norms(Model *model); // "q_norm" and "k_norm", of each head
+void set_head_norms(Model *model);  // "q_norm" and "k_norm", of each head
+void set_whole_norms(Model *model); // the same, of all heads together
 // "gate_up_proj" in place of "gate_proj" and "up_proj", gate first.
 void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward, none before: "post_attention_layernorm" and

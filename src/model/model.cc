@@ -15,6 +15,12 @@ template <typename M, typename Visit> void visit_weight(M *weight, const Visit &
     visit(&weight->bias);
 }
 
+template <typename F, typename Visit> void visit_feed_forward(F *feed_forward, const Visit &visit) {
+    for (auto *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
+        visit_weight(w, visit);
+    }
+}
+
 // M: Model, or const Model.
 template <typename M, typename Visit> void visit_tensors(M *model, const Visit &visit) {
     visit(&model->embedding);
@@ -31,10 +37,11 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit_norm(&attention.q_norm, visit);
         visit_norm(&attention.k_norm, visit);
         visit(&attention.sinks);
-        auto &feed_forward = layer.feed_forward;
-        for (auto *w : {&feed_forward.gate, &feed_forward.up, &feed_forward.down}) {
-            visit_weight(w, visit);
-        }
+        visit_feed_forward(&layer.feed_forward, visit);
+        visit_weight(&layer.experts.router.weight, visit);
+        visit(&layer.experts.router.correction);
+        for (auto &expert : layer.experts.each) visit_feed_forward(&expert, visit);
+        visit_weight(&layer.shared_gate, visit);
     }
     visit_norm(&model->final_norm, visit);
     visit_weight(&model->classifier, visit);

@@ -35,6 +35,8 @@ struct Tensor {
     std::string name;        // in the checkpoint
     int64_t stored_rows = 0; // of the tensor in the file, these being [first_row, first_row + rows)
     int64_t first_row = 0;
+    // Above 0: the tensor in the file is [stored_stack, stored_rows, columns], first_row counts through.
+    int64_t stored_stack = 0;
 
     explicit operator bool() const { return rows > 0; } // the model has it
     int64_t bytes() const { return rows * columns * dtype_bytes(dtype); }
@@ -109,12 +111,45 @@ struct FeedForward {
     Weight down; // [hidden, width]
 };
 
+enum class RouterKind : uint8_t {
+    softmax, // of all experts' logits
+    sigmoid, // of each
+};
+
+// A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid
+// of its logit. Chosen are the `chosen` experts whose score plus correction is highest, of equal ones
+// those that come first; an expert's weight is its score, over the chosen ones' sum where normalised,
+// times scale. With groups, equal parts of the experts in their order, only those of the
+// chosen_groups groups may be chosen whose two best experts have the highest sum.
+struct Router {
+    RouterKind kind = RouterKind::softmax;
+    Weight weight;     // [experts, hidden]
+    Tensor correction; // [experts], or none
+    int32_t chosen = 0;
+    int32_t groups = 1;
+    int32_t chosen_groups = 1;
+    bool normalised = false;
+    float scale = 1;
+};
+
+// Feed-forwards of one shape. A token's result is the weighted sum of those that its router chooses.
+struct Experts {
+    Router router;
+    std::vector<FeedForward> each;
+
+    explicit operator bool() const { return !each.empty(); }
+};
+
+// The feed-forward of a layer with experts is their result and, where there is one, that of
+// feed_forward, the shared expert, times sigmoid(shared_gate(x)).
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
     Attention attention;
-    FeedForward feed_forward;
-    bool parallel = false; // before_feed_forward is not used
+    FeedForward feed_forward; // none (width 0): experts alone
+    Experts experts;          // or none
+    Weight shared_gate;       // [1, hidden], or none: 1
+    bool parallel = false;    // before_feed_forward is not used
     float residual_scale = 1;
 };
 

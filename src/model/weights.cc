@@ -201,6 +201,7 @@ class Taker {
                          path_of(located), tensor->name.c_str(), stored.type.c_str());
         }
         std::vector<int64_t> shape = {tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows};
+        if (tensor->stored_stack > 0) shape.insert(shape.begin(), tensor->stored_stack);
         if (tensor->columns > 1) shape.push_back(tensor->columns);
         if (stored.shape != shape) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s",

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "backend/cpu/feed_forward.h"
+
 namespace batchllm::cpu {
 namespace {
 
@@ -24,10 +26,6 @@ class Laps {
   private:
     std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-const float *bias_at(const Vector &bias, int64_t column) {
-    return bias.empty() ? nullptr : bias.data() + column;
-}
 
 } // namespace
 
@@ -53,8 +51,8 @@ Status Forward::allocate() {
         attended = std::max(attended, attention.q_size());
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
-        delta =
-            delta || layer.after_attention || layer.after_feed_forward || layer.residual_scale != 1;
+        delta = delta || layer.after_attention || layer.after_feed_forward ||
+                layer.residual_scale != 1 || layer.experts;
     }
     for (const Rope &rope : model_.ropes) {
         angles_begin_.push_back(angles_);
@@ -72,6 +70,8 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(queries_, Buffer::create(step_tokens_ * queries * element, what));
     ASSIGN_OR_RETURN(attended_, Buffer::create(rows * attended * element, what));
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
+    experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
+    RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
     zeros_.assign(static_cast<size_t>(head_dim), 0.0f);
     choose_work();
     return {};
@@ -244,27 +244,39 @@ void Forward::write_heads(const TokenBatch &batch, size_t layer) {
     });
 }
 
-// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
-Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                            const Vector &bias, const PackedNorm &after, float scale) {
-    const int32_t hidden = model_.hidden;
-    const bool direct = !after && scale == 1;
-    float *to = direct ? residual_.floats() : delta_.floats();
-    const auto store = direct ? kernels_.add_bias : kernels_.copy_bias;
-    RETURN_IF_ERROR(linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
+// Stores x W^T and bias to `to`, [rows, hidden].
+Status Forward::product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
+                        const Vector &bias, Store store, float *to) {
+    const int64_t hidden = model_.hidden;
+    return linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             store(tile.data + r * tile.width, bias_at(bias, tile.column),
                   static_cast<int32_t>(tile.width), to + (tile.row + r) * hidden + tile.column);
         }
-    }));
-    if (direct) return {};
+    });
+}
+
+// residual += scale * after(delta)
+void Forward::add_delta(const PackedNorm &after, float scale, int64_t rows) {
+    const int32_t hidden = model_.hidden;
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
-            norm_in_place(after, to + r * hidden, hidden);
-            kernels_.add_scaled(to + r * hidden, scale, hidden, residual_.floats() + r * hidden);
+            float *delta = delta_.floats() + r * hidden;
+            norm_in_place(after, delta, hidden);
+            kernels_.add_scaled(delta, scale, hidden, residual_.floats() + r * hidden);
         }
     });
+}
+
+// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
+Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
+                            const Vector &bias, const PackedNorm &after, float scale) {
+    if (!after && scale == 1) {
+        return product(matrix, x, rows, bias, kernels_.add_bias, residual_.floats());
+    }
+    RETURN_IF_ERROR(product(matrix, x, rows, bias, kernels_.copy_bias, delta_.floats()));
+    add_delta(after, scale, rows);
     return {};
 }
 
@@ -306,24 +318,50 @@ void Forward::gather(const std::vector<int32_t> &wanted, bool parallel) {
     }
 }
 
-Status Forward::feed_forward(size_t layer, int64_t rows) {
-    const FeedForward &shape = model_.layers[layer].feed_forward;
-    const PackedLayer &weights = weights_.layers[layer];
-    const int64_t element = dtype_bytes(kernels_.element);
-    const auto activate = kernels_.activate[static_cast<size_t>(shape.activation)];
-    const int64_t parts = shape.gate ? 2 : 1; // of a slice: gate and up
-    const Vector &first_bias = shape.gate ? weights.gate_bias : weights.up_bias;
-    return linear_->run(weights.gate_up, input_.data(), rows, [&](const Linear::Tile &tile) {
-        const int64_t width = tile.width / parts;
-        const int64_t column = tile.column / parts;
+// delta = the shared expert of each row, times its gate; zero where there is none.
+Status Forward::shared_expert(size_t index, int64_t rows) {
+    const Layer &layer = model_.layers[index];
+    const PackedLayer &weights = weights_.layers[index];
+    const int64_t hidden = model_.hidden;
+    if (layer.feed_forward.width == 0) {
+        std::fill_n(delta_.floats(), rows * hidden, 0.0f);
+        return {};
+    }
+    RETURN_IF_ERROR(activate(layer.feed_forward, weights.feed_forward, kernels_, input_.data(),
+                             rows, linear_.get(), activated_.data()));
+    RETURN_IF_ERROR(product(weights.feed_forward.down, activated_.data(), rows,
+                            weights.feed_forward.down_bias, kernels_.copy_bias, delta_.floats()));
+    if (!layer.shared_gate) return {};
+    return linear_->run(weights.shared_gate, input_.data(), rows, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
-            const float *first = tile.data + r * tile.width;
-            activate(first, shape.gate ? first + width : nullptr, bias_at(first_bias, column),
-                     shape.gate ? bias_at(weights.up_bias, column) : nullptr,
-                     static_cast<int32_t>(width),
-                     activated_.data() + ((tile.row + r) * shape.width + column) * element);
+            const float gate = 1 / (1 + std::exp(-tile.data[r]));
+            float *row = delta_.floats() + (tile.row + r) * hidden;
+            for (int64_t i = 0; i < hidden; ++i) row[i] *= gate;
         }
     });
+}
+
+// Adds to the residual stream what the layer's feed-forward and experts make of the input.
+Status Forward::feed_forward(size_t index, int64_t rows) {
+    const Layer &layer = model_.layers[index];
+    const PackedLayer &weights = weights_.layers[index];
+    Laps laps;
+    if (layer.experts) {
+        RETURN_IF_ERROR(shared_expert(index, rows));
+        RETURN_IF_ERROR(experts_->run(layer.experts, weights.experts, input_.data(), rows,
+                                      model_.hidden, delta_.floats()));
+        add_delta(weights.after_feed_forward, layer.residual_scale, rows);
+        laps.lap(&seconds_.experts);
+        return {};
+    }
+    RETURN_IF_ERROR(activate(layer.feed_forward, weights.feed_forward, kernels_, input_.data(),
+                             rows, linear_.get(), activated_.data()));
+    laps.lap(&seconds_.gate_up);
+    RETURN_IF_ERROR(add_product(weights.feed_forward.down, activated_.data(), rows,
+                                weights.feed_forward.down_bias, weights.after_feed_forward,
+                                layer.residual_scale));
+    laps.lap(&seconds_.down);
+    return {};
 }
 
 Status Forward::run_layer(const TokenBatch &batch, size_t index,
@@ -347,12 +385,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
         norm(weights.before_feed_forward, residual_.floats(), rows, input_.data());
         laps.lap(&seconds_.norm);
     }
-    RETURN_IF_ERROR(feed_forward(index, rows));
-    laps.lap(&seconds_.gate_up);
-    RETURN_IF_ERROR(add_product(weights.down, activated_.data(), rows, weights.down_bias,
-                                weights.after_feed_forward, layer.residual_scale));
-    laps.lap(&seconds_.down);
-    return {};
+    return feed_forward(index, rows);
 }
 
 Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted) {

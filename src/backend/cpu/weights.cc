@@ -65,7 +65,8 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     return {};
 }
 
-Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedLayer *to) {
+Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {
+    if (from.width == 0) return {};
     to->gate_bias = read_vector(from.gate.bias);
     to->up_bias = read_vector(from.up.bias);
     to->down_bias = read_vector(from.down.bias);
@@ -95,6 +96,17 @@ void read_row(const Tensor &tensor, int64_t row, float *out) {
     }
 }
 
+Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to) {
+    ASSIGN_OR_RETURN(to->router, linear->pack({&from.router.weight.values, 1}, false));
+    to->router_bias = read_vector(from.router.weight.bias);
+    to->correction = read_vector(from.router.correction);
+    to->each.resize(from.each.size());
+    for (size_t e = 0; e < from.each.size(); ++e) {
+        RETURN_IF_ERROR(pack_feed_forward(from.each[e], linear, &to->each[e]));
+    }
+    return {};
+}
+
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
     PackedWeights packed;
     packed.layers.reserve(model.layers.size());
@@ -105,7 +117,11 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
         RETURN_IF_ERROR(pack_attention(from.attention, linear, &to));
-        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to));
+        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
+        if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
+        if (from.shared_gate) {
+            ASSIGN_OR_RETURN(to.shared_gate, linear->pack({&from.shared_gate.values, 1}, false));
+        }
     }
     packed.final_norm = pack_norm(model.final_norm, model.hidden);
     if (!model.head) return packed;

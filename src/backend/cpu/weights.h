@@ -20,6 +20,20 @@ struct PackedNorm {
     explicit operator bool() const { return kind != NormKind::none; }
 };
 
+struct PackedFeedForward {
+    PackedMatrix gate_up;      // [2 width, hidden], interleaved; without a gate [width, hidden]
+    Vector gate_bias, up_bias; // [width]
+    PackedMatrix down;         // [hidden, width]
+    Vector down_bias;          // [hidden]
+};
+
+struct PackedExperts {
+    PackedMatrix router; // [experts, hidden]
+    Vector router_bias;  // [experts]
+    Vector correction;   // [experts]
+    std::vector<PackedFeedForward> each;
+};
+
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
@@ -29,10 +43,9 @@ struct PackedLayer {
     Vector sinks;              // [heads] in base 2
     PackedMatrix o;            // [hidden, heads * head_dim]
     Vector o_bias;             // [hidden]
-    PackedMatrix gate_up;      // [2 width, hidden], interleaved; without a gate [width, hidden]
-    Vector gate_bias, up_bias; // [width]
-    PackedMatrix down;         // [hidden, width]
-    Vector down_bias;          // [hidden]
+    PackedFeedForward feed_forward;
+    PackedExperts experts;
+    PackedMatrix shared_gate; // [1, hidden]
 };
 
 struct PackedWeights {
@@ -42,6 +55,7 @@ struct PackedWeights {
     Vector head_bias;  // [vocabulary]
 };
 
+Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 
 // out = row `row` of a matrix, as floats.
