@@ -630,7 +630,8 @@ class Engine:
         per_row = params is not None and not ready and not isinstance(params, SamplingParams)
         if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
-        shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[arg-type]
+        shared: Optional[native.batchllm_params_column]
+        shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
         found = columns(rows)
         if tags is not None:
             everything = list(found)
@@ -651,7 +652,7 @@ class Engine:
                 if job.over:  # an `astream` that was cancelled while its rows were being added
                     return
                 named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
-                wanted = params if not per_row else some[first : first + n]
+                wanted = None if ready else params if not per_row else some[first : first + n]
                 used = self._constraints.set(engine, native_params, wanted)
                 _add(engine, column, named_tags, native_params)
                 del used  # rows that were added keep what they need
