@@ -1,5 +1,6 @@
 package org.batchllm;
 
+import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -14,7 +15,9 @@ import java.util.Objects;
  * {@link BatchLlmException} whose text has the place in it, and the call adds no row. docs/structured-output.md says
  * what can be enforced.
  */
-public final class Constraint {
+public final class Constraint implements Serializable {
+    private static final long serialVersionUID = 1;
+
     private final int kind; // BATCHLLM_CONSTRAINT_
     private final String text;
     private final List<String> choices;
