@@ -93,7 +93,7 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     // The slot's last batch was collected: nothing reads its memory any more.
     slot->staging.clear();
-    RETURN_IF_ERROR(slot->samples.plan(batch, info_, forward_->logits_rows(), &slot->staging));
+    RETURN_IF_ERROR(slot->samples.stage(batch, info_, forward_->logits_rows(), &slot->staging));
     if (batch.tokens.empty()) return check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
