@@ -253,4 +253,10 @@ batchllm_stats Engine::stats() const {
     return stats;
 }
 
+MaskWork Engine::mask_work() const {
+    MaskWork work = masks_.work();
+    for (const auto &lane : lanes_) work.waited += lane->waited_for_masks();
+    return work;
+}
+
 } // namespace batchllm
