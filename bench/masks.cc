@@ -1,4 +1,4 @@
-// masks TOKENIZER_JSON EOS: times of making JSON schemas' constraints and token masks, for bench/masks.py.
+// masks TOKENIZER_JSON EOS SECONDS: times of making JSON schemas' constraints and token masks, for bench/masks.py.
 //
 // A line in:  {"schema": "its text", "spacing": "compact|flexible", "order": "declared|any", "instances": [[token, ..], ..]}
 // A line out: {"compile": ns, "accepted": [true, ..], "masks": [[ns, ..], ..], "advances": [[ns, ..], ..]}
@@ -7,7 +7,10 @@
 // An instance's tokens are followed as long as the mask has them; one mask more, after the last, says
 // whether the text may end there. A mask's time is that of allowed() and of copying the bits to a buffer
 // of the caller, which is what the peers' calls do; an advance's that of advance(). Of the process's
-// processor time, so that other programs do little harm.
+// processor time, so that other programs do little harm; a line that takes more than SECONDS of it ends
+// the process (SIGPROF).
+#include <sys/time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <ctime>
@@ -115,7 +118,7 @@ Result<std::string> answer(const std::string &text,
            "], \"advances\": " + advances + "]}";
 }
 
-Status run(const char *path, int32_t eos) {
+Status run(const char *path, int32_t eos, int32_t seconds) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::load(path));
     ASSIGN_OR_RETURN(const auto vocabulary, TokenVocabulary::make(*tokenizer, {&eos, 1}));
     std::vector<int64_t> nothing;
@@ -126,7 +129,9 @@ Status run(const char *path, int32_t eos) {
     std::nth_element(nothing.begin(), nothing.begin() + 500, nothing.end());
     std::cout << "{\"ready\": " << vocabulary->size() << ", \"call\": " << nothing[500] << "}"
               << std::endl;
+    const itimerval limit = {{0, 0}, {seconds, 0}};
     for (std::string line; std::getline(std::cin, line);) {
+        setitimer(ITIMER_PROF, &limit, nullptr);
         ASSIGN_OR_RETURN(const std::string out, answer(line, vocabulary, eos));
         std::cout << out << std::endl;
     }
@@ -136,11 +141,11 @@ Status run(const char *path, int32_t eos) {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        std::cerr << "usage: masks TOKENIZER_JSON EOS\n";
+    if (argc != 4) {
+        std::cerr << "usage: masks TOKENIZER_JSON EOS SECONDS\n";
         return 2;
     }
-    const Status status = run(argv[1], std::atoi(argv[2]));
+    const Status status = run(argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
     if (!status.ok()) std::cerr << status.message() << std::endl;
     return status.ok() ? 0 : 1;
 }

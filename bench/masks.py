@@ -21,6 +21,7 @@ import collections
 import json
 import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -85,11 +86,11 @@ class Worker:
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
-        found = self.read(self.seconds)
+        found = self.read(30 * self.seconds)
         if found is None:
             code = self.process.returncode
             self.start()
-            return {'failed': f'no answer in {self.seconds} s' if code == -9 else f'ended with {code}'}
+            return {'failed': f'more than {self.seconds} s' if code == -signal.SIGPROF else f'ended with {code}'}
         return found
 
 
@@ -185,9 +186,10 @@ def print_between(sides):
 
 
 def start_sides(arguments, vocabulary, eos):
-    sides = [Side(OURS, Worker(OURS, [arguments.program, vocabulary, str(eos)], arguments.seconds))]
+    sides = [Side(OURS, Worker(OURS, [arguments.program, vocabulary, str(eos), str(arguments.seconds)], arguments.seconds))]
     for name in PEERS if arguments.peers is None else arguments.peers:
-        worker = Worker(name, [sys.executable, os.path.join(HERE, 'masks_peers.py'), name, vocabulary, str(eos)], arguments.seconds)
+        worker = Worker(name, [sys.executable, os.path.join(HERE, 'masks_peers.py'), name, vocabulary, str(eos),
+                             str(arguments.seconds)], arguments.seconds)
         if worker.ready is None:
             print(f'LEFT OUT: {name} ' + ('is not installed' if worker.process.returncode == 77 else 'did not start'))
             continue
@@ -204,14 +206,14 @@ def main():
     parser.add_argument('--peers', nargs='*', choices=PEERS)
     parser.add_argument('--spacing', choices=['flexible', 'compact'], default='flexible')
     parser.add_argument('--order', choices=['declared', 'given'], default='declared', help='of the instances\' members')
-    parser.add_argument('--seconds', type=float, default=60, help='for one schema; then it counts as failed')
+    parser.add_argument('--seconds', type=int, default=60, help='of processor time for a schema; then it counts as failed')
     parser.add_argument('--core', type=int, default=0)
-    parser.add_argument('--first', type=int, help='only so many schemas')
+    parser.add_argument('--every', type=int, default=1, help='only every so many-th schema')
     parser.add_argument('--details', help='a file for what was wrong or refused, and where')
     arguments = parser.parse_args()
     if hasattr(os, 'sched_setaffinity'):
         os.sched_setaffinity(0, {arguments.core})
-    cases = cases_of(arguments.data)[:arguments.first]
+    cases = cases_of(arguments.data)[::arguments.every]
     from tokenizers import Tokenizer
     with tempfile.TemporaryDirectory() as folder:
         vocabulary = arguments.vocabulary

@@ -1,13 +1,15 @@
 """The peers that bench/masks.py compares with, each as a process that speaks as bench/masks.cc does.
 
-    python3 bench/masks_peers.py llguidance|xgrammar TOKENIZER_JSON EOS
+    python3 bench/masks_peers.py llguidance|xgrammar TOKENIZER_JSON EOS SECONDS
 
-Leaves with 77 where the package is not installed. The calls are the packages' fastest from Python that write one
+Leaves with 77 where the package is not installed. A line that takes more than SECONDS of processor time ends the process
+(SIGPROF). The calls are the packages' fastest from Python that write one
 mask to a buffer; the ready line says what a call that does nothing costs ("call", ns).
 """
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import time
 
@@ -131,7 +133,7 @@ def answer(peer, bits, line, eos):
 
 
 def main():
-    name, path, eos = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    name, path, eos, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     # What a library prints must not come between the lines.
     lines = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
@@ -149,8 +151,11 @@ def main():
         peer.nothing(matcher)
         calls.append(clock() - start)
     print(json.dumps({'ready': peer.size, 'call': sorted(calls)[500], 'version': importlib.metadata.version(name)}), file=lines, flush=True)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         print(json.dumps(answer(peer, bits, json.loads(line), eos)), file=lines, flush=True)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 if __name__ == '__main__':
