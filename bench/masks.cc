@@ -6,7 +6,7 @@
 //
 // An instance's tokens are followed as long as the mask has them; one mask more, after the last, says
 // whether the text may end there. A mask's time is that of allowed() and of copying the bits to a buffer
-// of the caller, which is what the peers' calls do; an advance's that of advance(). Of the process's
+// of the caller, which is what the peers' calls do; an advance's that of advance(). Of this thread's
 // processor time, so that other programs do little harm; a line that takes more than SECONDS of it ends
 // the process (SIGPROF).
 #include <sys/time.h>
@@ -27,7 +27,7 @@ namespace {
 
 int64_t processor_nanoseconds() {
     timespec time;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 

@@ -11,7 +11,7 @@ DATA is a file of JSON lines, or of such compressed with zstd, or a folder with 
 Peers that are not installed are left out, aloud.
 
 All run on one core, a schema in one after the other, so that other programs disturb all alike; times are of each
-process's processor time. Instances, right and wrong ones, are written by json.dumps, members in the order that the
+calling thread's processor time. Instances, right and wrong ones, are written by json.dumps, members in the order that the
 schema declares, and cut into tokens once. Each is followed token by token as long as the mask allows, with one mask
 more at its end. "same masks" are those that every one of them made: of schemas that none refused, up to the first
 token that one of them did not allow.
