@@ -145,7 +145,12 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         }
         vocabulary = vocabulary_;
     }
-    return batchllm::make_constraint(specification, std::move(vocabulary));
+    ASSIGN_OR_RETURN(SpecifiedConstraint made,
+                     batchllm::make_constraint(specification, std::move(vocabulary)));
+    for (const std::string &warning : made.warnings) {
+        log_(BATCHLLM_LOG_WARNING, "a constraint is looser than its schema: " + warning);
+    }
+    return made;
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {
