@@ -373,6 +373,33 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
+     * What "auto" and 0 in the options became, and the sizes of the model.
+     *
+     * @param device its place among the options' devices, from 0
+     * @return a copy
+     */
+    public EngineInfo info(int device) {
+        try (Handle.Use use = handle.use()) {
+            batchllm_info info = new batchllm_info();
+            try {
+                Native.batchllm_engine_info(engine, device, info);
+                return new EngineInfo(info);
+            } finally {
+                info.delete();
+            }
+        }
+    }
+
+    /**
+     * The same of the first device, which mostly is the only one.
+     *
+     * @return a copy
+     */
+    public EngineInfo info() {
+        return info(0);
+    }
+
+    /**
      * What the engine has done so far.
      *
      * @return a copy
