@@ -8,7 +8,6 @@ import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
-import java.util.Objects;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
@@ -27,9 +26,8 @@ import scala.collection.immutable.ArraySeq;
 
 /**
  * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once as
- * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Then rows with
- * constraints, and rows that are embedded, on both executors. Arguments: a folder for its files, and a model directory
- * with a tokenizer.
+ * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Argument:
+ * a folder for its files.
  */
 public final class ClusterTest {
     private static final int ROWS = 20_000;
@@ -81,27 +79,8 @@ public final class ClusterTest {
         }
         complete(killed);
         costs(marks);
-        constraintsReachTheExecutors(spark, arguments[1]);
         spark.stop();
         System.out.println("ok");
-    }
-
-    private static void constraintsReachTheExecutors(SparkSession spark, String model) {
-        Dataset<Row> rows = spark.range(0, 60, 1, 4).selectExpr("id", "concat('Row ', id) as prompt",
-                "if(id % 4 = 1, null, if(id % 4 = 2, '{\"type\": 5}', concat('{\"const\": {\"id\": ', id, '}}'))) as schema");
-        BatchLlmOptions options = new BatchLlmOptions().keyColumn("id").model(model).backend("cpu").devices("0").threads(1)
-                .kvMemoryBytes(64 << 20).partitions(4);
-        List<Row> found = BatchLlm.transform(rows, options.jsonSchemaColumn("schema").choices(List.of("none"))).collectAsList();
-        check(found.size() == 60, found.size() + " structured rows");
-        for (Row row : found) {
-            long id = row.getAs("id");
-            String expected = id % 4 == 1 ? "none" : id % 4 == 2 ? null : "{\"id\":" + id + "}";
-            check(Objects.equals(expected, row.getAs("text")), row.toString());
-            check((expected == null) == (row.getAs("error") != null), row.toString());
-        }
-        Dataset<Row> vectors = BatchLlm.transform(rows, options.jsonSchemaColumn(null).choices(null).task("embed").dimensions(8));
-        for (Row row : vectors.collectAsList())
-            check(row.getList(row.fieldIndex("embedding")).size() == 8, row.toString());
     }
 
     private static List<Row> results(SparkSession spark, Path path) {
