@@ -84,6 +84,13 @@ RowError read_response_format(JsonView value, ConstraintText *to) {
     if (!schema.has_value()) {
         return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
     }
+    // OpenAI's words for it: a schema that is not strict is followed as far as it can be.
+    const std::optional<JsonView> strict = inner->find("strict");
+    if (strict.has_value() && !strict->is_null()) {
+        if (!strict->is_boolean())
+            return type_error("response_format", "with \"strict\" true or false");
+        to->loose = !*strict->boolean();
+    }
     return read_json_schema(*schema, to);
 }
 
