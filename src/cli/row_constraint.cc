@@ -87,9 +87,11 @@ RowError read_response_format(JsonView value, ConstraintText *to) {
     // OpenAI's words for it: a schema that is not strict is followed as far as it can be.
     const std::optional<JsonView> strict = inner->find("strict");
     if (strict.has_value() && !strict->is_null()) {
-        if (!strict->is_boolean())
+        const std::optional<bool> yes = strict->boolean();
+        if (!yes.has_value()) {
             return type_error("response_format", "with \"strict\" true or false");
-        to->loose = !*strict->boolean();
+        }
+        to->loose = !*yes;
     }
     return read_json_schema(*schema, to);
 }
