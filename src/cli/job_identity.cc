@@ -103,6 +103,12 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
 
 } // namespace
 
+std::string hash_text(std::string_view text) {
+    Hasher hasher;
+    hasher.update(text.data(), text.size());
+    return hasher.digest();
+}
+
 Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     for (const char *name : {"config.json", "generation_config.json", "tokenizer.json",
                              "tokenizer_config.json", "model.safetensors.index.json"}) {

@@ -90,6 +90,13 @@ RowError read_response_format(element value, ConstraintText *to) {
         inner["schema"].get(schema) != simdjson::SUCCESS) {
         return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
     }
+    // OpenAI's words for it: a schema that is not strict is followed as far as it can be.
+    element strict;
+    if (inner["strict"].get(strict) == simdjson::SUCCESS && !strict.is_null()) {
+        if (!strict.is_bool())
+            return type_error("response_format", "with \"strict\" true or false");
+        to->loose = !bool(strict);
+    }
     return read_json_schema(schema, to);
 }
 

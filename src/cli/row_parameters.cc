@@ -297,6 +297,14 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
     case ParameterKey::response_format:
     case ParameterKey::start_after:
         return read_constraint(*name, key, value);
+    case ParameterKey::flexible_whitespace:
+        return read_flag(key, value, &options.constraint_text.flexible_whitespace);
+    case ParameterKey::any_member_order:
+        return read_flag(key, value, &options.constraint_text.any_member_order);
+    case ParameterKey::any_numbers:
+        return read_flag(key, value, &options.constraint_text.any_numbers);
+    case ParameterKey::loose_schema:
+        return read_flag(key, value, &options.constraint_text.loose);
     }
     return {};
 }

@@ -145,7 +145,12 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         }
         vocabulary = vocabulary_;
     }
-    return batchllm::make_constraint(specification, std::move(vocabulary));
+    ASSIGN_OR_RETURN(SpecifiedConstraint made,
+                     batchllm::make_constraint(specification, std::move(vocabulary)));
+    for (const std::string &warning : made.warnings) {
+        log_(BATCHLLM_LOG_WARNING, "a constraint is looser than its schema: " + warning);
+    }
+    return made;
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {
@@ -251,6 +256,12 @@ batchllm_stats Engine::stats() const {
                                        static_cast<double>(stats.logical_prompt_tokens);
     }
     return stats;
+}
+
+MaskWork Engine::mask_work() const {
+    MaskWork work = masks_.work();
+    for (const auto &lane : lanes_) work.waited += lane->waited_for_masks();
+    return work;
 }
 
 } // namespace batchllm

@@ -86,6 +86,7 @@ class Engine {
     batchllm_stats stats() const;
     // Of one of the devices. Any thread.
     Result<batchllm_info> info(int32_t device) const;
+    MaskWork mask_work() const; // of all devices
     // Of a model with a classification head; else empty.
     std::span<const std::string> labels() const;
 
