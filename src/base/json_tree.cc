@@ -1,215 +1,184 @@
-#include "constraint/json_schema_value.h"
+#include "base/json_tree.h"
 
+#include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include <simdjson.h>
 
+#include "base/json_view.h"
 #include "base/printable.h"
 
 namespace batchllm {
-
 namespace {
 
-constexpr size_t kMostBytes = size_t{16} << 20;
+namespace ondemand = simdjson::ondemand;
+
 constexpr int kMostDepth = 200;
 
-bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
+// Leaves the enclosing function when a call of the parser failed.
+#define RETURN_IF_BROKEN(call)                                                                     \
+    do {                                                                                           \
+        if (const simdjson::error_code problem_ = (call); problem_ != simdjson::SUCCESS)           \
+            return broken(problem_);                                                               \
+    } while (0)
 
-void append_utf8(uint32_t point, std::string *out) {
-    const auto add = [&](uint32_t byte) { *out += static_cast<char>(byte); };
-    if (point < 0x80) {
-        add(point);
-    } else if (point < 0x800) {
-        add(0xc0 | point >> 6);
-        add(0x80 | (point & 0x3f));
-    } else if (point < 0x10000) {
-        add(0xe0 | point >> 12);
-        add(0x80 | (point >> 6 & 0x3f));
-        add(0x80 | (point & 0x3f));
-    } else {
-        add(0xf0 | point >> 18);
-        add(0x80 | (point >> 12 & 0x3f));
-        add(0x80 | (point >> 6 & 0x3f));
-        add(0x80 | (point & 0x3f));
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+bool is_number(std::string_view text) {
+    const auto take = [&](std::string_view any) {
+        if (text.empty() || any.find(text.front()) == std::string_view::npos) return false;
+        text.remove_prefix(1);
+        return true;
+    };
+    const auto digits = [&] {
+        const size_t before = text.size();
+        while (take("0123456789")) {}
+        return text.size() < before;
+    };
+    take("-");
+    if (!take("0") && !digits()) return false;
+    if (take(".") && !digits()) return false;
+    if (take("eE")) {
+        take("+-");
+        if (!digits()) return false;
     }
+    return text.empty();
 }
 
 class TreeReader {
   public:
-    TreeReader(std::string_view text, const std::string &name) : text_(text), name_(name) {}
+    TreeReader(std::string_view text, const std::string &name, JsonNumbers numbers)
+        : text_(text), name_(name), numbers_(numbers) {}
 
     Result<JsonTree> read() {
-        if (text_.size() > kMostBytes) return broken("too long");
-        if (!simdjson::validate_utf8(text_.data(), text_.size())) return broken("not UTF-8");
+        // In a list of its own, as the parser tells a value inside from a whole document.
+        std::string listed;
+        listed.reserve(text_.size() + 2 + json_padding);
+        listed.append("[").append(text_).append("]");
+        const size_t length = listed.size();
+        listed.append(json_padding, ' ');
+        begin_ = listed.data();
+        ondemand::parser parser;
+        RETURN_IF_BROKEN(parser.iterate(listed.data(), length, listed.size()).get(document_));
+        iterating_ = true;
+        ondemand::array list;
+        RETURN_IF_BROKEN(document_.get_array().get(list));
         JsonTree tree;
-        RETURN_IF_ERROR(value(&tree, 0));
-        skip_space();
-        if (at_ != text_.size()) return broken("something after the value");
+        size_t values = 0;
+        for (auto item : list) {
+            ondemand::value one;
+            RETURN_IF_BROKEN(std::move(item).get(one));
+            if (++values > 1) return broken("something after the value");
+            RETURN_IF_ERROR(value(one, 0, &tree));
+        }
+        if (values == 0) return broken("no value");
+        if (document_.current_location().error() != simdjson::OUT_OF_BOUNDS)
+            return broken("something after the value");
         return tree;
     }
 
   private:
-    Status broken(const std::string &problem) const {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: not JSON: %s at byte %zu", name_.c_str(),
-                     problem.c_str(), at_);
+    Status broken(const std::string &problem) {
+        const char *at = nullptr;
+        if (!iterating_ || document_.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
+        std::string where;
+        if (at != nullptr && at > begin_)
+            where = " at byte " +
+                    std::to_string(std::min(static_cast<size_t>(at - begin_) - 1, text_.size()));
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: not JSON: %s%s", name_.c_str(),
+                     problem.c_str(), where.c_str());
     }
-    char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-    bool take(char byte) {
-        if (peek() != byte || at_ == text_.size()) return false;
-        ++at_;
-        return true;
-    }
-    void skip_space() {
-        while (peek() == ' ' || peek() == '\n' || peek() == '\r' || peek() == '\t') ++at_;
+    Status broken(simdjson::error_code problem) {
+        if (problem == simdjson::MEMALLOC)
+            return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", name_.c_str());
+        return broken(simdjson::error_message(problem));
     }
 
-    Status value(JsonTree *tree, int depth) {
+    Status value(ondemand::value from, int depth, JsonTree *tree) {
         if (depth > kMostDepth) return broken("nested too deeply");
-        skip_space();
-        switch (peek()) {
-        case '{':
-            return object(tree, depth);
-        case '[':
-            return array(tree, depth);
-        case '"':
+        ondemand::json_type type;
+        RETURN_IF_BROKEN(from.type().get(type));
+        switch (type) {
+        case ondemand::json_type::object:
+            return object(from, depth, tree);
+        case ondemand::json_type::array:
+            return array(from, depth, tree);
+        case ondemand::json_type::string:
             tree->kind = JsonTree::Kind::string;
-            return string(&tree->text);
-        case 't':
-            return word("true", tree, JsonTree::Kind::boolean, true);
-        case 'f':
-            return word("false", tree, JsonTree::Kind::boolean, false);
-        case 'n':
-            return word("null", tree, JsonTree::Kind::null, false);
-        default:
-            return number(tree);
+            return string(from.get_string(), &tree->text);
+        case ondemand::json_type::number:
+            return number(from, tree);
+        case ondemand::json_type::boolean:
+            tree->kind = JsonTree::Kind::boolean;
+            RETURN_IF_BROKEN(from.get_bool().get(tree->boolean));
+            return {};
+        case ondemand::json_type::null:
+            break;
         }
+        bool null = false;
+        if (from.is_null().get(null) != simdjson::SUCCESS || !null) return broken("no value");
+        return {};
     }
 
-    Status word(std::string_view text, JsonTree *tree, JsonTree::Kind kind, bool boolean) {
-        if (text_.substr(at_, text.size()) != text) return broken("no value");
-        at_ += text.size();
-        tree->kind = kind;
-        tree->boolean = boolean;
-        return Status();
+    Status string(simdjson::simdjson_result<std::string_view> from, std::string *to) {
+        std::string_view text;
+        RETURN_IF_BROKEN(std::move(from).get(text));
+        // The escape of half a character gets through the parser.
+        if (!is_utf8(text)) return broken("half of a surrogate pair");
+        *to = text;
+        return {};
     }
 
-    bool digits() {
-        const size_t first = at_;
-        while (is_digit(peek())) ++at_;
-        return at_ > first;
-    }
-
-    Status number(JsonTree *tree) {
-        const size_t first = at_;
-        take('-');
-        if (!take('0') && !digits()) return broken("no value");
-        if (take('.') && !digits()) return broken("a number without digits after its point");
-        if (take('e') || take('E')) {
-            if (!take('+')) take('-');
-            if (!digits()) return broken("a number without digits in its exponent");
-        }
+    Status number(ondemand::value from, JsonTree *tree) {
+        std::string_view token = from.raw_json_token();
+        const size_t end = token.find_last_not_of(" \t\r\n");
+        token = token.substr(0, end + 1);
+        if (numbers_ == JsonNumbers::strict && !is_number(token))
+            return broken("a malformed number");
         tree->kind = JsonTree::Kind::number;
-        tree->text = text_.substr(first, at_ - first);
-        return Status();
+        tree->text = token;
+        return {};
     }
 
-    Status hex(uint32_t *out) {
-        *out = 0;
-        for (int i = 0; i < 4; ++i, ++at_) {
-            const char byte = peek();
-            const int letter = (byte | 0x20) - 'a';
-            if (is_digit(byte)) {
-                *out = *out * 16 + static_cast<uint32_t>(byte - '0');
-            } else if (letter >= 0 && letter < 6) {
-                *out = *out * 16 + static_cast<uint32_t>(letter + 10);
-            } else {
-                return broken("\\u without four digits");
-            }
-        }
-        return Status();
-    }
-
-    Status escape(std::string *out) {
-        const char letter = peek();
-        ++at_;
-        static constexpr std::string_view letters = "\"\\/bfnrt";
-        static constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
-        const size_t known = letters.find(letter);
-        if (known != std::string_view::npos) {
-            *out += meanings[known];
-            return Status();
-        }
-        if (letter != 'u') return broken("an escape that JSON has not");
-        uint32_t point = 0;
-        RETURN_IF_ERROR(hex(&point));
-        if (point >= 0xd800 && point < 0xdc00) {
-            uint32_t low = 0;
-            if (!take('\\') || !take('u')) return broken("half of a surrogate pair");
-            RETURN_IF_ERROR(hex(&low));
-            if (low < 0xdc00 || low > 0xdfff) return broken("half of a surrogate pair");
-            point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
-        } else if (point >= 0xdc00 && point < 0xe000) {
-            return broken("half of a surrogate pair");
-        }
-        append_utf8(point, out);
-        return Status();
-    }
-
-    Status string(std::string *out) {
-        ++at_;
-        while (!take('"')) {
-            if (at_ == text_.size()) return broken("a string that does not end");
-            if (take('\\')) {
-                RETURN_IF_ERROR(escape(out));
-            } else if (static_cast<unsigned char>(peek()) < 0x20) {
-                return broken("a control character");
-            } else {
-                *out += text_[at_++];
-            }
-        }
-        return Status();
-    }
-
-    Status array(JsonTree *tree, int depth) {
+    Status array(ondemand::value from, int depth, JsonTree *tree) {
         tree->kind = JsonTree::Kind::array;
-        ++at_;
-        skip_space();
-        if (take(']')) return Status();
-        do {
-            RETURN_IF_ERROR(value(&tree->items.emplace_back(), depth + 1));
-            skip_space();
-        } while (take(','));
-        return take(']') ? Status() : broken("an array that does not end");
+        ondemand::array list;
+        RETURN_IF_BROKEN(from.get_array().get(list));
+        for (auto item : list) {
+            ondemand::value one;
+            RETURN_IF_BROKEN(std::move(item).get(one));
+            RETURN_IF_ERROR(value(one, depth + 1, &tree->items.emplace_back()));
+        }
+        return {};
     }
 
-    Status object(JsonTree *tree, int depth) {
+    Status object(ondemand::value from, int depth, JsonTree *tree) {
         tree->kind = JsonTree::Kind::object;
-        ++at_;
-        skip_space();
-        if (take('}')) return Status();
-        do {
-            skip_space();
-            if (peek() != '"') return broken("a member without a name");
-            auto &member = tree->members.emplace_back();
-            RETURN_IF_ERROR(string(&member.first));
-            skip_space();
-            if (!take(':')) return broken("a member without a value");
-            RETURN_IF_ERROR(value(&member.second, depth + 1));
-            skip_space();
-        } while (take(','));
-        if (!take('}')) return broken("an object that does not end");
-        std::unordered_set<std::string_view> names;
-        for (const auto &member : tree->members) {
-            if (!names.insert(member.first).second) {
-                return broken("two members named " + in_quotes(member.first));
+        ondemand::object list;
+        RETURN_IF_BROKEN(from.get_object().get(list));
+        for (auto item : list) {
+            ondemand::field field;
+            RETURN_IF_BROKEN(std::move(item).get(field));
+            auto &[key, member] = tree->members.emplace_back();
+            RETURN_IF_ERROR(string(field.unescaped_key(), &key));
+            RETURN_IF_ERROR(value(field.value(), depth + 1, &member));
+        }
+        std::unordered_set<std::string_view> keys;
+        for (const auto &[key, member] : tree->members) {
+            if (!keys.insert(key).second) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: the key %s is given twice",
+                             name_.c_str(), in_quotes(key).c_str());
             }
         }
-        return Status();
+        return {};
     }
 
     std::string_view text_;
     const std::string &name_;
-    size_t at_ = 0;
+    JsonNumbers numbers_;
+    const char *begin_ = nullptr;
+    ondemand::document document_;
+    bool iterating_ = false; // the document can be asked where it is
 };
 
 } // namespace
@@ -221,8 +190,13 @@ const JsonTree *JsonTree::find(std::string_view key) const {
     return nullptr;
 }
 
-Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name) {
-    return TreeReader(text, name).read();
+Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit,
+                                 JsonNumbers numbers) {
+    if (text.size() > limit) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: longer than %zu bytes", name.c_str(),
+                     limit);
+    }
+    return TreeReader(text, name, numbers).read();
 }
 
 } // namespace batchllm

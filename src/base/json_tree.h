@@ -1,9 +1,10 @@
-// JSON text -> a tree of values that keeps what a schema needs and other readers drop: the order of
-// members, and numbers as they were written, so that no bound is rounded.
+// JSON text -> a tree of values that keeps what a view drops: numbers as they were written, so that no bound
+// of a schema is rounded and a number that no type can hold is no error. The tree owns its text.
 //
-// Parsed strictly: UTF-8, one document, no object with two equal keys, bounded in depth and size.
+// UTF-8, one value, no object with two equal keys, at most 200 levels deep.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,7 +21,7 @@ struct JsonTree {
     bool boolean = false;
     std::string text; // a string's value; a number as written
     std::vector<JsonTree> items;
-    std::vector<std::pair<std::string, JsonTree>> members;
+    std::vector<std::pair<std::string, JsonTree>> members; // in the text's order
 
     bool is_boolean() const { return kind == Kind::boolean; }
     bool is_number() const { return kind == Kind::number; }
@@ -30,7 +31,12 @@ struct JsonTree {
     const JsonTree *find(std::string_view key) const; // null: absent
 };
 
-// name: of the text, for errors.
-Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name);
+// malformed_as_numbers: what begins as a number does and is none (01, 1.) is taken, text and all.
+enum class JsonNumbers : uint8_t { strict, malformed_too };
+
+// name: of the text, for errors ("NAME: not JSON: .. at byte 5"), which have the code
+// BATCHLLM_ERROR_INVALID_ARGUMENT. Refuses a text of more than `limit` bytes.
+Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit,
+                                 JsonNumbers numbers = JsonNumbers::strict);
 
 } // namespace batchllm

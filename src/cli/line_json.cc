@@ -1,16 +1,16 @@
-#include "cli/line_id.h"
+#include "cli/line_json.h"
 
 #include <new>
-#include <utility>
 
-#include <simdjson.h>
-
+#include "base/json_tree.h"
 #include "cli/json_text.h"
+#include "cli/row_parameters.h"
 
 namespace batchllm::cli {
 namespace {
 
-namespace ondemand = simdjson::ondemand;
+// A parser keeps memory for the longest line it has met.
+constexpr size_t long_line = size_t{8} << 20;
 
 // -?(0|[1-9][0-9]*): what may be given back as it stands.
 bool is_integer(std::string_view text) {
@@ -19,61 +19,86 @@ bool is_integer(std::string_view text) {
     return text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// False when the value is no id. Null leaves the id empty, as in a line without one.
-bool read_id(ondemand::value value, std::string *id) {
-    id->clear();
-    ondemand::json_type type;
-    if (value.type().get(type) != simdjson::SUCCESS) return false;
-    if (type == ondemand::json_type::null) return value.is_null();
-    if (type == ondemand::json_type::string) {
-        std::string_view text;
-        if (value.get_string().get(text) != simdjson::SUCCESS) return false;
-        append_json(id, text);
-        return true;
+std::string id_of(const JsonTree &value) {
+    std::string id;
+    switch (value.kind) {
+    case JsonTree::Kind::null:
+        return id;
+    case JsonTree::Kind::string:
+        append_json(&id, std::string_view(value.text));
+        return id;
+    case JsonTree::Kind::number: {
+        JsonParser parser;
+        JsonView number;
+        if (parser.parse(value.text, false, &number).kind == JsonFault::Kind::none) {
+            append_id(number, &id);
+        } else if (is_integer(value.text)) {
+            id = value.text;
+        }
+        return id.empty() ? "null" : id;
     }
-    if (type != ondemand::json_type::number) return false;
-    std::string_view digits = value.raw_json_token();
-    while (!digits.empty() && digits.back() <= ' ') digits.remove_suffix(1);
-    ondemand::number number;
-    if (value.get_number().get(number) != simdjson::SUCCESS) {
-        *id = digits;
-        return is_integer(digits);
+    default:
+        return "null";
     }
-    if (number.is_int64()) append_json(id, number.get_int64());
-    if (number.is_uint64()) append_json(id, number.get_uint64());
-    if (number.is_double()) append_json(id, number.get_double());
-    return true;
+}
+
+// Of a line with a number that no type can hold: its tree has numbers as they were written.
+std::optional<LineId> find_line_id(std::string_view text) {
+    const Result<JsonTree> tree =
+        parse_json_tree(text, "line", text.size(), JsonNumbers::malformed_too);
+    if (!tree.ok()) {
+        if (tree.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+        return std::nullopt;
+    }
+    LineId line;
+    if (const JsonTree *id = tree->find("id")) line.id = id_of(*id);
+    const JsonTree *const custom_id = tree->find("custom_id");
+    if (custom_id != nullptr) line.custom_id = id_of(*custom_id);
+    line.batch = custom_id != nullptr || tree->find("body") != nullptr;
+    return line;
 }
 
 } // namespace
 
-std::optional<LineId> find_line_id(std::string_view text) {
-    const simdjson::padded_string padded(text);
-    ondemand::parser parser;
-    ondemand::document document;
-    ondemand::object members;
-    if (padded.data() == nullptr) throw std::bad_alloc();
-    const auto problem = parser.iterate(padded).get(document);
-    if (problem == simdjson::MEMALLOC) throw std::bad_alloc();
-    if (problem != simdjson::SUCCESS || document.get_object().get(members) != simdjson::SUCCESS) {
-        return std::nullopt;
+bool append_id(JsonView value, std::string *id) {
+    if (const auto text = value.string()) {
+        append_json(id, *text);
+    } else if (const auto integer = value.integer()) {
+        append_json(id, *integer);
+    } else if (const auto large = value.unsigned_integer()) {
+        append_json(id, *large);
+    } else if (const auto number = value.number()) {
+        append_json(id, *number);
+    } else {
+        return false;
     }
-    LineId line;
-    bool has_id = false, has_custom_id = false; // of a key given twice the first counts
-    for (auto member : members) {
-        ondemand::field field;
-        std::string_view key;
-        if (std::move(member).get(field) != simdjson::SUCCESS ||
-            field.unescaped_key().get(key) != simdjson::SUCCESS) {
-            return std::nullopt;
-        }
-        line.batch |= key == "custom_id" || key == "body";
-        std::string *id = nullptr;
-        if (key == "id" && !std::exchange(has_id, true)) id = &line.id;
-        if (key == "custom_id" && !std::exchange(has_custom_id, true)) id = &line.custom_id;
-        if (id != nullptr && !read_id(field.value(), id)) *id = "null";
+    return true;
+}
+
+RowError LineParser::parse(std::string_view text, JsonView *object,
+                           std::optional<LineId> *of_failed) {
+    if (text.size() > long_line) parser_ = JsonParser();
+    const JsonFault fault = parser_.parse(text, true, object);
+    switch (fault.kind) {
+    case JsonFault::Kind::none:
+        return object->is_object() ? RowError() : format_error("the line is not an object");
+    case JsonFault::Kind::memory:
+        throw std::bad_alloc(); // not the row's fault: the run ends, and finds the row again
+    case JsonFault::Kind::utf8:
+        return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
+    case JsonFault::Kind::number:
+        *of_failed = find_line_id(text);
+        break;
+    case JsonFault::Kind::grammar:
+        break;
     }
-    return line;
+    return {"ROW_JSON", "the line is not JSON: " + fault.text};
+}
+
+RowError check_keys_differ(JsonView object) {
+    const std::optional<std::string> path = find_equal_keys(object);
+    if (!path.has_value()) return {};
+    return format_error("the key \"" + *path + "\" is given twice");
 }
 
 } // namespace batchllm::cli

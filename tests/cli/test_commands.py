@@ -422,9 +422,9 @@ class TextRows(ProgramTest):
         self.assertIn("line 1: the template refuses: No critics", errors[0]["message"])
         self.assertIn("parts of this type are not supported", errors[1]["message"])
         self.assertIn("special token", errors[2]["message"])
-        self.assertIn("stands twice", errors[5]["message"])
+        self.assertIn("given twice", errors[5]["message"])
         self.assertEqual({i: e["code"] for i, e in errors.items()},
-                         {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_TEMPLATE"})
+                         {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_FORMAT"})
 
     def test_chat_completions_are_answered_in_kind(self):
         def request(name, **body):
