@@ -223,6 +223,19 @@ void full_layers_of_gemma_4_have_heads_of_their_own(void **) {
               {"window"});
 }
 
+void a_tied_head_has_a_bias_of_its_own(void **) {
+    Model model = must_load(llama(R"("tie_word_embeddings": true)"));
+    add_bias(&model.head);
+    int32_t embeddings = 0, biases = 0;
+    for_each_tensor(model, [&](const Tensor &tensor) {
+        embeddings += tensor.name == "model.embed_tokens.weight";
+        biases += tensor.name == "lm_head.bias";
+        assert_string_not_equal(tensor.name.c_str(), "lm_head.weight");
+    });
+    assert_int_equal(embeddings, 1);
+    assert_int_equal(biases, 1);
+}
+
 void what_of_gemma_4_is_not_computed_is_refused_by_name(void **) {
     must_fail(gemma4(R"("enable_moe_block": true)"), BATCHLLM_ERROR_UNSUPPORTED,
               {"enable_moe_block", "mixture of experts"});
@@ -757,6 +770,7 @@ int main() {
         cmocka_unit_test(absent_keys_have_the_defaults_of_transformers),
         cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
         cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
+        cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -18,7 +18,8 @@ template <typename M, typename Visit> void visit_weight(M *weight, const Visit &
 // M: Model, or const Model.
 template <typename M, typename Visit> void visit_tensors(M *model, const Visit &visit) {
     visit(&model->embedding);
-    if (!model->tied) visit_weight(&model->head, visit);
+    if (!model->tied) visit(&model->head.values);
+    visit(&model->head.bias); // a tied head's is its own
     visit(&model->layer_inputs.embedding);
     visit_weight(&model->layer_inputs.projection, visit);
     visit_norm(&model->layer_inputs.norm, visit);
