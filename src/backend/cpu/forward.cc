@@ -53,9 +53,10 @@ Status Forward::allocate() {
         attended = std::max(attended, attention.q_size());
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
-        delta =
-            delta || layer.after_attention || layer.after_feed_forward || layer.residual_scale != 1;
+        delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
+                layer.residual_scale != 1;
     }
+    width = std::max<int64_t>(width, model_.layer_inputs.width);
     for (const Rope &rope : model_.ropes) {
         angles_begin_.push_back(angles_);
         angles_ += rope.dims() / 2;
@@ -72,6 +73,10 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(queries_, Buffer::create(step_tokens_ * queries * element, what));
     ASSIGN_OR_RETURN(attended_, Buffer::create(rows * attended * element, what));
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
+    if (model_.layer_inputs) {
+        const int64_t inputs = model_.layer_inputs.projection.rows();
+        ASSIGN_OR_RETURN(layer_inputs_, Buffer::create(step_tokens_ * inputs * 4, what));
+    }
     zeros_.assign(static_cast<size_t>(head_dim), 0.0f);
     choose_work();
     return {};
@@ -157,7 +162,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         const int32_t periods = batch.positions[token] / attention.long_period;
         query_scale *= 1 + attention.long_scale * std::log(1 + static_cast<float>(periods));
     }
-    float *head = qkv_.floats() + token * (attention.q_size() + 2 * attention.kv_size());
+    float *head = qkv_.floats() + token * weights.qkv.rows;
 
     norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim);
     for (int64_t h = 0; h < attention.heads; ++h, head += head_dim) {
@@ -167,6 +172,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
                                 queries_.data() + row * padded * element);
     }
 
+    if (attention.kv_layer >= 0) return;
     const ContextNode &node = batch.nodes[node_of_[token]];
     const int32_t place = batch.positions[token] - node.start;
     const int32_t page =
@@ -178,6 +184,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         turn(attention, token, head);
         kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
+    norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim);
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
@@ -282,6 +289,68 @@ Status Forward::feed_forward(size_t layer, int64_t rows) {
     });
 }
 
+// The parts of all layers, of each token: before the first layer, of the residual stream.
+Status Forward::make_layer_inputs(const TokenBatch &batch) {
+    const LayerInputs &inputs = model_.layer_inputs;
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    const int64_t all = inputs.projection.rows();
+    norm({}, residual_.floats(), tokens, input_.data());
+    RETURN_IF_ERROR(linear_->run(
+        weights_.input_projection, input_.data(), tokens, [&](const Linear::Tile &tile) {
+            for (int64_t r = 0; r < tile.rows; ++r) {
+                float *to = layer_inputs_.floats() + (tile.row + r) * all + tile.column;
+                const auto width = static_cast<int32_t>(tile.width);
+                kernels_.copy_bias(tile.data + r * tile.width, nullptr, width, to);
+                kernels_.cap(to, inputs.projection_scale, 0, width);
+            }
+        }));
+    pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
+        std::vector<float> own(static_cast<size_t>(all)); // of the token
+        const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
+        for (int64_t t = task * kTokensOfTask; t < last; ++t) {
+            float *to = layer_inputs_.floats() + t * all;
+            norm_heads(weights_.input_norm, false, to, static_cast<int32_t>(all / inputs.width),
+                       inputs.width);
+            read_row(inputs.embedding, batch.tokens[t], own.data());
+            kernels_.add_scaled(own.data(), inputs.embedding_scale, static_cast<int32_t>(all), to);
+            kernels_.cap(to, inputs.scale, 0, static_cast<int32_t>(all));
+        }
+    });
+    return {};
+}
+
+// wanted: of which tokens the rows are; null: all.
+Status Forward::add_layer_input(size_t index, int64_t rows, const std::vector<int32_t> *wanted) {
+    const LayerInputs &inputs = model_.layer_inputs;
+    const InputBlock &block = model_.layers[index].input;
+    const PackedLayer &weights = weights_.layers[index];
+    const int64_t element = dtype_bytes(kernels_.element);
+    const auto activate = kernels_.activate[static_cast<size_t>(block.activation)];
+    const float *parts = layer_inputs_.floats() + static_cast<int64_t>(index) * inputs.width;
+    norm({}, residual_.floats(), rows, input_.data());
+    RETURN_IF_ERROR(
+        linear_->run(weights.input_gate, input_.data(), rows, [&](const Linear::Tile &tile) {
+            for (int64_t r = tile.row; r < tile.row + tile.rows; ++r) {
+                const int64_t token = wanted == nullptr ? r : (*wanted)[r];
+                activate(tile.data + (r - tile.row) * tile.width,
+                         parts + token * inputs.projection.rows() + tile.column, nullptr, nullptr,
+                         static_cast<int32_t>(tile.width),
+                         activated_.data() + (r * inputs.width + tile.column) * element);
+            }
+        }));
+    return add_product(weights.input_down, activated_.data(), rows, {}, weights.after_input, 1);
+}
+
+void Forward::scale_residual(float scalar, int64_t rows) {
+    if (scalar == 1) return;
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            kernels_.cap(residual_.floats() + r * model_.hidden, scalar, 0, model_.hidden);
+        }
+    });
+}
+
 Status Forward::run_layer(const TokenBatch &batch, size_t index,
                           const std::vector<int32_t> &wanted) {
     const Layer &layer = model_.layers[index];
@@ -307,6 +376,10 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     laps.lap(&seconds_.gate_up);
     RETURN_IF_ERROR(add_product(weights.down, activated_.data(), rows, weights.down_bias,
                                 weights.after_feed_forward, layer.residual_scale));
+    if (model_.layer_inputs) {
+        RETURN_IF_ERROR(add_layer_input(index, rows, last ? &wanted : nullptr));
+    }
+    scale_residual(weights.scalar, rows);
     laps.lap(&seconds_.down);
     return {};
 }
@@ -318,6 +391,7 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
     }
     Laps laps;
     prepare(batch, wanted);
+    if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(batch));
     laps.lap(&seconds_.prepare);
     for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
         RETURN_IF_ERROR(run_layer(batch, layer, wanted));

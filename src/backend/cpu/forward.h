@@ -73,6 +73,9 @@ class Forward {
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
     Status attend(const TokenBatch &batch, size_t layer);
     Status feed_forward(size_t layer, int64_t rows);
+    Status make_layer_inputs(const TokenBatch &batch);
+    Status add_layer_input(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
+    void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
     void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
@@ -104,12 +107,13 @@ class Forward {
     int64_t wanted_rows_ = 0;
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
-    Buffer delta_;     // [tokens, hidden] float: a sublayer's result, where it is not just added
-    Buffer input_;     // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;       // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
-    Buffer queries_;   // [kv_head][token][head of its group][D] elements
-    Buffer attended_;  // [rows, heads * head_dim] elements
-    Buffer activated_; // [rows, largest width] elements
+    Buffer delta_;        // [tokens, hidden] float: a sublayer's result, where it is not just added
+    Buffer input_;        // [rows, hidden] elements: what a matrix product reads
+    Buffer qkv_;          // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
+    Buffer queries_;      // [kv_head][token][head of its group][D] elements
+    Buffer attended_;     // [rows, heads * head_dim] elements
+    Buffer activated_;    // [rows, largest width] elements
+    Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
     PartSeconds seconds_;
 };
 
