@@ -9,7 +9,11 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kSlotsPerToken = 6; // room for partials
+// Room for partials. A token of a worklist that splits and shares nothing has one partial for each two nodes
+// of its context, where there are more than two: a common head, its group's prefix, its prompt where it
+// has several samples, and its own tokens make 2. Worklists that want more than there is room for are built
+// again in that way, each shape of attention by itself; the layers use the room one after another.
+constexpr int64_t kSlotsPerToken = 6;
 
 } // namespace
 
@@ -188,7 +192,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.scale = static_cast<float>(model_.layers[layer].attention.scale);
     a.window = shape.window;
     a.q = tensors.q;
-    a.q_stride = shape.q_stride();
+    a.q_stride = q_stride(layer);
     a.out = tensors.out;
     a.out_stride = shape.out_stride();
     a.kv = tensors.kv;
@@ -246,7 +250,7 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
         static_cast<float>(model_.layers[layer].attention.scale),
         shape.window,
         static_cast<const float *>(tensors.q),
-        shape.q_stride(),
+        q_stride(layer),
         static_cast<float *>(tensors.out),
         static_cast<const float *>(tensors.kv),
         pages_of(layer, input),

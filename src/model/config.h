@@ -31,6 +31,7 @@ struct ConfigDefaults {
     bool tied = false;
     const char *epsilon_key = "rms_norm_eps";
     double epsilon = 1e-6;
+    bool per_layer = false; // "per_layer_config" is known
 };
 
 // The numbers that shape a decoder, beside those that Model itself holds.
@@ -75,8 +76,9 @@ Status set_windows_but_every(const JsonValue &config, int32_t window, const char
 // What the keys of a rope are in a family.
 struct RopeDefaults {
     double theta = 10000;
-    double part = 1;      // of a head that rotates
-    bool partial = false; // "partial_rotary_factor" is known
+    double part = 1;           // of a head that rotates
+    bool partial = false;      // "partial_rotary_factor" is known
+    bool proportional = false; // so is the rope type "proportional"
     bool pairs = false;
     // "original_max_position_embeddings" where the top has none; 0: the object's, else the longest
     // request.
@@ -95,14 +97,12 @@ Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *mo
 
 // One rope for layers without a window, one for those with: "rope_parameters" by layer type, or the
 // keys at the top, where "rope_scaling" is that of full attention and the base of the others has a key
-// of its own (null: none).
+// of its own (null: none). After the windows are set.
 struct LayerRopes {
     Rope full, windowed;
 };
-Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, int32_t head_dim,
-                                    RopeDefaults full, RopeDefaults windowed,
-                                    const char *windowed_theta);
-// After the windows are set.
+Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, RopeDefaults full,
+                                    RopeDefaults windowed, const char *windowed_theta);
 void set_layer_ropes(LayerRopes ropes, Model *model);
 
 // Tensors by the names that most families give them: the weight `prefix`.weight, [rows, columns].
@@ -166,5 +166,7 @@ Status describe_text_part(const JsonValue &config,
 // The names of the text model's tensors in such a checkpoint, as published and as transformers 5 saves
 // them; those of the tower and of what leads from it into the text model are passed over.
 void pass_over_vision(Model *model);
+// Tensors whose names begin with `part`, with or without "model." before it.
+void pass_over(const std::string &part, Model *model);
 
 } // namespace batchllm

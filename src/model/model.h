@@ -8,6 +8,7 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
+//     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
 #include <cstddef>
@@ -85,7 +86,12 @@ struct Attention {
     Weight o;                // [hidden, heads * head_dim]
     Norm q_norm, k_norm;     // before the rope: of each head, [head_dim], or of all together
     bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
+    Norm v_norm;             // of each head of the values, [head_dim]
     Tensor sinks;            // [heads] one more score a head, whose value is 0; or none
+
+    // A layer before this one, with the same window and the same shape of heads, whose keys and values it
+    // attends to: it has no k, v, k_norm and v_norm and stores nothing. -1: it has its own.
+    int32_t kv_layer = -1;
 
     // Where its keys and values are: set by place_keys_and_values().
     int32_t kv_group = 0; // index into Model::kv_groups
@@ -140,6 +146,13 @@ struct Experts {
     explicit operator bool() const { return !each.empty(); }
 };
 
+// What a layer makes of its part p of the LayerInputs: down(activation(gate(x)) * p).
+struct InputBlock {
+    Activation activation = Activation::silu;
+    Weight gate; // [LayerInputs::width, hidden]
+    Weight down; // [hidden, LayerInputs::width]
+};
+
 // The feed-forward of a layer with experts is their result and, where there is one, that of
 // feed_forward, the shared expert, times sigmoid(shared_gate(x)).
 struct Layer {
@@ -151,14 +164,32 @@ struct Layer {
     Weight shared_gate;       // [1, hidden], or none: 1
     bool parallel = false;    // before_feed_forward is not used
     float residual_scale = 1;
+    InputBlock input; // where the model has layer inputs
+    Norm after_input;
+    Tensor scalar; // [1], or none: 1
+};
+
+// A second embedding of every token, of which each layer has a part of its own. With x the residual
+// stream before the first layer, the parts of all layers stand one after the other in
+//     scale * (embedding_scale * embedding[token] + norm(projection_scale * projection(x)))
+struct LayerInputs {
+    int32_t width = 0; // of a part; 0: the model has none
+    Tensor embedding;  // [vocabulary, layers * width]
+    float embedding_scale = 1;
+    Weight projection; // [layers * width, hidden], without a bias
+    float projection_scale = 1;
+    Norm norm; // of each part, [width]: RMSNorm
+    float scale = 1;
+
+    explicit operator bool() const { return width > 0; }
 };
 
 // Layers whose keys and values live and are freed together: their pages are taken and given back as
 // one, by page tables of the group's own. They have one window and one shape of heads, and as many of them
 // make a group as a page has planes: so pages of all groups have one size, and any page serves any group.
 struct KvGroup {
-    int32_t window = 0; // of its layers; 0: all positions are kept
-    std::vector<int32_t> layers;
+    int32_t window = 0;          // of its layers; 0: all positions are kept
+    std::vector<int32_t> layers; // that have keys and values of their own
 };
 
 // What a classifier's logits become probabilities by.
@@ -180,6 +211,7 @@ struct Model {
 
     Tensor embedding; // [vocabulary, hidden]
     float embedding_scale = 1;
+    LayerInputs layer_inputs;
     std::vector<Rope> ropes;
     std::vector<Layer> layers;
     std::vector<KvGroup> kv_groups;
@@ -193,7 +225,7 @@ struct Model {
     LabelKind label_kind = LabelKind::one_of;
 
     // Names in the files that begin with `from` are read as if they began with `to`; tensors whose
-    // names begin with one of passed_over belong to other parts of the checkpoint.
+    // names, before or after that, begin with one of passed_over are of no use to this model.
     struct Renamed {
         std::string from, to;
     };

@@ -59,13 +59,13 @@ class Checkpoint {
     Status rename(const Model &model) {
         std::unordered_map<std::string, Located> named;
         for (auto &[name, located] : tensors) {
-            if (is_passed_over(name, model)) continue;
             std::string described = name;
             for (const Model::Renamed &renamed : model.renamed) {
                 if (!name.starts_with(renamed.from)) continue;
                 described.replace(0, renamed.from.size(), renamed.to);
                 break;
             }
+            if (is_passed_over(name, model) || is_passed_over(described, model)) continue;
             const auto [place, is_new] = named.try_emplace(described, std::move(located));
             if (!is_new) {
                 return error(code, "%s: tensor %s stands there under two names",

@@ -21,6 +21,7 @@ import org.batchllm.BatchLlmException;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
 import org.batchllm.Engine;
+import org.batchllm.EngineInfo;
 import org.batchllm.EngineOptions;
 import org.batchllm.EngineStats;
 import org.batchllm.FinishReason;
@@ -64,7 +65,14 @@ final class EngineTest {
                     }
                 }
             }
+            EngineInfo info = engine.info();
+            Check.equal("sim", info.backend());
+            Check.equal(1, info.deviceCount());
+            Check.that(info.stepTokens() > 0 && info.hidden() > 0 && info.maxRequestTokens() > 0, info.toString());
+            Check.throwing(BatchLlmException.InvalidArgument.class, "device is 1", () -> engine.info(1));
             EngineStats stats = engine.stats();
+            Check.equal(info.kvPages(), stats.kvPagesTotal());
+            Check.equal(info.kvPageBytes(), stats.kvPageBytes());
             Check.equal(600L, stats.rows());
             Check.equal(600L, stats.rowsDone());
             Check.that(stats.savingRatio() > 0.4, "saving " + stats.savingRatio());

@@ -64,6 +64,25 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class EngineInfo:
+    """What became of the engine's options on one of its devices, and of the model; see batchllm_info in batchllm.h."""
+
+    device_count: int
+    backend: str
+    compute_type: str
+    device: str
+    device_number: int
+    vocabulary: int
+    hidden: int
+    page_tokens: int
+    kv_groups: int
+    kv_pages: int
+    kv_page_bytes: int
+    step_tokens: int
+    max_request_tokens: int
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Figures of the engine; see batchllm_stats in batchllm.h."""
 
@@ -525,6 +544,12 @@ class Engine:
         """The plan of the rows taken by the last planning, to be saved."""
         with self._lock:
             return Plan(native.batchllm_engine_take_plan(self._enter()))
+
+    def info(self, device: int = 0) -> EngineInfo:
+        """What "auto" and 0 in the options became, on the device at this place of `devices`, and the model's sizes."""
+        info = native.batchllm_info()
+        native.batchllm_engine_info(self._enter(), index(device), info)
+        return EngineInfo(**{name: getattr(info, name) for name in EngineInfo.__dataclass_fields__})
 
     def stats(self) -> EngineStats:
         """Figures so far."""

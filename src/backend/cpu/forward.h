@@ -32,7 +32,8 @@ struct PartSeconds {
     double output = 0;
     double gate_up = 0;
     double down = 0;
-    double experts = 0; // all of a layer that has them
+    double experts = 0;      // all of a layer that has them
+    double layer_inputs = 0; // and scalars of layers
     double head = 0;
     double sample = 0;
     double linear() const { return qkv + output + gate_up + down + experts + head; }
@@ -76,6 +77,9 @@ class Forward {
     Status attend(const TokenBatch &batch, size_t layer);
     Status feed_forward(size_t layer, int64_t rows);
     Status shared_expert(size_t layer, int64_t rows);
+    Status make_layer_inputs(const TokenBatch &batch);
+    Status add_layer_input(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
+    void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
     void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
@@ -113,12 +117,13 @@ class Forward {
     int64_t wanted_rows_ = 0;
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
-    Buffer delta_;     // [tokens, hidden] float: a sublayer's result, where it is not just added
-    Buffer input_;     // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;       // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
-    Buffer queries_;   // [kv_head][token][head of its group][D] elements
-    Buffer attended_;  // [rows, heads * head_dim] elements
-    Buffer activated_; // [rows, largest width] elements
+    Buffer delta_;        // [tokens, hidden] float: a sublayer's result, where it is not just added
+    Buffer input_;        // [rows, hidden] elements: what a matrix product reads
+    Buffer qkv_;          // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
+    Buffer queries_;      // [kv_head][token][head of its group][D] elements
+    Buffer attended_;     // [rows, heads * head_dim] elements
+    Buffer activated_;    // [rows, largest width] elements
+    Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
     PartSeconds seconds_;
 };
 

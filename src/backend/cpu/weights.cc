@@ -52,15 +52,17 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     const int64_t k_length = from.norm_whole ? from.kv_size() : from.head_dim;
     to->q_norm = pack_norm(from.q_norm, q_length);
     to->k_norm = pack_norm(from.k_norm, k_length);
+    to->v_norm = pack_norm(from.v_norm, from.head_dim);
     const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q_size()},
                                                          {&from.k.bias, from.kv_size()},
                                                          {&from.v.bias, from.kv_size()}};
-    to->qkv_bias = concatenate(biases);
+    const size_t parts = from.kv_layer < 0 ? 3 : 1; // of queries, keys and values
+    to->qkv_bias = concatenate(std::span(biases, parts));
     to->o_bias = read_vector(from.o.bias);
     to->sinks = read_vector(from.sinks);
     for (float &sink : to->sinks) sink *= 1.44269504088896341f;
     const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
-    ASSIGN_OR_RETURN(to->qkv, linear->pack(qkv, false));
+    ASSIGN_OR_RETURN(to->qkv, linear->pack(std::span(qkv, parts), false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     return {};
 }
@@ -77,6 +79,13 @@ Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForw
         ASSIGN_OR_RETURN(to->gate_up, linear->pack({&from.up.values, 1}, false));
     }
     ASSIGN_OR_RETURN(to->down, linear->pack({&from.down.values, 1}, false));
+    return {};
+}
+
+Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, PackedLayer *to) {
+    to->after_input = pack_norm(from.after_input, hidden);
+    ASSIGN_OR_RETURN(to->input_gate, linear->pack({&from.input.gate.values, 1}, false));
+    ASSIGN_OR_RETURN(to->input_down, linear->pack({&from.input.down.values, 1}, false));
     return {};
 }
 
@@ -122,6 +131,16 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         if (from.shared_gate) {
             ASSIGN_OR_RETURN(to.shared_gate, linear->pack({&from.shared_gate.values, 1}, false));
         }
+        if (model.layer_inputs) {
+            RETURN_IF_ERROR(pack_input_block(from, model.hidden, linear, &to));
+        }
+        if (from.scalar) read_row(from.scalar, 0, &to.scalar);
+    }
+    if (model.layer_inputs) {
+        const LayerInputs &inputs = model.layer_inputs;
+        packed.input_norm = pack_norm(inputs.norm, inputs.width);
+        ASSIGN_OR_RETURN(packed.input_projection,
+                         linear->pack({&inputs.projection.values, 1}, false));
     }
     packed.final_norm = pack_norm(model.final_norm, model.hidden);
     if (!model.head) return packed;

@@ -37,22 +37,29 @@ struct PackedExperts {
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
-    PackedMatrix qkv;          // [(heads + 2 kv_heads) * head_dim, hidden]
-    Vector qkv_bias;           // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
-    PackedNorm q_norm, k_norm; // as Attention's
-    Vector sinks;              // [heads] in base 2
-    PackedMatrix o;            // [hidden, heads * head_dim]
-    Vector o_bias;             // [hidden]
+    PackedMatrix qkv; // [(heads + 2 kv_heads) * head_dim, hidden]; without keys and values
+                      // of its own [heads * head_dim, hidden]
+    Vector qkv_bias;  // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
+    PackedNorm q_norm, k_norm, v_norm; // as Attention's
+    Vector sinks;                      // [heads] in base 2
+    PackedMatrix o;                    // [hidden, heads * head_dim]
+    Vector o_bias;                     // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;
     PackedMatrix shared_gate; // [1, hidden]
+    PackedMatrix input_gate;   // [LayerInputs::width, hidden]
+    PackedMatrix input_down;   // [hidden, LayerInputs::width]
+    PackedNorm after_input;
+    float scalar = 1;
 };
 
 struct PackedWeights {
     std::vector<PackedLayer> layers;
     PackedNorm final_norm;
-    PackedMatrix head; // [vocabulary, hidden]
-    Vector head_bias;  // [vocabulary]
+    PackedMatrix head;             // [vocabulary, hidden]
+    Vector head_bias;              // [vocabulary]
+    PackedMatrix input_projection; // [layers * LayerInputs::width, hidden]
+    PackedNorm input_norm;         // [LayerInputs::width]
 };
 
 Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to);

@@ -41,9 +41,7 @@ Status describe_olmo3(const JsonValue &config, Model *model) {
         config, window, [](size_t layer) { return (layer + 1) % 4 != 0; }, model));
     RopeDefaults rope;
     rope.theta = olmo3_theta;
-    ASSIGN_OR_RETURN(
-        LayerRopes ropes,
-        read_layer_ropes(config, *model, model->layers[0].attention.head_dim, rope, rope, nullptr));
+    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(config, *model, rope, rope, nullptr));
     set_layer_ropes(std::move(ropes), model);
     return {};
 }

@@ -9,6 +9,8 @@
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
     family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
+    family("gemma4", "Gemma4ForConditionalGeneration", describe_gemma4_vision)                     \
+    family("gemma4_text", "Gemma4ForCausalLM", describe_gemma4)                                    \
     family("glm", "GlmForCausalLM", describe_glm)                                                  \
     family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
     family("glm4_moe", "Glm4MoeForCausalLM", describe_glm4_moe)                                    \
