@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "constraint/grammar_code.h"
+#include "constraint/retired_graphs.h"
 #include "constraint/state_graph.h"
 #include "constraint/token_mask.h"
 #include "text/utf8.h"
@@ -12,12 +13,6 @@ namespace batchllm {
 namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
-
-std::shared_ptr<StateGraph> make_graph(std::shared_ptr<const GrammarCode> code,
-                                       const TokenVocabulary &vocabulary) {
-    return std::make_shared<StateGraph>(std::move(code), TokenVocabulary::kLongestOrdinary + 1,
-                                        static_cast<int64_t>(vocabulary.longest()) + 1);
-}
 
 Status too_ambiguous() {
     return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -41,6 +36,7 @@ Constraint::Constraint() = default;
 Constraint::~Constraint() = default;
 
 int64_t Constraint::masks_made() const { return masks_->made(); }
+int64_t Constraint::all_cached_bytes() { return StateGraph::all_bytes(); }
 
 Result<std::shared_ptr<const Constraint>>
 Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
@@ -51,10 +47,12 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
     made->masks_ = std::make_unique<const StateMaskMaker>(*vocabulary, *made->code_);
-    made->graph_ = make_graph(made->code_, *vocabulary);
     made->cache_bytes_ = options.cache_bytes;
+    made->all_cache_bytes_ = options.all_cache_bytes;
     made->marker_ = options.start_after;
     made->vocabulary_ = std::move(vocabulary);
+    made->retired_ = std::make_shared<RetiredGraphs>();
+    made->graph_ = made->new_graph();
     // The longest start of the marker that ends where a byte did not fit (Knuth, Morris, Pratt).
     std::vector<int32_t> &back = made->marker_back_;
     back.assign(made->marker_.size(), 0);
@@ -68,10 +66,26 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     return std::shared_ptr<const Constraint>(std::move(made));
 }
 
+std::shared_ptr<StateGraph> Constraint::new_graph() const {
+    auto graph = std::make_unique<StateGraph>(code_, TokenVocabulary::kLongestOrdinary + 1,
+                                              static_cast<int64_t>(vocabulary_->longest()) + 1);
+    const auto retire = [retired = retired_](StateGraph *gone) {
+        retired->add(std::unique_ptr<StateGraph>(gone));
+    };
+    return std::shared_ptr<StateGraph>(graph.release(), retire);
+}
+
+bool Constraint::full(const StateGraph &graph) const {
+    int64_t limit = cache_bytes_;
+    if (StateGraph::all_bytes() > all_cache_bytes_)
+        limit = std::min(limit, all_cache_bytes_ / std::max<int64_t>(StateGraph::count(), 1));
+    return graph.full(limit);
+}
+
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
-    if (graph_->full(cache_bytes_)) {
-        graph_ = make_graph(code_, *vocabulary_);
+    if (full(*graph_)) {
+        graph_ = new_graph();
         generation_.fetch_add(1, std::memory_order_release);
     }
     *generation = generation_.load(std::memory_order_relaxed);
@@ -129,8 +143,9 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
 
 // Moves into the constraint's graph of today when ours is full or no longer it.
 void ConstraintState::follow_graph() {
+    if (!constraint_->retired_->empty()) constraint_->retired_->free_some(graph_->bytes());
     const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
-                         !graph_->full(constraint_->cache_bytes_);
+                         !constraint_->full(*graph_);
     if (current) return;
     std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
     if (graph == graph_) return;

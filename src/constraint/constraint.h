@@ -33,6 +33,7 @@
 namespace batchllm {
 
 class GrammarCode;
+class RetiredGraphs;
 class StateGraph;
 class StateMaskMaker;
 struct GraphState;
@@ -47,6 +48,9 @@ struct ConstraintOptions {
     // Memory in bytes for states and masks. When it is used up they are forgotten and made anew; one
     // mask alone may exceed it.
     int64_t cache_bytes = int64_t{64} << 20;
+    // Memory in bytes for those of all constraints of the process. While it is used up, each forgets its
+    // own as soon as they are more than an equal share: together they take twice as much at most.
+    int64_t all_cache_bytes = int64_t{1} << 30;
     Budget budget = Budget(); // for making it
 };
 
@@ -71,12 +75,16 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
 
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
     int64_t masks_made() const; // so far, by all states; others were known already
+    // What the constraints of the process have cached, about.
+    static int64_t all_cached_bytes();
 
   private:
     friend class ConstraintState;
     struct MarkerMask;
     Constraint();
 
+    bool full(const StateGraph &graph) const;
+    std::shared_ptr<StateGraph> new_graph() const;
     // The graph to go on in; another one once that is full. *generation tells them apart.
     std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
     // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
@@ -89,6 +97,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     std::string marker_;
     std::vector<int32_t> marker_back_; // [marker] where to go on when a byte does not fit
     int64_t cache_bytes_ = 0;
+    int64_t all_cache_bytes_ = 0;
+    std::shared_ptr<RetiredGraphs> retired_; // also of each graph, which comes here when it goes
 
     mutable std::mutex mutex_; // over all below, but for reading generation_
     mutable std::shared_ptr<StateGraph> graph_;
