@@ -96,6 +96,10 @@ static char batchllm_arrow_kind(const struct ArrowSchema *schema, int *wide) {
                 PyErr_SetString(PyExc_ValueError, "an Arrow list's schema has one child");
                 return 0;
             }
+            if (!schema->children[0]->format) {
+                PyErr_SetString(PyExc_ValueError, "an Arrow list's items have no format");
+                return 0;
+            }
             if (strcmp(schema->children[0]->format, "i") == 0 && !schema->children[0]->dictionary)
                 return 'l';
             PyErr_Format(PyExc_TypeError,
