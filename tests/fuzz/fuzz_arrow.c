@@ -130,7 +130,6 @@ static void *make_offsets(choices *from, owned *own, const struct ArrowArray *ar
     return offsets;
 }
 
-/* Whether offsets lead to memory that a producer lies about: [0, last] must be there as text. */
 static void make_array(choices *from, const struct ArrowSchema *schema, struct ArrowArray *array,
                        int *released) {
     owned *own = own_new(released);
@@ -173,8 +172,8 @@ static void make_array(choices *from, const struct ArrowSchema *schema, struct A
         const size_t last = room(array->offset) + room(array->length);
         for (size_t i = 0; i <= last; ++i) {
             const int64_t at = wide ? ((int64_t *)offsets)[i] : ((int32_t *)offsets)[i];
-            if (at > 64 &&
-                i >= room(array->offset)) { /* no buffer is so large: make it wrong instead */
+            if (at > 64 && i < room(array->offset)) continue; /* of rows before the array's own */
+            if (at > 64) { /* no buffer is so large: make it wrong instead */
                 if (wide)
                     ((int64_t *)offsets)[i] = -1;
                 else
