@@ -38,6 +38,7 @@ Engine::~Engine() = default;
 Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
     log_ = options.log;
+    watch_.emplace(log_, options.long_step_seconds);
     if (!options.model_dir.empty()) {
         ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
         if (reads_text) {

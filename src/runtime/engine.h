@@ -35,6 +35,7 @@
 #include "runtime/options.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
+#include "runtime/step_watch.h"
 #include "runtime/timeline.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -141,8 +142,9 @@ class Engine {
     // engine_step.cc
     Status run_step();
     Status run_started_step();
+    Status run_lanes();
     Status fill(Lane *lane);
-    Lane *next_lane() const;
+    Lane *next_lane();
     Status take_from(Lane *lane);
     Status sample_newest(Lane *lane);
     void take_forced(Lane *lane);
@@ -158,6 +160,11 @@ class Engine {
     bool ends_row(const SamplingParams &params, int32_t token) const;
     void warn_once(const Status &status);
 
+    // engine_lost.cc
+    Status run_on_what_is_left();
+    int64_t take_back_rows(const Lane *lane);
+    Status plan_again();
+
     // engine_end.cc
     void apply_cancels();
     void cancel_waiting(Row *row);
@@ -170,9 +177,10 @@ class Engine {
     std::unique_ptr<Model> model_;             // as LoadedModel's
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
-    std::vector<std::unique_ptr<Lane>> lanes_; // one a device
+    std::vector<std::unique_ptr<Lane>> lanes_; // one a device that has not failed
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
     std::optional<Timeline> timeline_;
+    std::optional<StepWatch> watch_;
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
     mutable std::mutex vocabulary_mutex_;
