@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
@@ -15,35 +14,6 @@ namespace {
 constexpr int64_t kLogitsBytes = int64_t{256} << 20;
 
 } // namespace
-
-Forward::Forward(const Model &model, const ForwardOptions &options)
-    : model_(model), options_(options), attention_(model, options.element, options.attention) {
-    profile_.on = options.profile;
-    // Plain attention reads the nodes by launch, not by worklist; events are not captured.
-    graphs_.on = options.graphs && options.attention.fused && !options.profile &&
-                 options.element != DType::f32;
-    choose_planes();
-}
-
-void Forward::choose_planes() {
-    std::vector<int64_t> bytes; // [KV groups] of a page in a plane
-    plane_bytes_ = 1;
-    for (const KvGroup &group : model_.kv_groups) {
-        const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
-        bytes.push_back(int64_t{a.kv_heads} * 2 * kPageKeys * padded_head_dim(a.head_dim) *
-                        dtype_bytes(options_.element));
-        plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
-    }
-    for (const int64_t of_group : bytes) {
-        page_scale_.push_back(static_cast<int32_t>(plane_bytes_ / of_group));
-    }
-    attention_.set_page_scale(page_scale_);
-}
-
-int64_t Forward::most_pages() const {
-    return int64_t{INT32_MAX} / kPageKeys /
-           *std::max_element(page_scale_.begin(), page_scale_.end());
-}
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
@@ -88,81 +58,14 @@ Status Forward::allocate() {
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     RETURN_IF_ERROR(allocate_ropes());
     // What most steps need.
-    for (const StepSection section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+    for (const StepSection section : {kTokens, kPositions, kPages, kWanted}) {
         RETURN_IF_ERROR(input_.make(section, 16 * rows_));
     }
+    // All that a step can need: a place in each KV group.
+    const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
+    RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
     return make_linear();
-}
-
-Status Forward::allocate_ropes() {
-    for (const Rope &rope : model_.ropes) {
-        RopeTable table;
-        const auto half = static_cast<int64_t>(rope.frequencies.size());
-        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
-        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
-        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
-                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
-        ropes_.push_back(std::move(table));
-    }
-    return {};
-}
-
-Status Forward::make_linear() {
-    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
-    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
-    std::string path = options_.tuning_cache;
-    const std::string stamp = Linear::stamp(options_.device);
-    if (path.empty()) path = default_tuning_path(stamp + ".txt");
-    if (path == "none" || !options_.tune) path.clear();
-    TuningCache cache(path, stamp, &warning_);
-    ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
-                                    scratch.bytes(), std::move(cache)));
-    linear_ = std::make_unique<Linear>(std::move(linear));
-    return {};
-}
-
-Status Forward::take_pages(int64_t pages) {
-    // Padding of heads stays zero for ever.
-    ASSIGN_OR_RETURN(kv_, zeroed_memory(pages * page_bytes(), "the KV pages"));
-    pages_ = pages;
-    return {};
-}
-
-Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
-                      Staging *staging) {
-    const auto tokens = static_cast<int64_t>(batch.tokens.size());
-    const auto wanted_tokens = static_cast<int64_t>(wanted.size());
-    tokens_ = padded_rows(tokens);
-    wanted_ = padded_rows(wanted_tokens);
-    gather_ = wanted_tokens < tokens;
-    sample_rows_ = rows;
-    RETURN_IF_ERROR(input_.stage<int32_t>(kTokens, batch.tokens, tokens_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
-    RETURN_IF_ERROR(stage_slots(batch, staging));
-    return attention_.stage(batch, &input_, staging);
-}
-
-// Where each token's keys and values go, in each KV group; the rows beyond the batch go nowhere.
-Status Forward::stage_slots(const TokenBatch &batch, Staging *staging) {
-    const auto count = static_cast<int64_t>(batch.pages.size()) * tokens_;
-    ASSIGN_OR_RETURN(int32_t *const all, input_.stage_room<int32_t>(kSlots, count, staging));
-    std::fill_n(all, count, -1);
-    for (size_t g = 0; g < batch.pages.size(); ++g) {
-        int32_t *const slots = all + static_cast<int64_t>(g) * tokens_;
-        for (size_t n = 0; n < batch.nodes.size(); ++n) {
-            const ContextNode &node = batch.nodes[n];
-            for (int32_t i = 0; i < node.token_count; ++i) {
-                const int32_t key = node.length - node.token_count + i;
-                const int32_t page =
-                    batch.pages[g].page(static_cast<int32_t>(n), key / kPageKeys) * page_scale_[g];
-                slots[node.token_begin + i] = page * kPageKeys + key % kPageKeys;
-            }
-        }
-    }
-    return {};
 }
 
 Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
@@ -219,55 +122,6 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
 }
 
 // Memory for the step, where it needs more than any before it. Graphs know the old addresses.
-Status Forward::reserve(cudaStream_t stream) {
-    ASSIGN_OR_RETURN(bool moved, input_.reserve(stream));
-    const auto bytes = sample_rows_ * static_cast<int64_t>(sizeof(SampleResult));
-    if (samples_.bytes() < bytes) {
-        ASSIGN_OR_RETURN(DeviceMemory samples, DeviceMemory::create(2 * bytes, "samples"));
-        if (samples_.bytes() > 0) { // the batch before may be fed from it
-            RETURN_IF_CUDA(cudaMemcpyAsync(samples.data(), samples_.data(),
-                                           static_cast<size_t>(samples_.bytes()),
-                                           cudaMemcpyDeviceToDevice, stream));
-        }
-        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
-        samples_ = std::move(samples);
-        moved = true;
-    }
-    if (moved) graphs_.clear();
-    return {};
-}
-
-Status Forward::run(const Staging &staging, cudaStream_t stream) {
-    RETURN_IF_ERROR(reserve(stream));
-    RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
-    RETURN_IF_ERROR(input_.fill(staging, stream));
-    bool due = false;
-    Graph *graph = graphs_.find({tokens_, wanted_, gather_}, &due);
-    if (graph == nullptr && due) {
-        // What cannot be captured can still be launched.
-        Status captured = graphs_.begin(stream);
-        if (captured.ok()) captured = launch(stream);
-        if (captured.ok()) {
-            Result<Graph *> made = graphs_.end(stream);
-            if (made.ok()) {
-                graph = *made;
-            } else {
-                captured = made.status();
-            }
-        }
-        if (!captured.ok()) graphs_.give_up(stream);
-    }
-    return graph != nullptr ? replay(graph, stream) : launch(stream);
-}
-
-Status Forward::replay(Graph *graph, cudaStream_t stream) {
-    for (size_t i = 0; i < graph->marked(); ++i) {
-        const AttentionArguments arguments = attention_.arguments(i, attention_tensors(i), input_);
-        RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
-    }
-    return graph->replay(stream);
-}
-
 Status Forward::launch(cudaStream_t stream) {
     const auto tokens = static_cast<int32_t>(tokens_);
     RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,

@@ -55,6 +55,7 @@ Status Lane::sample(std::span<const TokenMask> masks) {
 Status Lane::collect() {
     RETURN_IF_ERROR(note(backend_->collect(&output_)));
     seconds_ += backend_->last_run_seconds();
+    waited_ += backend_->last_wait_seconds();
     return {};
 }
 

@@ -52,6 +52,7 @@ class Lane {
     void finish() { scheduler_.finish_step(); }
 
     double seconds() const { return seconds_; } // of all its batches
+    double waited_for_masks() const { return waited_; }
 
     // Most tokens that its requests may still generate. The engine's.
     int64_t generation = 0;
@@ -65,7 +66,7 @@ class Lane {
     BatchOutput output_;
     bool unsampled_ = false;
     int32_t failed_ = BATCHLLM_OK; // code of the backend's error
-    double seconds_ = 0;
+    double seconds_ = 0, waited_ = 0;
 };
 
 } // namespace batchllm
