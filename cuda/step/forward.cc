@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "elementwise/elementwise.h"
+#include "elementwise/layer_inputs.h"
 #include "elementwise/norm.h"
 #include "elementwise/rope.h"
 #include "step/supported.h"
@@ -12,6 +13,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kLogitsBytes = int64_t{256} << 20;
+constexpr DeviceNorm kNoNorm;
 
 } // namespace
 
@@ -40,8 +42,14 @@ Status Forward::allocate() {
         attended = std::max(attended, layer.o.columns);
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
-        if (layer.after_attention || layer.after_feed_forward) delta = hidden;
+        if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
+            layer.scalar != nullptr) {
+            delta = hidden;
+        }
     }
+    const int64_t width = model_.layer_inputs.width;
+    gate_up = std::max(gate_up, width);
+    activated = std::max(activated, width);
     // Rows beyond a batch are computed too, from whatever is here.
     ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
     ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
@@ -53,6 +61,10 @@ Status Forward::allocate() {
     }
     ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
     ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
+    if (width > 0) {
+        const int64_t all = weights_.input_projection.rows;
+        ASSIGN_OR_RETURN(layer_inputs_, zeroed_memory(rows_ * all * element, "layer inputs"));
+    }
     ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * row_bytes, "logits"));
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
@@ -95,7 +107,7 @@ Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cuda
 
 Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
     const auto count = static_cast<int32_t>(rows);
-    if (!e.after) {
+    if (!e.after && e.keep == nullptr) {
         RETURN_IF_ERROR(
             linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
         RETURN_IF_CUDA(
@@ -116,7 +128,8 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
                                      writes ? *e.next : DeviceNorm{},
                                      writes ? normed_.data() : nullptr,
                                      count,
-                                     model_.hidden};
+                                     model_.hidden,
+                                     e.keep};
     RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     return profile_.mark(Part::norm, stream);
 }
@@ -133,6 +146,7 @@ Status Forward::launch(cudaStream_t stream) {
                                          model_.ropes[i].dims() / 2, model_.ropes[i].scale,
                                          ropes_[i].angles.as<float2>(), stream));
     }
+    if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(stream));
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
     RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
@@ -157,6 +171,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   w.q_norm,
                                   w.k_norm,
                                   a.norm_whole,
+                                  w.v_norm,
                                   turns ? ropes_[rope].angles.as<float2>() : nullptr,
                                   turns ? model_.ropes[rope].dims() : 0,
                                   turns && model_.ropes[rope].pairs,
@@ -164,7 +179,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   kv_of(index),
                                   static_cast<int32_t>(tokens_),
                                   a.heads,
-                                  a.kv_heads,
+                                  a.kv_layer < 0 ? a.kv_heads : 0,
                                   a.head_dim,
                                   padded_head_dim(a.head_dim),
                                   input_.at<int32_t>(kPositions),
@@ -230,14 +245,63 @@ Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStr
                                          f.width};
     RETURN_IF_CUDA(launch_activation(activation, stream));
     RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const bool last = index + 1 == weights_.layers.size();
+    const bool ends = !model_.layer_inputs; // the layer
     const Ending ending{w.down,
                         activated_.data(),
                         w.down_bias,
                         w.after_feed_forward,
                         described.residual_scale,
-                        last ? &weights_.final_norm : &weights_.layers[index + 1].before_attention,
-                        Part::down};
+                        ends ? &norm_after(index) : &kNoNorm,
+                        Part::down,
+                        ends ? w.scalar : nullptr};
+    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
+    return ends ? Status() : add_layer_input(index, residual, rows, stream);
+}
+
+// Of the residual stream before the first layer.
+Status Forward::make_layer_inputs(cudaStream_t stream) {
+    const LayerInputs &described = model_.layer_inputs;
+    RETURN_IF_ERROR(norm(kNoNorm, residual_.data(), tokens_, stream));
+    RETURN_IF_ERROR(linear_->run(weights_.input_projection, normed(kNoNorm, residual_.data()),
+                                 tokens_, layer_inputs_.data(), options_.element, false, stream,
+                                 described.projection_scale));
+    const LayerInputsArguments arguments{options_.element,
+                                         layer_inputs_.data(),
+                                         weights_.input_embedding,
+                                         input_.at<int32_t>(kTokens),
+                                         samples(),
+                                         weights_.input_norm,
+                                         described.embedding_scale,
+                                         described.scale,
+                                         static_cast<int32_t>(tokens_),
+                                         static_cast<int32_t>(model_.layers.size()),
+                                         described.width};
+    return check_cuda(launch_layer_inputs(arguments, stream), "layer inputs");
+}
+
+// The residual stream itself is the block's input.
+Status Forward::add_layer_input(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const int32_t width = model_.layer_inputs.width;
+    const int64_t element = dtype_bytes(options_.element);
+    RETURN_IF_ERROR(linear_->run(w.input_gate, normed(kNoNorm, residual), rows, gate_up_.data(),
+                                 options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
+    const bool gathered = residual == last_.data();
+    const LayerPartArguments part{options_.element,
+                                  model_.layers[index].input.activation,
+                                  gate_up_.data(),
+                                  layer_inputs_.data() +
+                                      static_cast<int64_t>(index) * width * element,
+                                  gathered ? input_.at<int32_t>(kWanted) : nullptr,
+                                  activated_.data(),
+                                  weights_.input_projection.rows,
+                                  static_cast<int32_t>(rows),
+                                  width};
+    RETURN_IF_CUDA(launch_layer_part(part, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
+    const Ending ending{w.input_down,       activated_.data(), nullptr, w.after_input, 1,
+                        &norm_after(index), Part::down,        w.scalar};
     return finish(ending, residual, rows, stream);
 }
 
@@ -260,16 +324,21 @@ Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream
     return profile_.mark(Part::logits, stream);
 }
 
-std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
+std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
     // What ends a sublayer: added to the residual stream, or a delta.
     const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
         return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
     };
-    return {{{w.qkv, normed_.data(), qkv_.data(), element, false},
-             end(w.o, attended_.data(), w.after_attention),
-             {w.gate_up, normed_.data(), gate_up_.data(), element, false},
-             end(w.down, activated_.data(), w.after_feed_forward)}};
+    std::vector<Product> products = {{w.qkv, normed_.data(), qkv_.data(), element, false},
+                                     end(w.o, attended_.data(), w.after_attention),
+                                     {w.gate_up, normed_.data(), gate_up_.data(), element, false},
+                                     end(w.down, activated_.data(), w.after_feed_forward)};
+    if (model_.layer_inputs) {
+        products.push_back({w.input_gate, normed_.data(), gate_up_.data(), element, false});
+        products.push_back(end(w.input_down, activated_.data(), w.after_input));
+    }
+    return products;
 }
 
 Status Forward::prepare(cudaStream_t stream) {
