@@ -105,28 +105,58 @@ batchllm_stats stats_of(batchllm_engine *engine) {
     return stats;
 }
 
-Tokens undisturbed() {
+Tokens undisturbed(batchllm_stats *stats = nullptr) {
     Logged log;
     const EngineHandle engine = make_engine("0", "", &log);
     add_rows(engine.get());
     CHECK(batchllm_run(engine.get(), nullptr, nullptr));
+    if (stats != nullptr) *stats = stats_of(engine.get());
     return poll(engine.get());
 }
 
+batchllm_info info_of(batchllm_engine *engine, int32_t device) {
+    batchllm_info info;
+    info.struct_size = sizeof info;
+    CHECK(batchllm_engine_info(engine, device, &info));
+    return info;
+}
+
+// Progress does not go back.
+int32_t note_progress(void *user, const batchllm_progress *progress) {
+    auto *last = static_cast<batchllm_progress *>(user);
+    assert_true(progress->tokens_done >= last->tokens_done);
+    assert_true(progress->rows_done >= last->rows_done);
+    *last = *progress;
+    return 0;
+}
+
 void the_others_compute_the_rows_of_a_device_that_fails(void **) {
-    const Tokens expected = undisturbed();
+    batchllm_stats alone;
+    const Tokens expected = undisturbed(&alone);
     for (const int fails_after : {0, 1, 5, 12}) {
         Logged log;
         const std::string failing = ",failing_device=1,fails_after=" + std::to_string(fails_after);
         const EngineHandle engine = make_engine("0,1,2", failing.c_str(), &log);
+        const batchllm_info lost = info_of(engine.get(), 1);
         add_rows(engine.get());
-        CHECK(batchllm_run(engine.get(), nullptr, nullptr));
+        batchllm_progress progress{};
+        CHECK(batchllm_run(engine.get(), note_progress, &progress));
+        assert_int_equal(progress.tokens_left, 0);
         assert_true(poll(engine.get()) == expected);
         assert_int_equal(log.lines.size(), 1);
         const std::string said = log.text();
         assert_non_null(std::strstr(said.c_str(), "device 1: sim: the device fails after"));
         assert_non_null(std::strstr(said.c_str(), "rows that it had are computed again"));
+        // What an engine is does not change.
+        const batchllm_info info = info_of(engine.get(), 1);
+        assert_int_equal(info.device_count, 3);
+        assert_int_equal(info.device_number, 1);
+        assert_ptr_equal(info.device, lost.device);
+        assert_int_equal(info_of(engine.get(), 2).device_number, 2);
         const batchllm_stats stats = stats_of(engine.get());
+        assert_int_equal(stats.rows_deduplicated, alone.rows_deduplicated);
+        assert_int_equal(stats.logical_prompt_tokens, alone.logical_prompt_tokens);
+        assert_int_equal(stats.completion_tokens, alone.completion_tokens);
         int64_t generated = 0;
         for (const auto &[row, tokens] : expected) generated += static_cast<int64_t>(tokens.size());
         assert_int_equal(stats.rows_done, row_count);

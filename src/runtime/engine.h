@@ -180,6 +180,11 @@ class Engine {
     std::unique_ptr<Model> model_;             // as LoadedModel's
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
+    struct Device {
+        int32_t number;
+        BackendInfo info;
+    };
+    std::vector<Device> devices_;              // as loaded, those that have failed since too
     std::vector<std::unique_ptr<Lane>> lanes_; // one a device that has not failed
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
     std::optional<Timeline> timeline_;
@@ -218,6 +223,7 @@ class Engine {
     batchllm_stats stats_{};
     int64_t plan_tokens_left_ = 0; // to compute for groups not placed
     int64_t prompt_tokens_done_ = 0;
+    int64_t lost_tokens_ = 0;  // generated on devices that then failed, for rows without a result
     StepCounts last_counts_{}; // of the step
     std::optional<std::chrono::steady_clock::time_point> first_step_;
 };

@@ -1,6 +1,7 @@
 // Devices that fail. What a device computes is a function of its rows alone, so another can do it again: the
 // rows that were placed on it wait as if they had never been, and are planned anew with all that waits.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/engine.h"
 
@@ -43,16 +44,20 @@ int64_t Engine::take_back_rows(const Lane *lane) {
         for (const Sequence &sequence : job->sequences) {
             const auto generated = static_cast<int64_t>(sequence.output.size());
             stats_.completion_tokens -= generated;
+            lost_tokens_ += generated;
             if (!sequence.done) intake_.generation -= sequence.max_tokens - generated;
         }
         stats_.logical_prompt_tokens -= logical_tokens(*job);
-        stats_.rows_deduplicated -= static_cast<int64_t>(job->answers.size()) - 1;
+        ++stats_.rows_deduplicated; // of its rows without a result, one was not
         if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
         for (const Job::Answer &answer : job->answers) {
-            if (answer.given) {
+            if (answer.given) { // cancelled, and counted for good
+                stats_.logical_prompt_tokens +=
+                    int64_t{answer.samples} * job->sequences.front().prompt.length;
                 intake_.rows.release(answer.row);
                 continue;
             }
+            --stats_.rows_deduplicated;
             Row &row = *intake_.rows.find(answer.row);
             row.state = RowState::waiting;
             row.follower = false;
@@ -76,7 +81,11 @@ Status Engine::plan_again() {
     next_group_ = static_cast<int64_t>(plan_.groups.size());
     plan_tokens_left_ = 0;
     intake_.unplanned = std::move(waiting);
-    return build_groups();
+    // A plan that was given is of rows still to be added.
+    std::optional<Plan> given = std::exchange(next_plan_, std::nullopt);
+    RETURN_IF_ERROR(build_groups());
+    next_plan_ = std::move(given);
+    return {};
 }
 
 } // namespace batchllm
