@@ -411,7 +411,7 @@ static PyObject *batchllm_arrow_next(PyObject *stream) {
     }
     const struct ArrowArray *chunk = PyCapsule_GetPointer(owner, ARROW_OWNED);
     PyObject *columns = batchllm_arrow_columns(owner, &self->schema, chunk, self->rows);
-    self->rows += chunk->length;
+    if (columns) self->rows += chunk->length; /* else it may be any number */
     Py_DECREF(owner);
     return columns;
 }
