@@ -513,7 +513,7 @@ typedef struct batchllm_stats {
     int64_t rows_deduplicated;       /* answered by an equal greedy row */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
                                         samples as n rows */
-    int64_t processed_prompt_tokens; /* computed, once each, without recomputation */
+    int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation */
     int64_t shared_prompt_tokens;    /* logical - processed */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;

@@ -132,6 +132,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                      KvPages::create(model, choice.element, choice.page_tokens, bytes));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
+    info.warning = pages.warning();
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));
     ASSIGN_OR_RETURN(backend->logits_,

@@ -179,6 +179,11 @@ Status SimBackend::sample(std::span<const TokenMask> masks) {
 
 Status SimBackend::collect(BatchOutput *output) {
     if (in_flight_ == 0) return error(BATCHLLM_ERROR_INTERNAL, "sim: no batch is in flight");
+    if (collected_ == options_.fails_after)
+        return error(BATCHLLM_ERROR_DEVICE,
+                     "sim: the device fails after %lld batches (fails_after)",
+                     static_cast<long long>(collected_));
+    ++collected_;
     InFlight &flight = batches_[oldest_];
     std::swap(*output, flight.output);
     seconds_ = flight.seconds;

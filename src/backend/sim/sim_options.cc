@@ -53,6 +53,10 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
+    if (key == "fails_after")
+        return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
+    if (key == "failing_device")
+        return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->failing_device);
     return bad_value(key, value, "the sim backend has no such option");
 }
 
@@ -99,6 +103,8 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (out.max_length != 0 && out.mean_length != 0)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length and mean_length exclude each other");
+    if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
+        out.fails_after = -1;
     if (out.pages == 0) {
         const int64_t memory =
             options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;
