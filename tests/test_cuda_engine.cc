@@ -131,6 +131,11 @@ struct Compared {
 
 void compare(const Golden &golden, const batchllm_results &results, const Way &way,
              Compared *compared) {
+    // transformers itself, computing in bf16, is off by up to 0.46 on the golden models of Gemma 4, and by
+    // 0.14 or less on the others.
+    const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
+    const double factor = gemma4 && way.logprob_tolerance > 0.1 ? 2 : 1;
+    const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     for (int64_t i = 0; i < results.count; ++i) {
         const GoldenRow &row = golden.rows[results.tags[i]];
         if (results.statuses[i] != BATCHLLM_OK) {
@@ -144,7 +149,7 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
             const auto at = static_cast<size_t>(t);
             const int32_t token = t < count ? results.tokens[begin + t] : -1;
             if (token != row.tokens[at]) {
-                if (row.margins[at] < way.margin) break; // what follows depends on the choice
+                if (row.margins[at] < margin) break; // what follows depends on the choice
                 fail_msg("%s, %s: row %d, token %d is %d and not %d (margin %g)", way.name,
                          golden.directory.c_str(), int(results.tags[i]), int(t), token,
                          row.tokens[at], row.margins[at]);
@@ -152,7 +157,7 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
             const double logprob =
                 static_cast<double>(results.logprobs[results.logprob_offsets[i] + t]);
             const double wrong = std::fabs(logprob - row.logprobs[at]);
-            if (!(wrong <= way.logprob_tolerance)) {
+            if (!(wrong <= tolerance)) {
                 fail_msg("%s, %s: row %d, token %d: log-probability %g and not %g", way.name,
                          golden.directory.c_str(), int(results.tags[i]), int(t), logprob,
                          row.logprobs[at]);
