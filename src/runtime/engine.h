@@ -113,7 +113,7 @@ class Engine {
     Status check_prompt(std::span<const int32_t> prompt, int64_t generated) const;
     Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
-    Status check_pool(const char *what, int64_t tokens) const;
+    Status check_pool(const char *what, int64_t tokens, bool all_stored) const;
     Status check_row(std::span<const int32_t> prompt, const PreparedParams &params) const;
     Status check_constraint(const SamplingParams &params) const;
     Status need_tokenizer() const;

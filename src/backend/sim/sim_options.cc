@@ -95,6 +95,10 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: eos_token=%d is not below the vocabulary, %d", out.eos_token,
                      out.vocabulary);
+    if (out.eos_token >= 0 && out.vocabulary < 2)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: a vocabulary of %d with eos_token=%d has no other token",
+                     out.vocabulary, out.eos_token);
     if (out.max_length != 0 && out.max_length < out.min_length)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length=%lld is below min_length=%lld",
