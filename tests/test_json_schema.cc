@@ -1,6 +1,6 @@
 // JSON schemas as grammars: what texts they take, what is refused and how it is named, what is widened.
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <memory>
 
 #include "constraint/grammar_code.h"
@@ -297,10 +297,10 @@ void hostile_schemas_end(void **) {
           std::string(R"({"pattern": "^((a{1,200}){1,200}){1,200}$"})"),
           std::string(R"({"pattern": "(a|b)*a(a|b){30}$", "maxLength": 1000000})"),
           "{\"properties\": {\"" + std::string(1000000, 'x') + "\": {}}}"}) {
-        const auto start = std::chrono::steady_clock::now();
+        const std::clock_t start = std::clock(); // processor time: other programs do not count
         const auto graph = compiled(schema);
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-        assert_true(took.count() < 30); // far above what it takes, sanitizers and valgrind included
+        const double took = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+        assert_true(took < 30); // far above what it takes, sanitizers and valgrind included
         if (!graph.ok()) assert_true(graph.status().message().size() < 1000);
     }
 }
