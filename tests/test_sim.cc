@@ -62,6 +62,8 @@ void unknown_options_and_bad_values_are_named(void **) {
     Model lone;
     lone.vocabulary = 1;
     lone.layers.resize(1);
+    lone.layers[0].attention.kv_heads = 1;
+    lone.layers[0].attention.head_dim = 64;
     place_keys_and_values(&lone);
     assert_true(make_sim_backend(&lone, {}).ok());
     lone.eos_tokens = {0};

@@ -5,7 +5,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t most_experts = 1024;
-// Of all layers: each is a few hundred bytes of the description, which a short file can ask for.
+// Of all layers: each is a kilobyte or so of the description, which a short file can ask for.
 constexpr size_t most_experts_in_all = 1 << 17;
 
 // The key that asks for more than that.
