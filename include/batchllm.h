@@ -257,7 +257,7 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
 #define BATCHLLM_CONSTRAINT_REGEX 2       /* all of the output matches: Python's `re` dialect */
-#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 7 or 2020-12 */
+#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 4, 6, 7, 2019-09 or 2020-12 */
 #define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar as llama.cpp has them */
 #define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
 

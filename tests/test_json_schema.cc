@@ -268,6 +268,14 @@ void loose_widens_with_a_warning(void **) {
           {"[1,1]", "[1,2]"}, {"[\"a\"]"}, loose);
 }
 
+// What is left out of a negated schema must widen it too.
+void loose_never_narrows(void **) {
+    Options loose;
+    loose.loose = true;
+    check(R"({"not": {"propertyNames": {"minLength": 2, "pattern": "(?<=x)y"}}})",
+          {R"({"a":1})", R"({"xy":1})", R"({"ab":1})"}, {}, loose);
+}
+
 std::string repeated(const std::string &text, int count) {
     std::string out;
     for (int i = 0; i < count; ++i) out += text;
@@ -321,6 +329,7 @@ int main() {
         cmocka_unit_test(whitespace_is_that_of_the_option),
         cmocka_unit_test(what_is_no_schema_is_named),
         cmocka_unit_test(loose_widens_with_a_warning),
+        cmocka_unit_test(loose_never_narrows),
         cmocka_unit_test(hostile_schemas_end),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

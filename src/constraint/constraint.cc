@@ -1,6 +1,7 @@
 #include "constraint/constraint.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "constraint/grammar_code.h"
@@ -137,9 +138,44 @@ const StateMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
     return known.get();
 }
 
+const StateMask *Constraint::first_mask(StateGraph *graph) const {
+    const StateMask *later = masks_->mask(graph, graph->start());
+    if (!later) return nullptr;
+    const std::lock_guard lock(mutex_);
+    if (first_mask_) return first_mask_.get();
+    const TokenVocabulary &tokens = *vocabulary_;
+    auto mask = std::make_unique<StateMask>(*later);
+    mask->make_dense(tokens.words());
+    for (const auto &[token, bytes] : tokens.first_spellings()) {
+        const bool usable = tokens.bytes(token).size() <= TokenTrie::kLongestToken &&
+                            !tokens.is_special(token) && !tokens.is_eos(token);
+        if (!usable) continue;
+        GraphState *state = graph->start();
+        for (size_t i = 0; i < bytes.size() && state; ++i) {
+            if (!graph->row(state)) return nullptr;
+            state = graph->next(state, static_cast<uint8_t>(bytes[i]));
+        }
+        const uint32_t bit = uint32_t{1} << (token % 32);
+        uint32_t &word = mask->words[at(token / 32)];
+        word = state ? word | bit : word & ~bit;
+    }
+    mask->allowed = 0;
+    mask->only = -1;
+    for (size_t word = 0; word < mask->words.size(); ++word) {
+        mask->allowed += std::popcount(mask->words[word]);
+        if (mask->words[word] != 0)
+            mask->only = static_cast<int32_t>(32 * word) + std::countr_zero(mask->words[word]);
+    }
+    if (mask->allowed != 1) mask->only = -1;
+    first_mask_ = std::move(mask);
+    return first_mask_.get();
+}
+
 ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
     : constraint_(std::move(constraint)), graph_(constraint_->graph(&generation_)),
-      state_(graph_->start()), started_(constraint_->marker_.empty()) {}
+      state_(graph_->start()), at_first_(constraint_->marker_.empty() &&
+                                         !constraint_->vocabulary().first_spellings().empty()),
+      started_(constraint_->marker_.empty()) {}
 
 // Moves into the constraint's graph of today when ours is full or no longer it.
 void ConstraintState::follow_graph() {
@@ -160,7 +196,9 @@ Result<AllowedTokens> ConstraintState::allowed() {
         // Nothing more may come; the tokens that end a text do no harm.
         return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
     }
-    if (started_)
+    if (at_first_)
+        mask = constraint_->first_mask(graph_.get());
+    else if (started_)
         mask = constraint_->masks_->mask(graph_.get(), state_);
     else
         mask = constraint_->marker_mask(marker_read_, graph_.get());
@@ -204,11 +242,13 @@ Status ConstraintState::advance(int32_t token) {
         return {};
     }
     if (started_ && tokens.is_special(token)) return refused("a special token");
-    const std::string_view bytes = tokens.bytes(token);
-    if (bytes.empty() && !tokens.is_eos(token)) return refused("it spells nothing");
-    if (started_ && bytes.size() > TokenTrie::kLongestToken) return refused("it spells too much");
+    const std::string_view own = tokens.bytes(token);
+    const std::string_view bytes = at_first_ ? tokens.first_bytes(token) : own;
+    if (own.empty() && !tokens.is_eos(token)) return refused("it spells nothing");
+    if (started_ && own.size() > TokenTrie::kLongestToken) return refused("it spells too much");
     const Status taken = advance_bytes(bytes);
     if (taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT) return refused("its text does not fit");
+    if (taken.ok()) at_first_ = false;
     if (taken.ok() && !started_ && tokens.is_eos(token)) ended_ = true;
     return taken;
 }
@@ -224,6 +264,7 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
         started = at(read) == constraint_->marker_.size();
     }
     ASSIGN_OR_RETURN(state_, walk(state_, bytes.substr(used)));
+    if (!bytes.empty()) at_first_ = false;
     marker_read_ = started ? 0 : read;
     started_ = started;
     for (const char c : bytes)

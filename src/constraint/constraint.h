@@ -14,7 +14,8 @@
 // What always holds: advance() takes exactly the tokens that allowed() gives. Tokens that end a text
 // are allowed exactly where the text is complete. Every text can be completed with tokens of the
 // vocabulary: a byte that is no token of its own is never allowed in a text. Special tokens are never
-// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all.
+// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all, but
+// for a space that the decoder takes off the text, as the first token of it.
 #pragma once
 
 #include <atomic>
@@ -89,6 +90,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
     // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
     const StateMask *marker_mask(int32_t read, StateGraph *graph) const;
+    // Allowed tokens where no token has come yet: some spell less there. Null: too ambiguous.
+    const StateMask *first_mask(StateGraph *graph) const;
     int32_t read_marker(int32_t read, uint8_t byte) const;
 
     std::shared_ptr<const TokenVocabulary> vocabulary_;
@@ -104,6 +107,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     mutable std::shared_ptr<StateGraph> graph_;
     mutable std::atomic<uint64_t> generation_ = 1;
     mutable std::vector<std::unique_ptr<const StateMask>> marker_masks_; // [marker]
+    mutable std::unique_ptr<const StateMask> first_mask_;
     mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and go on
     mutable bool marker_tokens_known_ = false;
 };
@@ -157,6 +161,7 @@ class ConstraintState {
     OwnWords own_words_;
     int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
     int32_t inside_character_ = 0; // bytes that the text's last character lacks
+    bool at_first_ = false;        // the next token is the text's first, and may spell less there
     bool started_ = true;          // the marker has appeared, or there is none
     bool ended_ = false;
 };
