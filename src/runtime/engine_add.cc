@@ -114,11 +114,6 @@ Status Engine::check_pool(const char *what, int64_t tokens, bool all_stored) con
 
 Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &params) const {
     if (embedded(params.task)) {
-        if (params.constraint != nullptr) {
-            return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
-                         "constraint: only generated text has one, and not what is embedded or "
-                         "classified");
-        }
         RETURN_IF_ERROR(check_prompt(prompt, 0));
         const bool first = params.task == Task::embed && params.form.pooling == Pooling::first;
         return check_pool("nothing more", first ? 1 : static_cast<int64_t>(prompt.size()), true);
