@@ -165,7 +165,9 @@ inline void compare_all_embeddings(const batchllm_engine_options &options, doubl
             {BATCHLLM_POOLING_LAST, &EmbeddingRow::last},
             {BATCHLLM_POOLING_MEAN, &EmbeddingRow::mean},
             {BATCHLLM_POOLING_FIRST, &EmbeddingRow::first}};
-        for (const auto &[pooling, column] : poolings) {
+        for (const auto &entry : poolings) {
+            const auto column = entry.second;
+            const int32_t pooling = entry.first;
             if (exact) {
                 const auto results = job.run(golden, task_params(BATCHLLM_TASK_EMBED, pooling, -1));
                 compare_embeddings(name, golden, *results, tolerance,
