@@ -176,8 +176,22 @@ void check(const Answers &answers, const Way &way, Ends *ends) {
     }
 }
 
+// The tokens of `found` are those of the same rows of `expected`. A sum of f32 may differ in its last bits
+// with the rows beside it, so that a token drawn at the very edge of another's share may be that other's:
+// one row in fifty, once begun, of those drawn. A row given another's mask would be one of many.
+void compare(const Answers &expected, const Answers &found, const Way &way, const char *what) {
+    size_t differ = 0;
+    for (const auto &[row, answer] : found) {
+        const Answer &other = expected.at(row);
+        if (other.tokens == answer.tokens) continue;
+        if (way.params.temperature == 0 || ++differ > (found.size() + 49) / 50)
+            fail_msg("%s, %s, row %d: \"%s\", expected \"%s\"", way.name, what, int(row.first),
+                     answer.text.c_str(), other.text.c_str());
+    }
+}
+
 void every_text_is_one_of_its_constraint_in_any_company(void **) {
-    Ends ends;
+    Ends ends, ends_in_company;
     int64_t fed_tokens = 0, preemptions = 0;
     for (const Way &way : ways()) {
         const Answers alone = run({}, way);
@@ -194,12 +208,9 @@ void every_text_is_one_of_its_constraint_in_any_company(void **) {
         for (size_t i = 0; i < shapes.size(); ++i) {
             batchllm_stats stats;
             const Answers found = run(shapes[i], way, &stats, &fed_tokens);
-            if (found.size() != alone.size()) fail_msg("%s, shape %d", way.name, int(i));
-            for (const auto &[row, answer] : alone) {
-                if (found.at(row).tokens == answer.tokens) continue;
-                fail_msg("%s, shape %d, row %d: \"%s\", alone \"%s\"", way.name, int(i),
-                         int(row.first), found.at(row).text.c_str(), answer.text.c_str());
-            }
+            assert_int_equal(found.size(), alone.size());
+            compare(alone, found, way, ("shape " + std::to_string(i)).c_str());
+            check(found, way, &ends_in_company);
             preemptions += stats.preemptions;
         }
     }
@@ -230,8 +241,7 @@ void free_rows_are_what_they_are_without_constraints(void **) {
             add(engine.get(), prompt_of(i), tag, way.params, nullptr);
         }
         assert_true(engine->run(nullptr, nullptr).ok());
-        for (const auto &[row, answer] : answers_of(*engine->poll(0)))
-            assert_true(together.at(row).tokens == answer.tokens);
+        compare(together, answers_of(*engine->poll(0)), way, "free rows alone");
     }
 }
 
