@@ -95,6 +95,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
 #define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
 #define BATCHLLM_ERROR_ROW_CONSTRAINT 68        /* the row's constraint cannot go on; says why */
+#define BATCHLLM_ERROR_ROW_NULL 69              /* a cell that the row's prompt needs is null */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
