@@ -17,8 +17,7 @@ class SubsetSearch {
   public:
     SubsetSearch(std::span<const CellColumn> columns, std::span<const int32_t> left,
                  std::span<const int32_t> rows)
-        : rows_(rows.size()), left_(left.size()),
-          memo_(size_t{1} << (rows.size() + left.size())) {
+        : rows_(rows.size()), left_(left.size()), memo_(size_t{1} << (rows.size() + left.size())) {
         equal_.resize(rows_ * left_);
         lengths_.resize(rows_ * left_);
         for (size_t k = 0; k < left_; ++k) {
@@ -64,8 +63,8 @@ class SubsetSearch {
         const uint32_t fewer = columns & ~(1u << column);
         for (uint32_t joined = others; joined != 0; joined = (joined - 1) & others) {
             const uint32_t group = joined | first;
-            const int64_t shared = std::popcount(joined) * lengths_[at] +
-                                   solve(group, fewer).most + solve(rows & ~group, columns).most;
+            const int64_t shared = std::popcount(joined) * lengths_[at] + solve(group, fewer).most +
+                                   solve(rows & ~group, columns).most;
             if (shared > best->most) *best = {shared, group, column};
         }
     }
@@ -79,8 +78,8 @@ class SubsetSearch {
 
 } // namespace
 
-void place_exactly(std::span<const CellColumn> columns, std::span<const int32_t> left,
-                   std::span<int32_t> rows, FieldPlacement *placement) {
+int64_t place_exactly(std::span<const CellColumn> columns, std::span<const int32_t> left,
+                      std::span<int32_t> rows, FieldPlacement *placement) {
     struct Part {
         uint32_t rows;
         uint32_t columns;
@@ -105,15 +104,15 @@ void place_exactly(std::span<const CellColumn> columns, std::span<const int32_t>
         }
         open.push_back({choice.group, part.columns & ~(1u << choice.column)});
     }
+    return search.solve((1u << rows.size()) - 1, (1u << left.size()) - 1).most;
 }
 
 FieldOrder exact_order(std::span<const CellColumn> columns) {
     FieldOrder order = given_order(columns.empty() ? 0 : columns[0].codes.size(), columns.size());
     if (columns.empty()) return order;
-    const std::vector<int32_t> all(order.fields.begin(),
-                                   order.fields.begin() +
-                                       static_cast<std::ptrdiff_t>(
-                                           order.rows.empty() ? 0 : columns.size()));
+    const std::vector<int32_t> all(
+        order.fields.begin(), order.fields.begin() + static_cast<std::ptrdiff_t>(
+                                                         order.rows.empty() ? 0 : columns.size()));
     FieldPlacement placement(order.rows.size(), columns.size());
     place_exactly(columns, all, order.rows, &placement);
     order.fields = placement.take(all);

@@ -21,6 +21,14 @@ class FieldPlacement {
         fields_[at * columns_ + static_cast<size_t>(placed_[at]++)] = column;
     }
 
+    // Fields that the row has; and back to the first `count` of them.
+    size_t placed(int32_t row) const {
+        return static_cast<size_t>(placed_[static_cast<size_t>(row)]);
+    }
+    void cut(int32_t row, size_t count) {
+        placed_[static_cast<size_t>(row)] = static_cast<int32_t>(count);
+    }
+
     // All rows' fields; those that were not placed follow in this order of all columns.
     std::vector<int32_t> take(std::span<const int32_t> rest);
 
@@ -38,8 +46,9 @@ void sort_rows(std::span<const CellColumn> columns, std::span<const int32_t> key
                std::span<int32_t> rows);
 
 // Puts `rows` in the order that shares most when the columns in `left` may come next in any order,
-// and places the fields that are shared. At most exact_rows rows and exact_columns columns.
-void place_exactly(std::span<const CellColumn> columns, std::span<const int32_t> left,
-                   std::span<int32_t> rows, FieldPlacement *placement);
+// and places the fields that are shared. At most exact_rows rows and exact_columns columns. Returns
+// the bytes shared.
+int64_t place_exactly(std::span<const CellColumn> columns, std::span<const int32_t> left,
+                      std::span<int32_t> rows, FieldPlacement *placement);
 
 } // namespace batchllm

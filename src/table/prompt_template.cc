@@ -86,8 +86,7 @@ Result<MovableTemplate> MovableTemplate::of(const PromptTemplate &parsed) {
         if (last) {
             movable.tail = behind.substr(end);
         } else if (end == behind.size()) {
-            return two_fields(name,
-                              parsed.fields[static_cast<size_t>(parsed.parts[i + 1].field)]);
+            return two_fields(name, parsed.fields[static_cast<size_t>(parsed.parts[i + 1].field)]);
         } else if (behind.find('\n', end + 1) != std::string::npos) {
             return error(bad,
                          "template: a line without a field stands between \"%s\" and \"%s\": what "

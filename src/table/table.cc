@@ -145,8 +145,8 @@ FieldOrder plan_fields(const MovableTemplate &movable, const Renderer &renderer,
     std::vector<CellColumn> cells;
     for (const FieldLine &line : movable.lines) {
         const size_t line_bytes = line.before.size() + line.after.size() + 1;
-        cells.push_back(encode_cells(renderer.column(line.field), good,
-                                     static_cast<int64_t>(line_bytes)));
+        cells.push_back(
+            encode_cells(renderer.column(line.field), good, static_cast<int64_t>(line_bytes)));
     }
     std::vector<int32_t> as_given(cells.size());
     std::iota(as_given.begin(), as_given.end(), 0);

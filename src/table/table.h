@@ -21,13 +21,13 @@ namespace batchllm {
 struct TableOptions {
     std::string prompt;   // the template
     bool reorder = false; // or the fields as the template has them
-    bool chat = false;    // prompts are conversations: what the template gives is the user's message
-    std::string system;   // chat: the message before it; "": none
+    bool chat = false;  // prompts are conversations: what the template gives is the user's message
+    std::string system; // chat: the message before it; "": none
 };
 
 struct Table {
-    std::vector<int64_t> offsets; // [rows + 1] bytes
-    std::string text;             // UTF-8 as far as the columns are
+    std::vector<int64_t> offsets;  // [rows + 1] bytes
+    std::string text;              // UTF-8 as far as the columns are
     std::vector<int32_t> statuses; // [rows]
     std::vector<int64_t> error_offsets;
     std::string errors;
