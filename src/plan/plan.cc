@@ -95,6 +95,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
             plan.tokens.insert(plan.tokens.end(), row.tokens, row.tokens + row.length);
         }
     }
+    plan.advice = advise(rows, plan);
     plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return plan;
 }

@@ -46,6 +46,20 @@ struct PlanGroup {
     int64_t row_end;
 };
 
+// What more rows could share if their texts were put together in another order (batchllm_plan_advice).
+struct PlanAdvice {
+    int32_t kind = BATCHLLM_ADVICE_NONE; // with NONE the rest is not set
+    int64_t rows = 0;                    // looked at
+    int64_t common_tokens = 0;
+    int64_t row = 0; // whose tokens [begin, end) are an example
+    int64_t begin = 0;
+    int64_t end = 0;
+    double saving_ratio = 0;
+    double possible_ratio = 0;
+
+    std::string text() const; // a sentence or two, in one line; "" for NONE
+};
+
 struct Plan {
     PlanOptions options;
     std::vector<PlanPrefix> prefixes;
@@ -56,6 +70,7 @@ struct Plan {
     std::vector<int32_t> tokens; // self-contained: all rows' tokens, in row order; else empty
     int64_t reused_rows = 0;     // of groups kept from the previous plan
     double seconds = 0;          // planning took
+    PlanAdvice advice;
 
     int64_t row_count() const { return static_cast<int64_t>(rows.size()); }
     int64_t logical_tokens() const;   // sum of prompt lengths
@@ -69,6 +84,9 @@ struct Plan {
 // prefix that is kept is compared with the tokens of each of its rows.
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
+
+// Looks at a few rows of a plan; its time does not depend on how many there are.
+PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan);
 
 // Whether the plan can be taken as it is: made with these options, of rows of these tokens in this
 // order. Rows without tokens may be missing from it. Its prefixes are compared with the rows' tokens.

@@ -43,6 +43,18 @@ struct Table {
     bool chat = false;
 
     int64_t rows() const { return static_cast<int64_t>(statuses.size()); }
+    std::string_view prompt(int64_t row) const {
+        const auto at = static_cast<size_t>(row);
+        return std::string_view(text).substr(static_cast<size_t>(offsets[at]),
+                                             static_cast<size_t>(offsets[at + 1] - offsets[at]));
+    }
+    Status status(int64_t row) const {
+        const auto at = static_cast<size_t>(row);
+        if (statuses[at] == BATCHLLM_OK) return {};
+        return Status(statuses[at], errors.substr(static_cast<size_t>(error_offsets[at]),
+                                                  static_cast<size_t>(error_offsets[at + 1] -
+                                                                      error_offsets[at])));
+    }
 };
 
 // Columns that the template does not name are passed over. Fails with INVALID_ARGUMENT when the
