@@ -48,8 +48,10 @@ Table table_of(const std::vector<table_jobs::Column> &columns, const table_jobs:
 }
 
 void compare_all() {
-    std::printf("                        hit rate of neighbours, %%         saved by the plan, %% (levels)\n");
-    std::printf("table      rows fields  given sorted reordered gain  given 1  2   reordered 1  2  seconds\n");
+    std::printf("                        hit rate of neighbours, %%         saved by the plan, %% "
+                "(levels)\n");
+    std::printf("table      rows fields  given sorted reordered gain  given 1  2   reordered 1  2  "
+                "seconds\n");
     double sum = 0, sum_sorted = 0;
     const std::vector<table_jobs::Job> jobs = table_jobs::all();
     for (const table_jobs::Job &job : jobs) {
@@ -59,10 +61,11 @@ void compare_all() {
         const double gain = moved.planned.ratio() / moved.given.ratio();
         sum += gain;
         sum_sorted += moved.planned.ratio() / moved.sorted.ratio();
-        std::printf("%-9s %6d %5zu  %5.1f  %5.1f     %5.1f %5.2f   %5.1f %5.1f      %5.1f %5.1f  %6.3f\n", job.name,
-                    job.rows, job.fields.size(), 100 * moved.given.ratio(),
-                    100 * moved.sorted.ratio(), 100 * moved.planned.ratio(), gain, saving(given, 1),
-                    saving(given, 2), saving(moved, 1), saving(moved, 2), moved.seconds);
+        std::printf(
+            "%-9s %6d %5zu  %5.1f  %5.1f     %5.1f %5.2f   %5.1f %5.1f      %5.1f %5.1f  %6.3f\n",
+            job.name, job.rows, job.fields.size(), 100 * moved.given.ratio(),
+            100 * moved.sorted.ratio(), 100 * moved.planned.ratio(), gain, saving(given, 1),
+            saving(given, 2), saving(moved, 1), saving(moved, 2), moved.seconds);
     }
     std::printf("mean gain over the given order %.2f, over its rows sorted %.2f\n",
                 sum / static_cast<double>(jobs.size()),
@@ -83,10 +86,11 @@ void time_one(int32_t rows, int32_t fields) {
     const std::vector<table_jobs::Column> columns = table_jobs::make(job, rows, 1);
     const auto start = std::chrono::steady_clock::now();
     const Table table = table_of(columns, job, true);
-    std::printf("%d rows of %d fields: order found in %.2f s, prompts made in %.2f s more; hit rate "
-                "%.1f %% for %.1f %%\n",
-                rows, fields, table.seconds, seconds_since(start) - table.seconds,
-                100 * table.planned.ratio(), 100 * table.given.ratio());
+    std::printf(
+        "%d rows of %d fields: order found in %.2f s, prompts made in %.2f s more; hit rate "
+        "%.1f %% for %.1f %%\n",
+        rows, fields, table.seconds, seconds_since(start) - table.seconds,
+        100 * table.planned.ratio(), 100 * table.given.ratio());
 }
 
 } // namespace

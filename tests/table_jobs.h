@@ -16,9 +16,9 @@ namespace table_jobs {
 
 struct Field {
     const char *name;
-    int32_t bytes;      // mean length; a value has half to one and a half times as many
-    int32_t distinct;   // values; 0: every row has its own
-    double skew = 0;    // of how often values occur: rank^-skew
+    int32_t bytes;       // mean length; a value has half to one and a half times as many
+    int32_t distinct;    // values; 0: every row has its own
+    double skew = 0;     // of how often values occur: rank^-skew
     int32_t parent = -1; // field whose value determines this one's
     double noise = 0;    // share of rows in which it does not
 };
@@ -33,7 +33,10 @@ struct Job {
 
 inline std::vector<Job> all() {
     std::vector<Job> jobs = {
-        {"movies", 15000, 0.5, 2,
+        {"movies",
+         15000,
+         0.5,
+         2,
          {{"genres", 24, 120, 0, 2},
           {"info", 300, 0, 0, 2},
           {"title", 18, 1000, 0.8},
@@ -42,7 +45,10 @@ inline std::vector<Job> all() {
           {"type", 5, 2, 0.5},
           {"link", 30, 0, 0, 2},
           {"top_critic", 5, 2, 1}}},
-        {"products", 14890, 0.4, 2,
+        {"products",
+         14890,
+         0.4,
+         2,
          {{"description", 400, 0, 0, 2},
           {"id", 12, 0},
           {"product", 12, 3000, 1},
@@ -51,10 +57,16 @@ inline std::vector<Job> all() {
           {"heading", 25, 9000, 0.5},
           {"text", 200, 0},
           {"verified", 5, 2, 2}}},
-        {"bird", 14920, 0.1, 2,
+        {"bird",
+         14920,
+         0.1,
+         2,
          {{"text", 180, 0}, {"body", 700, 0, 0, 2}, {"post", 7, 4000, 0.7}, {"date", 19, 0, 0, 2}}},
         {"pdmx", 10000, 0.1, 0, {{"artist", 16, 1500, 0.8}}},
-        {"beer", 28479, 0.6, 0,
+        {"beer",
+         28479,
+         0.6,
+         0,
          {{"id", 6, 3000, 0.9},
           {"name", 25, 0, 0, 0},
           {"style", 18, 100, 0, 0},
@@ -63,13 +75,19 @@ inline std::vector<Job> all() {
           {"profile", 12, 4000, 0.8},
           {"brewer", 6, 900, 0, 0},
           {"time", 10, 0}}},
-        {"fever", 19929, 0.1, 1,
+        {"fever",
+         19929,
+         0.1,
+         1,
          {{"claim", 50, 0},
           {"evidence_1", 400, 2500, 0.6},
           {"evidence_2", 400, 2500, 0, 1, 0.3},
           {"evidence_3", 400, 2500, 0, 2, 0.4},
           {"evidence_4", 400, 2500, 0, 3, 0.5}}},
-        {"squad", 22665, 0.1, 1,
+        {"squad",
+         22665,
+         0.1,
+         1,
          {{"question", 60, 0},
           {"context_1", 700, 2000, 0.3},
           {"context_2", 700, 2000, 0, 1, 0.35},
@@ -97,7 +115,8 @@ inline std::vector<Job> all() {
 }
 
 inline std::string text_of(const std::string &field, int64_t value, int32_t mean_bytes) {
-    uint64_t state = std::hash<std::string>()(field) + static_cast<uint64_t>(value) * 0x9e3779b97f4a7c15u;
+    uint64_t state =
+        std::hash<std::string>()(field) + static_cast<uint64_t>(value) * 0x9e3779b97f4a7c15u;
     const auto next = [&state] {
         state ^= state >> 30;
         state *= 0xbf58476d1ce4e5b9u;
@@ -106,7 +125,8 @@ inline std::string text_of(const std::string &field, int64_t value, int32_t mean
         state ^= state >> 31;
         return state;
     };
-    const auto bytes = static_cast<size_t>(mean_bytes / 2) + next() % static_cast<size_t>(mean_bytes);
+    const auto bytes =
+        static_cast<size_t>(mean_bytes / 2) + next() % static_cast<size_t>(mean_bytes);
     std::string text = std::to_string(value);
     while (text.size() < bytes) {
         text += ' ';
@@ -147,9 +167,11 @@ struct Column {
 inline std::vector<Column> make(const Job &job, int32_t rows, uint64_t seed) {
     std::mt19937_64 random(seed);
     const size_t width = job.fields.size();
-    std::vector<std::vector<int64_t>> values(width, std::vector<int64_t>(static_cast<size_t>(rows)));
+    std::vector<std::vector<int64_t>> values(width,
+                                             std::vector<int64_t>(static_cast<size_t>(rows)));
     std::vector<Ranks> ranks;
-    for (const Field &field : job.fields) ranks.emplace_back(std::max(1, field.distinct), field.skew);
+    for (const Field &field : job.fields)
+        ranks.emplace_back(std::max(1, field.distinct), field.skew);
     std::uniform_real_distribution<double> share(0, 1);
     const auto fill = [&](size_t f, size_t row) {
         const Field &field = job.fields[f];

@@ -22,6 +22,8 @@ const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_
 const std::map<std::string, int32_t> level_names = {{"one", 1}, {"many", 2}};
 const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
                                                     {"arrival", BATCHLLM_ORDER_ARRIVAL}};
+const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
+                                                     {"reorder", BATCHLLM_FIELDS_REORDER}};
 const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
                                                   {"warning", BATCHLLM_LOG_WARNING},
                                                   {"info", BATCHLLM_LOG_INFO},
@@ -95,6 +97,35 @@ void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t l
         ->type_name("N");
 }
 
+void add_template(CLI::App *app, TemplateOptions *prompt) {
+    CLI::App *table =
+        app->add_option_group("Rows as columns", "prompts made of the values of each line");
+    CLI::Option *text =
+        table
+            ->add_option("--template", prompt->text,
+                         "the prompt; {key} is a line's value of that key, {{ and }} are braces")
+            ->type_name("TEXT");
+    table
+        ->add_option_function<std::string>(
+            "--template-file",
+            [prompt](const std::string &path) {
+                Result<std::string> read = read_file(path, size_t{64} << 20);
+                if (!read.ok()) {
+                    throw CLI::ValidationError("--template-file", read.status().message());
+                }
+                prompt->text = std::move(read).value();
+            },
+            "the same from a file")
+        ->type_name("FILE")
+        ->excludes(text);
+    add_named(table, "--fields", &prompt->fields, fields_names,
+              "reorder: each row's fields in the order in which rows share most (given)");
+    table->add_flag("--chat", prompt->chat,
+                    "the prompt is the user's message, in the model's chat template");
+    table->add_option("--system", prompt->system, "with --chat: the system's message")
+        ->type_name("TEXT");
+}
+
 void add_input(CLI::App *app, InputOptions *options) {
     app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin")
         ->required()
@@ -111,6 +142,7 @@ void add_input(CLI::App *app, InputOptions *options) {
         "compute every prompt by itself");
     add_named(app, "--levels", &options->levels, level_names,
               "whether prefixes share heads of their own (one)");
+    add_template(app, &options->prompt);
 }
 
 // What a row may say for itself; these hold for rows that do not.
@@ -380,6 +412,12 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     } catch (const CLI::ParseError &failure) {
         // --help and --version come here too, and are no failures.
         return app.exit(failure) == 0 ? exit_ok : exit_fatal;
+    }
+    for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
+        const TemplateOptions &prompt = in->prompt;
+        if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty())) {
+            return report("--fields, --chat and --system need a --template");
+        }
     }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);

@@ -12,6 +12,7 @@
 #include "cli/line_id.h"
 #include "cli/row_keys.h"
 #include "cli/row_parameters.h"
+#include "cli/table_rows.h"
 
 namespace batchllm::cli {
 
@@ -371,6 +372,21 @@ void set_id_alone(std::string_view text, Row *row) {
     row->record.id = id.empty() ? std::to_string(row->line) : id;
 }
 
+// A line whose keys are columns.
+RowError read_table_row(const object &members, const RowReaderOptions &options, Row *row) {
+    row->record.id = std::to_string(row->line);
+    element id;
+    if (members["id"].get(id) == simdjson::SUCCESS && !id.is_null()) {
+        RowError error = read_id("id", id, &row->record.id);
+        if (failed(error)) return error;
+    }
+    RowError error = check_keys_differ(members);
+    if (failed(error)) return error;
+    row->params = options.defaults;
+    read_cells(members, *options.prompt, row);
+    return {};
+}
+
 RowError json_error(simdjson::error_code code) {
     if (code == simdjson::UTF8_ERROR) {
         return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
@@ -407,6 +423,7 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     if (root.get(members) != simdjson::SUCCESS) return format_error("the line is not an object");
 
     element id;
+    if (options_.prompt != nullptr) return read_table_row(members, options_, row);
     const bool batch = members["custom_id"].get(id) == simdjson::SUCCESS ||
                        members["body"].error() == simdjson::SUCCESS;
     if (batch) row->record.format = RowFormat::batch_unknown;

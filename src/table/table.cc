@@ -5,6 +5,8 @@
 #include <cinttypes>
 #include <numeric>
 
+#include <simdjson.h>
+
 #include "base/printable.h"
 #include "table/json_escape.h"
 
@@ -202,6 +204,11 @@ void render_moved(const Renderer &renderer, const MovableTemplate &movable,
 
 Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
                          const TableOptions &options) {
+    for (const std::string *text : {&options.prompt, &options.system}) {
+        if (simdjson::validate_utf8(text->data(), text->size())) continue;
+        return error(bad, "%s: it is not valid UTF-8",
+                     text == &options.prompt ? "template" : "system");
+    }
     ASSIGN_OR_RETURN(const PromptTemplate prompt, PromptTemplate::parse(options.prompt));
     ASSIGN_OR_RETURN(std::vector<int32_t> column_of, find_columns(prompt, columns));
     MovableTemplate movable;

@@ -1,0 +1,100 @@
+#include "cli/table_rows.h"
+
+#include <algorithm>
+
+#include "cli/json_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+using simdjson::dom::element;
+
+// Null: the cell is.
+std::optional<std::string> cell_text(element value) {
+    if (value.is_null()) return std::nullopt;
+    if (value.is_string()) return std::string(std::string_view(value));
+    return simdjson::minify(value);
+}
+
+// A column of all rows.
+struct CellColumnText {
+    std::string text;
+    std::vector<int64_t> offsets = {0};
+    std::vector<uint8_t> validity;
+
+    void add(const std::optional<std::string> *cell) {
+        const size_t row = offsets.size() - 1;
+        if (row % 8 == 0) validity.push_back(0);
+        if (cell != nullptr && cell->has_value()) {
+            validity.back() = static_cast<uint8_t>(validity.back() | 1u << row % 8);
+            text += **cell;
+        }
+        offsets.push_back(static_cast<int64_t>(text.size()));
+    }
+};
+
+} // namespace
+
+void read_cells(const simdjson::dom::object &members, const TemplateOptions &options, Row *row) {
+    for (const auto [key, value] : members) {
+        std::string name(key);
+        // Only what the template may name is kept; of the rest the names alone, for errors.
+        const bool named = options.text.find("{" + name + "}") != std::string::npos;
+        row->cells.emplace_back(std::move(name), named ? cell_text(value) : std::nullopt);
+    }
+}
+
+Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *errors) {
+    errors->assign(rows->size(), {});
+    if (rows->empty()) return {};
+    for (const Row &row : *rows) {
+        for (const auto &cell : row.cells) {
+            if (columns_.find(cell.first) == columns_.end()) columns_.insert(cell.first);
+        }
+    }
+    std::vector<CellColumnText> texts(columns_.size());
+    std::vector<batchllm_table_column> columns;
+    size_t number = 0;
+    for (const std::string &name : columns_) {
+        CellColumnText &column = texts[number++];
+        for (const Row &row : *rows) {
+            const auto cell = std::find_if(row.cells.begin(), row.cells.end(),
+                                           [&](const auto &entry) { return entry.first == name; });
+            column.add(cell == row.cells.end() ? nullptr : &cell->second);
+        }
+        batchllm_table_column view = {};
+        view.struct_size = sizeof view;
+        view.name = name.c_str();
+        view.text = column.text.data();
+        view.offsets = column.offsets.data();
+        view.validity = column.validity.data();
+        columns.push_back(view);
+    }
+    for (Row &row : *rows) row.cells = {};
+    batchllm_table_options options;
+    batchllm_table_options_init(&options, sizeof options);
+    options.template_text = options_.text.data();
+    options.template_bytes = static_cast<int64_t>(options_.text.size());
+    options.fields = options_.fields;
+    options.chat = options_.chat ? 1 : 0;
+    options.system = options_.system.c_str();
+    batchllm_table *made = nullptr;
+    RETURN_IF_ERROR(
+        call_status(batchllm_table_create(static_cast<int64_t>(rows->size()), columns.data(),
+                                          static_cast<int64_t>(columns.size()), &options, &made)));
+    const TableHandle table(made);
+    const batchllm_column &prompts = *batchllm_table_prompts(made);
+    for (size_t i = 0; i < rows->size(); ++i) {
+        Row &row = (*rows)[i];
+        row.is_text = true;
+        row.is_chat = options_.chat;
+        row.text.assign(prompts.text + prompts.offsets[i], prompts.text + prompts.offsets[i + 1]);
+        if (prompts.statuses[i] == BATCHLLM_OK) continue;
+        (*errors)[i] = {row_error_code(prompts.statuses[i]),
+                        std::string(prompts.errors + prompts.error_offsets[i],
+                                    prompts.errors + prompts.error_offsets[i + 1])};
+    }
+    return {};
+}
+
+} // namespace batchllm::cli
