@@ -84,6 +84,10 @@ AT_LEAST(batchllm_plan_options, 32);
 AT_LEAST(batchllm_plan_stats, 104);
 AT_LEAST(batchllm_plan_group_info, 40);
 AT_LEAST(batchllm_column, 64);
+AT_LEAST(batchllm_table_column, 40);
+AT_LEAST(batchllm_table_options, 40);
+AT_LEAST(batchllm_table_info, 64);
+AT_LEAST(batchllm_plan_advice, 72);
 AT_LEAST(batchllm_constraint_options, 64);
 
 int batchllm_header_values(void);

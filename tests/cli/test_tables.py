@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import shlex
 import unittest
 
-from program import ProgramTest, by_id, lines
+from program import TESTS, ProgramTest, lines
 
 MODEL = os.environ.get("BATCHLLM_TEXT_MODEL", "build/tests/text_model")
 RUN = ["--backend", "cpu", "--model", MODEL, "--kv-memory", "64MiB", "--max-tokens", "2"]
@@ -78,7 +79,7 @@ class Tables(ProgramTest):
             done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--force", "--plan", plan,
                                     "--stats", stats, *common, *windows)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertGreater(json.loads(stats.read_text())["rows_reused"], 190)
+            self.assertGreater(json.loads(stats.read_text())["rows_planned_before"], 190)
 
     def test_a_job_that_goes_on_makes_the_same_prompts(self):
         common = ["--template", self.template, "--fields", "reorder"]
@@ -98,6 +99,22 @@ class Tables(ProgramTest):
                                  self.template, "--fields", "given")
         self.assertEqual(other.returncode, 1)
         self.assertIn("fields", other.stderr.decode())
+
+
+class Guide(ProgramTest):
+    def test_the_commands_of_the_page_run_as_printed(self):
+        page = (TESTS.parent / "docs" / "tables.md").read_text()
+        commands = re.findall(r"^    (batchllm run .*)$", page, re.M)
+        self.assertEqual(len(commands), 2)
+        template = re.search(r'^template = """(.*?)"""$', page, re.M | re.S).group(1)
+        (self.directory / "prompt.txt").write_text(template)
+        (self.directory / "reviews.jsonl").write_bytes(lines(
+            {"title": f"Film {i % 5}", "year": 1980 + i % 5, "text": f"Review {i}."} for i in range(20)))
+        (self.directory / "model").symlink_to(os.path.abspath(MODEL))
+        for command in commands:
+            done = self.run_program(*shlex.split(command)[1:], cwd=self.directory)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(self.read_output()), 20)
 
 
 class Advice(ProgramTest):
