@@ -206,7 +206,7 @@ static void take_warning(void *user, int32_t level, const char *message) {
 }
 
 /* 200 rows of tokens: 10 of the row's own and 90 of all, in this order or the other. */
-static void add_rows(batchllm_engine *engine, int own_first) {
+static void add_hundred_token_rows(batchllm_engine *engine, int own_first) {
     int32_t tokens[200 * 100];
     int64_t offsets[201];
     for (int64_t i = 0; i < 200; ++i) {
@@ -230,8 +230,8 @@ static void advice_is_given_once_and_only_where_it_helps(void **state) {
         batchllm_engine_options_init(&options, sizeof options);
         options.log = take_warning;
         batchllm_engine *engine = sim_engine_with(&options);
-        add_rows(engine, own_first);
-        add_rows(engine, own_first);
+        add_hundred_token_rows(engine, own_first);
+        add_hundred_token_rows(engine, own_first);
         batchllm_plan *plan = NULL;
         assert_ok(batchllm_engine_get_plan(engine, &plan));
         batchllm_plan_advice advice;

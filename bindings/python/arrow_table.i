@@ -88,7 +88,7 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
     } else if (strcmp(format, "f") == 0 || strcmp(format, "g") == 0) {
         char *shortest;
         if (format[0] == 'g') {
-            shortest = PyOS_double_to_string(((const double *)array->buffers[1])[at], 'r', 0, 0, NULL);
+            shortest = PyOS_double_to_string(((const double *)array->buffers[1])[at], 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
         } else {
             snprintf(number, sizeof number, "%.9g", (double)((const float *)array->buffers[1])[at]);
             for (int digits = 1; digits < 9; ++digits) { /* the fewest that read back the same */
@@ -98,6 +98,7 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
                 strcpy(number, fewer);
                 break;
             }
+            if (!strpbrk(number, ".einf")) strcat(number, ".0"); /* as Python writes them */
             shortest = NULL;
         }
         if (shortest) {

@@ -149,7 +149,7 @@ class Advice(ProgramTest):
 
     def test_a_run_says_it_on_stderr(self):
         for first in (True, False):
-            self.run_rows(list(self.questions(100, first)), "--max-tokens", "1", "--force", backend=RUN)
+            self.run_rows(list(self.questions(100, first)), "--force", backend=RUN)
             self.assertEqual("Put what rows have in common first" in self.stderr, first, self.stderr)
 
 

@@ -64,7 +64,7 @@ class Guide(unittest.TestCase):
             values = {"__name__": "guide"}
             for block in blocks:
                 if not any(re.search(rf"\b{short}\b", block) for short in missing):
-                    exec(compile(block, "docs/python.md", "exec"), values)
+                    exec(compile(block, f"docs/{page}", "exec"), values)
             os.chdir(ROOT)
 
 

@@ -80,7 +80,7 @@ class Frames(unittest.TestCase):
         frame = pa.concat_tables([frame.slice(0, 2), frame.slice(2, 2), frame.slice(4)])
         as_text = {name: [None if cell is None else str(cell).lower() if name == "b" else str(cell) for cell in column]
                    for name, column in frame.to_pydict().items()}
-        as_text["f"] = ["0.1", None, "3", "4", "5"]
+        as_text["f"] = ["0.1", None, "3.0", "4.0", "5.0"]
         for name in cells:
             table = batchllm.Table(frame, "<{" + name + "}>")
             wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
