@@ -51,14 +51,14 @@ inline JobRows make_job_rows(const JobShape &shape) {
         int64_t offset; // of its tokens behind the common ones
         int32_t length;
     };
-    struct Row {
+    struct OwnRow {
         uint32_t document;
         int32_t own;
     };
     std::vector<int32_t> common(static_cast<size_t>(shape.common));
     fill(common.data(), shape.common);
     std::vector<Document> documents;
-    std::vector<Row> rows;
+    std::vector<OwnRow> rows;
     std::vector<int32_t> prefixes;
     std::geometric_distribution<int> more(1 / shape.sharing);
     double due = 0;
@@ -83,7 +83,7 @@ inline JobRows make_job_rows(const JobShape &shape) {
     JobRows job;
     job.tokens.resize(static_cast<size_t>(total));
     int32_t *out = job.tokens.data();
-    for (const Row &row : rows) {
+    for (const OwnRow &row : rows) {
         const Document &document = documents[row.document];
         const int32_t length_of_row = shape.common + document.length + row.own;
         job.rows.push_back({out, length_of_row, length_of_row - 1});

@@ -32,6 +32,8 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     for (Slot &slot : backend->slots_) {
         ASSIGN_OR_RETURN(slot.sent, Event::create(false));
         ASSIGN_OR_RETURN(slot.begin, Event::create(true));
+        ASSIGN_OR_RETURN(slot.forwarded, Event::create(true));
+        ASSIGN_OR_RETURN(slot.masked, Event::create(true));
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
     }
     for (Slot &slot : backend->slots_) {
@@ -82,6 +84,8 @@ Status CudaBackend::forward(const TokenBatch &batch) {
     Slot &slot = slots_[static_cast<size_t>(next_)];
     failed_ = forward_checked(batch, &slot);
     RETURN_IF_ERROR(failed_);
+    failed_ = check_cuda(cudaEventRecord(slot.forwarded, stream_), "a step");
+    RETURN_IF_ERROR(failed_);
     last_ = &slot;
     next_ = (next_ + 1) % kSlots;
     ++in_flight_;
@@ -93,7 +97,7 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     // The slot's last batch was collected: nothing reads its memory any more.
     slot->staging.clear();
-    RETURN_IF_ERROR(slot->samples.plan(batch, info_, forward_->logits_rows(), &slot->staging));
+    RETURN_IF_ERROR(slot->samples.stage(batch, info_, forward_->logits_rows(), &slot->staging));
     if (batch.tokens.empty()) return check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
@@ -120,6 +124,7 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
         RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }
+    RETURN_IF_CUDA(cudaEventRecord(last_->masked, stream_));
     RETURN_IF_ERROR(last_->samples.run(last_->staging, forward_.get(), stream_));
     return check_cuda(cudaEventRecord(last_->end, stream_), "a step");
 }
@@ -150,6 +155,8 @@ Status CudaBackend::collect_checked(BatchOutput *output) {
     float milliseconds = 0;
     RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, slot.begin, slot.end));
     last_run_seconds_ = static_cast<double>(milliseconds) * 1e-3;
+    RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, slot.forwarded, slot.masked));
+    last_wait_seconds_ = static_cast<double>(milliseconds) * 1e-3;
     slot.samples.take(output);
     return forward_->profile().collect();
 }

@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
     bool ready() const override;
     bool feeds(const SampleInput &input) const override;
     double last_run_seconds() const override { return last_run_seconds_; } // on the device
+    double last_wait_seconds() const override { return last_wait_seconds_; }
 
     Forward &step() { return *forward_; }
     cudaStream_t stream() const { return stream_; }
@@ -52,7 +53,7 @@ class CudaBackend final : public Backend {
     struct Slot {
         Staging staging;
         StepSamples samples;
-        Event sent, begin, end;
+        Event sent, begin, forwarded, masked, end;
     };
 
     CudaBackend() = default;
@@ -71,6 +72,7 @@ class CudaBackend final : public Backend {
     Slot *last_ = nullptr; // of the batch that went forward last
     Status failed_;        // the device's first error: said for ever
     double last_run_seconds_ = 0;
+    double last_wait_seconds_ = 0;
     double host_seconds_ = 0;
 };
 

@@ -477,8 +477,33 @@ BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
                                    batchllm_results **out);
 BATCHLLM_API void batchllm_results_free(batchllm_results *results);
 
-/* ---- Statistics --------------------------------------------------------------------------------
+/* ---- What an engine is, and what it has done ---------------------------------------------------
  */
+
+/* What became of the options, "auto" and 0 among them, on one of the engine's devices, and of the model.
+ * Fixed when the engine is created. The strings are the engine's and go with it. */
+typedef struct batchllm_info {
+    uint32_t struct_size;
+    int32_t device_count;     /* the engine's devices: those of batchllm_engine_options.devices */
+    const char *backend;      /* "cpu", "cuda" or "sim" */
+    const char *compute_type; /* "f32", "bf16", ... */
+    const char *device;       /* for people: the processor or GPU, and what is used of it */
+    int32_t device_number;    /* as in batchllm_engine_options.devices */
+    int32_t vocabulary;       /* token ids are below it */
+    int32_t hidden;           /* size of a hidden state, and so of an embedding that is not cut */
+    int32_t page_tokens;      /* positions of a KV page */
+    int32_t kv_groups;        /* groups of layers whose keys and values have pages of their own */
+    int32_t reserved;
+    int64_t kv_pages; /* of this device */
+    int64_t kv_page_bytes;
+    int64_t step_tokens;        /* most tokens of a batch on this device */
+    int64_t max_request_tokens; /* most tokens of a row: prompt and output */
+} batchllm_info;
+
+/* device: in [0, device_count), the place in batchllm_engine_options.devices; 0 is always there. The caller
+ * sets info->struct_size. INVALID_ARGUMENT: no such device. Any thread. */
+BATCHLLM_API int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t device,
+                                          batchllm_info *info);
 
 typedef struct batchllm_stats {
     uint32_t struct_size;

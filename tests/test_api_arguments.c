@@ -95,6 +95,12 @@ static void null_handles_and_outs_are_refused_and_null_frees_do_nothing(void **s
     assert_error(batchllm_poll(NULL, 0, &results), bad, "engine");
     assert_error(batchllm_poll(engine, -1, &results), bad, "max_results");
     assert_error(batchllm_engine_stats(engine, NULL), bad, "stats");
+    assert_error(batchllm_engine_info(engine, 0, NULL), bad, "info is NULL");
+    batchllm_info info;
+    info.struct_size = sizeof info;
+    assert_error(batchllm_engine_info(NULL, 0, &info), bad, "engine");
+    assert_error(batchllm_engine_info(engine, 1, &info), bad, "device is 1: the engine has 1");
+    assert_error(batchllm_engine_info(engine, -1, &info), bad, "device is -1");
     assert_error(batchllm_engine_use_plan(engine, NULL), bad, "plan");
     assert_error(batchllm_plan_save(NULL, "x"), bad, "plan");
     batchllm_plan *plan = NULL;
@@ -172,6 +178,10 @@ static void struct_sizes_that_nobody_compiled_are_refused(void **state) {
         stats.struct_size = sizes[i];
         assert_error(batchllm_engine_stats(engine, &stats), BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "stats->struct_size");
+        batchllm_info info;
+        info.struct_size = sizes[i];
+        assert_error(batchllm_engine_info(engine, 0, &info), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "info->struct_size");
         batchllm_progress progress;
         progress.struct_size = sizes[i];
         assert_error(batchllm_step(engine, &progress), BATCHLLM_ERROR_INVALID_ARGUMENT,

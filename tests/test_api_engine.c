@@ -41,6 +41,79 @@ static void every_row_gets_one_result_of_its_length(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+static batchllm_info info_of(const batchllm_engine *engine, int32_t device) {
+    batchllm_info info;
+    memset(&info, 0xab, sizeof info);
+    info.struct_size = sizeof info;
+    assert_ok(batchllm_engine_info(engine, device, &info));
+    assert_int_equal(info.struct_size, sizeof info);
+    return info;
+}
+
+static void an_engine_says_what_its_options_became(void **state) {
+    (void)state;
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "sim";
+    options.devices = "3,1";
+    options.backend_options = "vocabulary=1000,pages=77,page_tokens=32";
+    options.step_tokens = 300;
+    options.max_request_tokens = 200;
+    batchllm_engine *engine = sim_engine_with(&options);
+    for (int32_t device = 0; device < 2; ++device) {
+        const batchllm_info info = info_of(engine, device);
+        assert_int_equal(info.device_count, 2);
+        assert_string_equal(info.backend, "sim");
+        assert_true(strlen(info.compute_type) > 0);
+        assert_true(strlen(info.device) > 0);
+        assert_int_equal(info.device_number, device == 0 ? 3 : 1);
+        assert_int_equal(info.vocabulary, 1000);
+        assert_int_equal(info.page_tokens, 32);
+        assert_int_equal(info.kv_pages, 77);
+        assert_int_equal(info.kv_groups, 1);
+        assert_int_equal(info.step_tokens, 300);
+        assert_int_equal(info.max_request_tokens, 200);
+        assert_int_equal(info.kv_page_bytes, stats_of(engine).kv_page_bytes);
+    }
+    assert_int_equal(stats_of(engine).kv_pages_total, 2 * 77);
+    batchllm_engine_destroy(engine);
+}
+
+/* "auto", on a machine with a GPU and on one without. */
+static void an_engine_says_what_auto_chose(void **state) {
+    (void)state;
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = "golden/llama_bias_f32";
+    options.kv_memory_bytes = 1 << 20;
+    batchllm_engine *engine = NULL;
+    assert_ok(batchllm_engine_create(&options, &engine));
+    const batchllm_info info = info_of(engine, 0);
+    assert_true(strcmp(info.backend, "cpu") == 0 || strcmp(info.backend, "cuda") == 0);
+    assert_string_equal(info.compute_type, "f32"); /* as the model's config.json states */
+    assert_int_equal(info.device_number, 0);
+    assert_int_equal(info.vocabulary, 290);
+    assert_int_equal(info.hidden, 64);
+    assert_true(info.kv_pages > 0 && info.kv_pages * info.kv_page_bytes <= 1 << 20);
+    assert_true(info.step_tokens > 0 && info.page_tokens > 0);
+    assert_int_equal(info.max_request_tokens, 512);
+    batchllm_engine_destroy(engine);
+}
+
+/* One that was compiled when the struct was shorter. */
+static void info_is_cut_to_what_the_caller_knows(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine(small);
+    batchllm_info info;
+    memset(&info, 0xab, sizeof info);
+    info.struct_size = (uint32_t)offsetof(batchllm_info, device_number);
+    assert_ok(batchllm_engine_info(engine, 0, &info));
+    assert_string_equal(info.backend, "sim");
+    assert_int_equal(info.struct_size, offsetof(batchllm_info, device_number));
+    assert_int_equal(info.device_number, (int32_t)0xabababab);
+    batchllm_engine_destroy(engine);
+}
+
 static void results_outlive_their_engine(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -667,6 +740,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_embedded_beside_others),
         cmocka_unit_test(every_row_gets_one_result_of_its_length),
+        cmocka_unit_test(an_engine_says_what_its_options_became),
+        cmocka_unit_test(an_engine_says_what_auto_chose),
+        cmocka_unit_test(info_is_cut_to_what_the_caller_knows),
         cmocka_unit_test(results_outlive_their_engine),
         cmocka_unit_test(a_rows_tokens_do_not_depend_on_the_company_it_keeps),
         cmocka_unit_test(bad_rows_get_their_own_error_and_harm_no_other),

@@ -89,11 +89,13 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
         assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first
         bool partial = false;
+        int32_t first = INT32_MAX, last = 0; // positions of its queries
         for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
             const AttentionRow &row = list.rows[r];
             assert_int_equal(row.position, step.positions[row.token]);
+            first = std::min(first, row.position);
+            last = std::max(last, row.position);
             assert_true(item.min_position <= row.position);
-            if (options.window > 0) assert_true(item.max_position >= row.position);
             ++covered[row.token];
             if (row.slot >= 0) {
                 const PartialRange &range = list.partials[row.token];
@@ -112,6 +114,15 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
             }
         }
         assert_int_equal(item.partial != 0, partial);
+        // The kernels mask nothing between the first query and the last one's window.
+        assert_int_equal(item.min_position, first);
+        if (options.window > 0) assert_int_equal(item.max_position, last);
+        // No page is read of which no query sees anything.
+        for (const KeyStretch &stretch : item.stretch) {
+            if (options.window <= 0 || stretch.keys == 0) continue;
+            const int32_t page_end = stretch.start + std::min(kPageKeys, stretch.keys);
+            assert_true(page_end > first - options.window + 1);
+        }
     }
     for (int32_t t = 0; t < step.tokens(); ++t) {
         assert_int_equal(list.partials[t].count, covered[t] > 1 ? covered[t] : 0);

@@ -9,9 +9,11 @@ extern "C" { // which cmocka 1.1.5 does not say itself
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
+#include <xxhash.h>
 
 #include "plan/checks.h"
 #include "plan/plan.h"
@@ -137,7 +139,7 @@ void optimal_plan_computes_as_few_tokens_as_any_set_of_prefixes(void **) {
     for (int i = 0; i < 2000; ++i) {
         const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 8),
                                            1 + static_cast<int>(random() % 3), 10);
-        auto limited = views(rows);
+        auto limited = i % 2 == 0 ? views(rows) : salted(random, views(rows));
         for (TokenRow &row : limited) {
             if (random() % 4 == 0)
                 row.shareable = static_cast<int32_t>(random() % static_cast<uint64_t>(row.length));
@@ -154,6 +156,62 @@ void optimal_plan_computes_as_few_tokens_as_any_set_of_prefixes(void **) {
         assert_true(make_plan(limited, {}, paper, nullptr)->processed_tokens() >= least);
     }
     assert_true(checked > 400);
+}
+
+void rows_of_equal_tokens_and_different_salts_share_nothing(void **) {
+    const TokenRows rows(6, std::vector<int32_t>(40, 1));
+    auto apart = views(rows);
+    for (size_t i = 0; i < 6; ++i) apart[i].salt = i % 3;
+    for (const int32_t enlarge : {BATCHLLM_ENLARGE_OPTIMAL, BATCHLLM_ENLARGE_PAPER}) {
+        const Plan plan = make_plan(apart, {}, with(enlarge, 2), nullptr).value();
+        assert_string_equal(fault_of(plan, apart).c_str(), "");
+        assert_int_equal(plan.groups.size(), 3);
+        for (const int64_t i : {0, 1, 2}) {
+            assert_true((companions(plan, i) == std::vector<int64_t>{i, i + 3}));
+            assert_true(plan.fingerprints[static_cast<size_t>(i)] ==
+                        plan.fingerprints[static_cast<size_t>(i) + 3]);
+        }
+        assert_true(plan.fingerprints[0] != plan.fingerprints[1]);
+        assert_true(plan.fingerprints[1] != plan.fingerprints[2]);
+        assert_int_equal(plan.processed_tokens(), 3 * (39 + 2));
+    }
+}
+
+// What each salt's rows need by themselves is what all need together.
+void random_plans_of_salted_rows_hold_what_the_header_says(void **) {
+    std::mt19937_64 random = seeded();
+    int shared = 0;
+    for (int i = 0; i < 600; ++i) {
+        const TokenRows rows = random_rows(random, 1 + static_cast<int>(random() % 60),
+                                           1 + static_cast<int>(random() % 4), 40);
+        const std::vector<TokenRow> all = salted(random, views(rows));
+        for (const int32_t enlarge : {BATCHLLM_ENLARGE_OPTIMAL, BATCHLLM_ENLARGE_PAPER}) {
+            const PlanOptions options = with(enlarge, 1 + static_cast<int32_t>(random() % 3),
+                                             1 + static_cast<int32_t>(random() % 6));
+            const Plan plan = make_plan(all, {}, options, nullptr).value();
+            assert_string_equal(fault_of(plan, all).c_str(), "");
+            std::map<uint64_t, std::vector<TokenRow>> by_salt;
+            for (const TokenRow &row : all) by_salt[row.salt].push_back(row);
+            int64_t apart = 0;
+            for (const auto &[salt, some] : by_salt) {
+                apart += make_plan(some, {}, options, nullptr)->processed_tokens();
+            }
+            assert_int_equal(plan.processed_tokens(), apart);
+            shared += plan.processed_tokens() < plan.logical_tokens();
+        }
+    }
+    assert_true(shared > 600);
+}
+
+// So that plans that were saved before there were salts keep their rows.
+void the_fingerprint_under_salt_0_is_that_of_the_tokens_alone(void **) {
+    for (size_t length : {0, 1, 3, 40, 100, 1000}) {
+        const std::vector<int32_t> tokens(length, 5);
+        assert_true(token_fingerprint(tokens, 0) ==
+                    XXH3_64bits(tokens.data(), tokens.size() * sizeof(int32_t)));
+        assert_true(token_fingerprint(tokens, 0) != token_fingerprint(tokens, 1));
+        assert_true(token_fingerprint(tokens, 1) != token_fingerprint(tokens, uint64_t{1} << 63));
+    }
 }
 
 void prefixes_below_the_minimum_are_not_shared(void **) {
@@ -284,6 +342,11 @@ void self_contained_plan_has_all_tokens_in_row_order(void **) {
     options.self_contained = true;
     const std::vector<int32_t> expected = {1, 2, 3, 4, 5};
     assert_true(plan_of(rows, options).tokens == expected);
+    assert_true(plan_of(rows, options).salts.empty());
+    std::vector<TokenRow> some = views(rows);
+    some[2].salt = 9;
+    const std::vector<uint64_t> salts = {0, 0, 9};
+    assert_true(make_plan(some, {}, options, nullptr)->salts == salts);
 }
 
 // ---- Reuse
@@ -394,6 +457,38 @@ void a_forged_plan_cannot_make_a_wrong_prefix(void **) {
             assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
         }
     }
+}
+
+void a_row_under_another_salt_is_a_changed_row(void **) {
+    const TokenRows rows = some_rows();
+    std::vector<TokenRow> now = views(rows);
+    const Plan before = plan_of(rows, PlanOptions());
+    now[3].salt = now[6].salt = 1;
+    assert_false(is_plan_of(before, now, PlanOptions()));
+    const Plan after = make_plan(now, {}, PlanOptions(), &before).value();
+    assert_string_equal(fault_of(after, now).c_str(), "");
+    assert_int_equal(after.reused_rows, 11);
+    assert_int_equal(companions(after, 0).size(), 2);
+    assert_true((companions(after, 3) == std::vector<int64_t>{3, 6}));
+    assert_true(is_plan_of(after, now, PlanOptions()));
+    assert_int_equal(make_plan(now, {}, PlanOptions(), &after)->reused_rows, 13);
+}
+
+// Nor one of the same rows that takes all salts for one.
+void a_forged_plan_cannot_join_rows_of_different_salts(void **) {
+    std::mt19937_64 random = seeded();
+    const auto options = with(BATCHLLM_ENLARGE_OPTIMAL, 2);
+    int refused = 0;
+    for (int i = 0; i < 300; ++i) {
+        const TokenRows rows = random_rows(random, 30, 2, 40);
+        const std::vector<TokenRow> apart = salted(random, views(rows));
+        Plan forged = plan_of(rows, options);
+        forged.fingerprints = make_plan(apart, {}, options, nullptr)->fingerprints;
+        refused += !is_plan_of(forged, apart, options);
+        const Plan plan = make_plan(apart, {}, options, &forged).value();
+        assert_string_equal(fault_of(plan, apart).c_str(), "");
+    }
+    assert_true(refused > 250);
 }
 
 void a_plan_is_known_to_be_of_its_rows_and_of_no_others(void **) {
@@ -523,6 +618,9 @@ int main() {
         cmocka_unit_test(without_enlarging_every_row_is_alone),
         cmocka_unit_test(random_plans_hold_what_the_header_says),
         cmocka_unit_test(optimal_plan_computes_as_few_tokens_as_any_set_of_prefixes),
+        cmocka_unit_test(rows_of_equal_tokens_and_different_salts_share_nothing),
+        cmocka_unit_test(random_plans_of_salted_rows_hold_what_the_header_says),
+        cmocka_unit_test(the_fingerprint_under_salt_0_is_that_of_the_tokens_alone),
         cmocka_unit_test(prefixes_below_the_minimum_are_not_shared),
         cmocka_unit_test(two_levels_compute_the_head_of_prefixes_once),
         cmocka_unit_test(a_groups_prefix_can_be_the_head_of_another),
@@ -540,6 +638,8 @@ int main() {
         cmocka_unit_test(a_plan_of_other_options_is_not_reused),
         cmocka_unit_test(equal_rows_are_matched_one_to_one),
         cmocka_unit_test(a_forged_plan_cannot_make_a_wrong_prefix),
+        cmocka_unit_test(a_row_under_another_salt_is_a_changed_row),
+        cmocka_unit_test(a_forged_plan_cannot_join_rows_of_different_salts),
         cmocka_unit_test(a_plan_is_known_to_be_of_its_rows_and_of_no_others),
         cmocka_unit_test(a_forged_prefix_is_not_taken),
         cmocka_unit_test(parts_of_plans_and_plans_joined_are_plans),

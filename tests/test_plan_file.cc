@@ -47,7 +47,7 @@ bool same(const Plan &a, const Plan &b) {
            std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
                       same_group) &&
            a.rows == b.rows && a.fingerprints == b.fingerprints && a.lengths == b.lengths &&
-           a.tokens == b.tokens;
+           a.tokens == b.tokens && a.salts == b.salts;
 }
 
 std::string temporary(const char *name) {
@@ -62,7 +62,14 @@ Plan some_plan(std::mt19937_64 &random, bool self_contained, int rows = 40) {
     options.enlarge = static_cast<int32_t>(random() % 3);
     options.self_contained = self_contained;
     options.tokenizer_fingerprint = random();
-    return make_plan(views(random_rows(random, rows, 3, 40)), {}, options, nullptr).value();
+    const TokenRows tokens = random_rows(random, rows, 3, 40);
+    const std::vector<TokenRow> plain = views(tokens);
+    return make_plan(random() % 2 ? plain : salted(random, plain), {}, options, nullptr).value();
+}
+
+uint32_t flags_of(const Plan &plan) {
+    return (plan.options.self_contained ? plan_has_tokens : 0) |
+           (plan.salts.empty() ? 0 : plan_has_salts);
 }
 
 std::mt19937_64 seeded() { return std::mt19937_64(seed_of_run()); }
@@ -117,6 +124,60 @@ TokenRows rows_of_version_1() {
     return rows;
 }
 
+// What a plan without salts is written as does not change: older versions of the library read it.
+void plans_without_salts_are_written_as_ever(void **) {
+    for (const char *path : {"plan/version-1.plan", "plan/version-1-tokens.plan"}) {
+        const MappedFile file = MappedFile::open(path).value();
+        const std::span<const std::byte> frame = file.bytes().subspan(16);
+        std::string sections(ZSTD_getFrameContentSize(frame.data(), frame.size()), '\0');
+        assert_int_equal(
+            ZSTD_decompress(sections.data(), sections.size(), frame.data(), frame.size()),
+            sections.size());
+        const Plan plan = load_plan(path).value();
+        assert_true(write_plan_sections(plan) == sections);
+        const std::string written = write_plan(plan).value();
+        assert_true(std::memcmp(written.data(), file.bytes().data(), 16) == 0);
+    }
+}
+
+void a_file_with_salts_is_readable_and_makes_the_same_plan_again(void **) {
+    const TokenRows rows = rows_of_version_1();
+    std::vector<TokenRow> salted_rows = views(rows);
+    salted_rows[1].salt = salted_rows[5].salt = 0xfedcba9876543210;
+    const auto loaded = load_plan("plan/version-1-salts.plan");
+    assert_string_equal(loaded.status().message().c_str(), "");
+    assert_string_equal(fault_of(*loaded, salted_rows).c_str(), "");
+    for (size_t i = 0; i < rows.size(); ++i) {
+        assert_true(loaded->salts[i] == salted_rows[i].salt);
+        assert_true(loaded->fingerprints[i] == token_fingerprint(rows[i], salted_rows[i].salt));
+    }
+    PlanOptions options = loaded->options;
+    assert_true(is_plan_of(*loaded, salted_rows, options));
+    assert_false(is_plan_of(*loaded, views(rows), options));
+    assert_int_equal(make_plan(salted_rows, {}, options, &*loaded)->reused_rows, 6);
+    assert_int_equal(make_plan(views(rows), {}, options, &*loaded)->reused_rows, 4);
+}
+
+void salts_that_are_all_0_or_without_tokens_are_refused(void **) {
+    std::mt19937_64 random = seeded();
+    Plan plan = some_plan(random, true);
+    while (plan.salts.empty()) plan = some_plan(random, true);
+    assert_true(read_plan_sections(bytes_of(write_plan_sections(plan)), flags_of(plan)).ok());
+    Plan zero = plan;
+    zero.salts.assign(zero.salts.size(), 0);
+    const auto all_0 =
+        read_plan_sections(bytes_of(write_plan_sections(zero)), plan_has_tokens | plan_has_salts);
+    assert_non_null(strstr(all_0.status().message().c_str(), "all are 0"));
+    assert_false(read_plan_sections(bytes_of(write_plan_sections(plan)), plan_has_tokens).ok());
+    const auto alone = read_plan_sections(bytes_of(write_plan_sections(plan)), plan_has_salts);
+    assert_non_null(strstr(alone.status().message().c_str(), "not self-contained"));
+    plan.salts[3] ^= 1;
+    assert_false(write_plan(plan).ok());
+    plan.salts[3] ^= 1;
+    plan.salts.pop_back();
+    assert_false(write_plan(plan).ok());
+}
+
 void version_1_files_are_readable(void **) {
     const TokenRows rows = rows_of_version_1();
     for (const bool tokens : {false, true}) {
@@ -135,7 +196,7 @@ void version_1_files_are_readable(void **) {
         assert_int_equal(plan.prefixes[2].length, 20);
         assert_int_equal(plan.processed_tokens(), 16 + 8 + 4 + (1 + 2 + 3 + 1 + 1 + 1));
         for (size_t i = 0; i < rows.size(); ++i)
-            assert_true(plan.fingerprints[i] == token_fingerprint(rows[i]));
+            assert_true(plan.fingerprints[i] == token_fingerprint(rows[i], 0));
         std::vector<int32_t> all;
         for (const auto &row : rows) all.insert(all.end(), row.begin(), row.end());
         assert_true(plan.tokens == (tokens ? all : std::vector<int32_t>()));
@@ -182,8 +243,9 @@ void damaged_sections_are_refused_or_make_a_sound_plan(void **) {
     std::mt19937_64 random = seeded();
     int refused = 0, read = 0;
     for (int i = 0; i < 20000; ++i) {
-        const bool self_contained = random() % 2 == 0;
-        std::string sections = write_plan_sections(some_plan(random, self_contained, 12));
+        const Plan original = some_plan(random, random() % 2 == 0, 12);
+        const uint32_t flags = flags_of(original);
+        std::string sections = write_plan_sections(original);
         for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
             const size_t at = random() % sections.size();
             switch (random() % 5) {
@@ -204,7 +266,7 @@ void damaged_sections_are_refused_or_make_a_sound_plan(void **) {
                 break;
             }
         }
-        const auto plan = read_plan_sections(bytes_of(sections), self_contained);
+        const auto plan = read_plan_sections(bytes_of(sections), flags);
         if (!plan.ok()) {
             assert_int_equal(plan.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
             assert_false(plan.status().message().empty());
@@ -316,11 +378,11 @@ void a_large_file_may_not_ask_for_more_than_16_gib(void **) {
 
     // 2^32 tokens and more in 6 MB. One such row is read as far as its fingerprint.
     const std::string bomb = shared_rows(4096, uint64_t{1} << 20, size_t{5} << 20);
-    const auto unfolded = read_plan_sections(bytes_of(bomb), true);
+    const auto unfolded = read_plan_sections(bytes_of(bomb), plan_has_tokens);
     assert_int_equal(unfolded.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
     assert_non_null(strstr(unfolded.status().message().c_str(), "over the 16 GiB"));
     const std::string small = shared_rows(2, uint64_t{1} << 10, size_t{1} << 10);
-    const auto read = read_plan_sections(bytes_of(small), true);
+    const auto read = read_plan_sections(bytes_of(small), plan_has_tokens);
     assert_non_null(strstr(read.status().message().c_str(), "fingerprint"));
 }
 
@@ -388,6 +450,9 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_read_back_is_the_plan_written),
         cmocka_unit_test(a_loaded_plan_is_reused_as_the_plan_itself),
+        cmocka_unit_test(plans_without_salts_are_written_as_ever),
+        cmocka_unit_test(a_file_with_salts_is_readable_and_makes_the_same_plan_again),
+        cmocka_unit_test(salts_that_are_all_0_or_without_tokens_are_refused),
         cmocka_unit_test(version_1_files_are_readable),
         cmocka_unit_test(flipped_cut_and_extended_files_are_refused),
         cmocka_unit_test(damaged_sections_are_refused_or_make_a_sound_plan),

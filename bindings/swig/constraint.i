@@ -19,7 +19,8 @@ static batchllm_constraint *
 batchllm_constraint_create_from(batchllm_engine *engine, int32_t kind, batchllm_view_bytes text,
                                 batchllm_view_bytes choices, batchllm_view_i64 starts,
                                 batchllm_view_bytes start_after, int32_t whitespace,
-                                int32_t member_order, int32_t loose, batchllm_status *FAILURE) {
+                                int32_t member_order, int32_t numbers, int32_t loose,
+                                batchllm_status *FAILURE) {
     batchllm_constraint *constraint = NULL;
     batchllm_constraint_options options;
     batchllm_constraint_options_init(&options, sizeof options);
@@ -28,6 +29,7 @@ batchllm_constraint_create_from(batchllm_engine *engine, int32_t kind, batchllm_
     options.text_bytes = text.count;
     options.whitespace = whitespace;
     options.member_order = member_order;
+    options.numbers = numbers;
     options.loose = loose;
     char *marker = batchllm_params_copy(start_after.data, start_after.count, 1);
     char *copy = batchllm_params_copy(choices.data, choices.count, 1);
@@ -56,14 +58,18 @@ batchllm_constraint_create_from(batchllm_engine *engine, int32_t kind, batchllm_
     return constraint;
 }
 
-/* Of one row, or with row -1 of all. The column keeps no constraint alive: the caller does until the rows
- * have been added. */
-static batchllm_status batchllm_params_set_constraint(batchllm_params_column *column, int64_t row,
+/* Of these rows, or with none of all. The column keeps no constraint alive: the caller does until the
+ * rows have been added. */
+static batchllm_status batchllm_params_set_constraint(batchllm_params_column *column,
+                                                      batchllm_view_i64 rows,
                                                       const batchllm_constraint *constraint) {
-    if (row < -1 || row >= column->count)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "constraint: no row %lld",
-                                   (long long)row);
-    for (int64_t i = row < 0 ? 0 : row; i < (row < 0 ? column->count : row + 1); ++i)
+    for (int64_t i = 0; i < rows.count; ++i) {
+        if (rows.data[i] < 0 || rows.data[i] >= column->count)
+            return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "constraint: no row %lld",
+                                       (long long)rows.data[i]);
+        column->items[rows.data[i]].constraint = constraint;
+    }
+    for (int64_t i = 0; rows.count == 0 && i < column->count; ++i)
         column->items[i].constraint = constraint;
     return BATCHLLM_OK;
 }

@@ -27,12 +27,13 @@ struct batchllm_engine {};
 %mutable;
 %enddef
 %batchllm_filled(batchllm_progress)
+%batchllm_filled(batchllm_info)
 %batchllm_filled(batchllm_stats)
 %batchllm_filled(batchllm_plan_stats)
 
 %apply batchllm_status {
     int32_t batchllm_build_groups, int32_t batchllm_step, int32_t batchllm_cancel,
-    int32_t batchllm_engine_stats, int32_t batchllm_engine_use_plan
+    int32_t batchllm_engine_info, int32_t batchllm_engine_stats, int32_t batchllm_engine_use_plan
 }
 %batchllm_blocking(batchllm_engine_create_from)
 %batchllm_blocking(batchllm_build_groups)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <tuple>
 
 namespace batchllm::cuda {
 namespace {
@@ -93,7 +94,8 @@ class Builder {
             const size_t tokens = below[i].size();
             const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
             const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
-            const int32_t keys = nodes_[i].keys;
+            const KeyStretch prefix = stretch_of(static_cast<int32_t>(i));
+            const int32_t keys = prefix.keys - unseen_keys(prefix, range_of(below[i]).first);
             double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
             // A stream item merges its warps eight rows at a time.
             if (!matrix && static_cast<int32_t>(tokens) * ratio_ > 8) together += options_.item_us;
@@ -115,9 +117,28 @@ class Builder {
         }
     }
 
-    // The items of a prefix that `tokens` read together.
+    // The positions of the first and the last of some tokens.
+    std::pair<int32_t, int32_t> range_of(std::span<const int32_t> tokens) const {
+        std::pair<int32_t, int32_t> range{INT32_MAX, 0};
+        for (const int32_t token : tokens) {
+            const int32_t position = positions_[static_cast<size_t>(token)];
+            range = {std::min(range.first, position), std::max(range.second, position)};
+        }
+        return range;
+    }
+
+    // Keys of a stretch that lie before the windows of all queries, the first of which is at `position`:
+    // whole pages, or the whole stretch.
+    int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const {
+        if (options_.window <= 0) return 0;
+        const int32_t before = position - options_.window + 1 - stretch.start;
+        if (before >= stretch.keys) return stretch.keys;
+        return std::max(0, before) / kPageKeys * kPageKeys;
+    }
+
+    // The items of a prefix that `tokens` read together. Each of them stands after the whole prefix, so
+    // that windows alone hide anything of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens) {
-        const AttentionNode &prefix = nodes_[static_cast<size_t>(index)];
         const bool matrix = static_cast<int32_t>(tokens.size()) > stream_tokens_;
         const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
         for (size_t first = 0; first < tokens.size(); first += each) {
@@ -126,10 +147,8 @@ class Builder {
             draft.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(first),
                                 tokens.begin() + static_cast<ptrdiff_t>(first + count));
             draft.matrix = matrix;
-            // Every query stands after the whole prefix: nothing of it is masked.
-            draft.min_position = prefix.start + prefix.keys;
-            draft.max_position = options_.window > 0 ? INT32_MAX : draft.min_position;
-            read(&draft, index, prefix.keys);
+            std::tie(draft.min_position, draft.max_position) = range_of(draft.tokens);
+            read(&draft, index, nodes_[static_cast<size_t>(index)].keys);
             drafts_.push_back(std::move(draft));
         }
     }
@@ -156,20 +175,18 @@ class Builder {
         }
     }
 
-    // Leaves out whole pages that lie before every query's window.
+    // Leaves out what lies before every query's window.
     void clip(Draft *draft) const {
-        if (options_.window <= 0) return;
-        const int32_t low = draft->min_position - options_.window + 1;
         std::vector<Draft::Read> kept;
         for (Draft::Read read : draft->stretches) {
             KeyStretch &s = read.stretch;
-            const int32_t pages = std::clamp((low - s.start) / kPageKeys, 0, s.keys / kPageKeys);
-            assert(pages == s.keys / kPageKeys ||
-                   pages >= nodes_[static_cast<size_t>(read.node)].first_page);
-            s.page_begin += pages;
-            s.start += pages * kPageKeys;
-            s.keys -= pages * kPageKeys;
-            if (s.keys > 0) kept.push_back(read);
+            const int32_t keys = unseen_keys(s, draft->min_position);
+            if (keys == s.keys) continue;
+            assert(keys / kPageKeys >= nodes_[static_cast<size_t>(read.node)].first_page);
+            s.page_begin += keys / kPageKeys;
+            s.start += keys;
+            s.keys -= keys;
+            kept.push_back(read);
         }
         draft->stretches = std::move(kept);
     }

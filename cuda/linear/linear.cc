@@ -54,51 +54,52 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
 Linear::Linear(Linear &&other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), element_(other.element_),
       workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
-      scratch_bytes_(other.scratch_bytes_), plans_(std::move(other.plans_)),
+      scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
       tuned_(std::move(other.tuned_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
-    other.plans_.clear();
+    other.products_.clear();
     other.cache_ = TuningCache();
 }
 
 Linear::~Linear() {
     cache_.save();
-    for (auto &[key, plan] : plans_) destroy(&plan);
+    for (auto &[key, product] : products_) destroy(&product);
     if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-void Linear::destroy(Plan *plan) {
-    cublasLtMatmulDescDestroy(plan->operation);
-    cublasLtMatrixLayoutDestroy(plan->w);
-    cublasLtMatrixLayoutDestroy(plan->x);
-    cublasLtMatrixLayoutDestroy(plan->y);
+void Linear::destroy(Product *product) {
+    cublasLtMatmulDescDestroy(product->operation);
+    cublasLtMatrixLayoutDestroy(product->w);
+    cublasLtMatrixLayoutDestroy(product->x);
+    cublasLtMatrixLayoutDestroy(product->y);
 }
 
-cublasStatus_t Linear::multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
+cublasStatus_t Linear::multiply(const Product &product, const cublasLtMatmulAlgo_t &algorithm,
                                 const Matrix &w, const void *x, void *y, bool accumulate,
                                 cudaStream_t stream, float alpha) {
     const float beta = accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, plan.operation, &alpha, w.data, plan.w, x, plan.x, &beta, y,
-                          plan.y, y, plan.y, &algorithm, workspace_.data(), kWorkspace, stream);
+    return cublasLtMatmul(handle_, product.operation, &alpha, w.data, product.w, x, product.x,
+                          &beta, y, product.y, y, product.y, &algorithm, workspace_.data(),
+                          kWorkspace, stream);
 }
 
 // cuBLASLt counts columns first: y^T [n, m] = W^T^T x^T.
-Status Linear::describe(const Key &key, Plan *plan) const {
+Status Linear::describe(const Key &key, Product *product) const {
     const auto m = static_cast<uint64_t>(key.m), n = static_cast<uint64_t>(key.n),
                k = static_cast<uint64_t>(key.k);
-    RETURN_IF_CUBLAS(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    RETURN_IF_CUBLAS(cublasLtMatmulDescCreate(&product->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                                     &transposed, sizeof transposed));
-    RETURN_IF_CUBLAS(
-        cublasLtMatrixLayoutCreate(&plan->w, data_type(element_), k, n, static_cast<int64_t>(k)));
-    RETURN_IF_CUBLAS(
-        cublasLtMatrixLayoutCreate(&plan->x, data_type(element_), k, m, static_cast<int64_t>(k)));
-    RETURN_IF_CUBLAS(
-        cublasLtMatrixLayoutCreate(&plan->y, data_type(key.y_type), n, m, static_cast<int64_t>(n)));
+    RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->w, data_type(element_), k, n,
+                                                static_cast<int64_t>(k)));
+    RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->x, data_type(element_), k, m,
+                                                static_cast<int64_t>(k)));
+    RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->y, data_type(key.y_type), n, m,
+                                                static_cast<int64_t>(n)));
     return {};
 }
 
-Status Linear::find_candidates(const Key &key, const Plan &plan,
+Status Linear::find_candidates(const Key &key, const Product &product,
                                std::vector<cublasLtMatmulHeuristicResult_t> *found) const {
     cublasLtMatmulPreference_t preference = nullptr;
     RETURN_IF_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
@@ -108,8 +109,8 @@ Status Linear::find_candidates(const Key &key, const Plan &plan,
     found->resize(kCandidates);
     int count = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.w, plan.x, plan.y, plan.y,
-                                       preference, kCandidates, found->data(), &count);
+        cublasLtMatmulAlgoGetHeuristic(handle_, product.operation, product.w, product.x, product.y,
+                                       product.y, preference, kCandidates, found->data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
         return error(BATCHLLM_ERROR_DEVICE,
@@ -122,9 +123,9 @@ Status Linear::find_candidates(const Key &key, const Plan &plan,
     return {};
 }
 
-Status Linear::make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
-                         Plan *plan) {
-    RETURN_IF_ERROR(describe(key, plan));
+Status Linear::make_product(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                            Product *product) {
+    RETURN_IF_ERROR(describe(key, product));
     Key coarse = key;
     coarse.m = coarse_rows(key.m);
     if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
@@ -135,28 +136,28 @@ Status Linear::make_plan(const Key &key, const Matrix &w, const void *x, cudaStr
             known = tuned_.emplace(coarse, chosen).first;
         }
         cublasLtMatmulHeuristicResult_t fits{};
-        if (cublasLtMatmulAlgoCheck(handle_, plan->operation, plan->w, plan->x, plan->y, plan->y,
-                                    &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
+        if (cublasLtMatmulAlgoCheck(handle_, product->operation, product->w, product->x, product->y,
+                                    product->y, &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
             fits.workspaceSize <= static_cast<size_t>(kWorkspace)) {
-            plan->algorithm = known->second;
+            product->algorithm = known->second;
             return {};
         }
     }
     std::vector<cublasLtMatmulHeuristicResult_t> found;
-    RETURN_IF_ERROR(find_candidates(key, *plan, &found));
-    plan->algorithm = found[0].algo;
+    RETURN_IF_ERROR(find_candidates(key, *product, &found));
+    product->algorithm = found[0].algo;
     return {};
 }
 
 // The algorithm of a range of rows, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
                       cublasLtMatmulAlgo_t *chosen) {
-    struct Described : Plan {
+    struct Described : Product {
         ~Described() { destroy(this); }
-    } plan;
-    RETURN_IF_ERROR(describe(key, &plan));
+    } product;
+    RETURN_IF_ERROR(describe(key, &product));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
-    RETURN_IF_ERROR(find_candidates(key, plan, &found));
+    RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached{key.m,
                            key.n,
                            key.k,
@@ -165,7 +166,7 @@ Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream
                            key.accumulate ? 1 : 0};
     int32_t candidate = cache_.find(cached);
     if (candidate < 0 || candidate >= static_cast<int32_t>(found.size())) {
-        ASSIGN_OR_RETURN(candidate, fastest(key, plan, found, w, x, stream));
+        ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
         cache_.add(cached, candidate);
         const auto now = std::chrono::steady_clock::now();
         if (now - saved_ > std::chrono::seconds(1)) {
@@ -177,7 +178,7 @@ Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream
     return {};
 }
 
-Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
+Result<int32_t> Linear::fastest(const Key &key, const Product &product,
                                 const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                                 const Matrix &w, const void *x, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const Event begin, Event::create(true));
@@ -187,13 +188,14 @@ Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
     for (size_t i = 0; i < found.size(); ++i) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
         // The first run loads the kernel.
-        if (multiply(plan, found[i].algo, w, x, scratch_, key.accumulate, stream) !=
+        if (multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream) !=
             CUBLAS_STATUS_SUCCESS) {
             continue;
         }
         RETURN_IF_CUDA(cudaEventRecord(begin, stream));
         for (int r = 0; r < kRepeats; ++r) {
-            RETURN_IF_CUBLAS(multiply(plan, found[i].algo, w, x, scratch_, key.accumulate, stream));
+            RETURN_IF_CUBLAS(
+                multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
         }
         RETURN_IF_CUDA(cudaEventRecord(end, stream));
         RETURN_IF_CUDA(cudaEventSynchronize(end));
@@ -208,32 +210,33 @@ Result<int32_t> Linear::fastest(const Key &key, const Plan &plan,
     return std::max(best, 0);
 }
 
-Result<const Linear::Plan *> Linear::plan_of(const Matrix &w, const void *x, int64_t rows,
-                                             DType y_type, bool accumulate, cudaStream_t stream) {
+Result<const Linear::Product *> Linear::product_of(const Matrix &w, const void *x, int64_t rows,
+                                                   DType y_type, bool accumulate,
+                                                   cudaStream_t stream) {
     const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate};
-    auto found = plans_.find(key);
-    if (found == plans_.end()) {
-        Plan plan;
-        const Status status = make_plan(key, w, x, stream, &plan);
+    auto found = products_.find(key);
+    if (found == products_.end()) {
+        Product product;
+        const Status status = make_product(key, w, x, stream, &product);
         if (!status.ok()) {
-            destroy(&plan);
+            destroy(&product);
             return status;
         }
-        found = plans_.emplace(key, plan).first;
+        found = products_.emplace(key, product).first;
     }
     return &found->second;
 }
 
 Status Linear::prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
                        cudaStream_t stream) {
-    return plan_of(w, x, rows, y_type, accumulate, stream).status();
+    return product_of(w, x, rows, y_type, accumulate, stream).status();
 }
 
 Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
                    bool accumulate, cudaStream_t stream, float alpha) {
     if (rows == 0) return {};
-    ASSIGN_OR_RETURN(const Plan *plan, plan_of(w, x, rows, y_type, accumulate, stream));
-    return check(multiply(*plan, plan->algorithm, w, x, y, accumulate, stream, alpha),
+    ASSIGN_OR_RETURN(const Product *product, product_of(w, x, rows, y_type, accumulate, stream));
+    return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
 }
 

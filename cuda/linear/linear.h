@@ -47,7 +47,7 @@ class Linear {
     Status prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
                    cudaStream_t stream);
 
-    int64_t algorithms() const { return static_cast<int64_t>(plans_.size()); }
+    int64_t algorithms() const { return static_cast<int64_t>(products_.size()); }
     // What the choices depend on, besides the shape.
     static std::string stamp(const std::string &device);
 
@@ -68,26 +68,26 @@ class Linear {
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u);
         }
     };
-    struct Plan {
+    struct Product {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
         cublasLtMatmulAlgo_t algorithm{};
     };
 
-    Result<const Plan *> plan_of(const Matrix &w, const void *x, int64_t rows, DType y_type,
-                                 bool accumulate, cudaStream_t stream);
-    Status describe(const Key &key, Plan *plan) const;
-    static void destroy(Plan *plan);
-    Status make_plan(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
-                     Plan *plan);
-    Status find_candidates(const Key &key, const Plan &plan,
+    Result<const Product *> product_of(const Matrix &w, const void *x, int64_t rows, DType y_type,
+                                       bool accumulate, cudaStream_t stream);
+    Status describe(const Key &key, Product *product) const;
+    static void destroy(Product *product);
+    Status make_product(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+                        Product *product);
+    Status find_candidates(const Key &key, const Product &product,
                            std::vector<cublasLtMatmulHeuristicResult_t> *found) const;
     Status choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
                   cublasLtMatmulAlgo_t *chosen);
-    Result<int32_t> fastest(const Key &key, const Plan &plan,
+    Result<int32_t> fastest(const Key &key, const Product &product,
                             const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                             const Matrix &w, const void *x, cudaStream_t stream);
-    cublasStatus_t multiply(const Plan &plan, const cublasLtMatmulAlgo_t &algorithm,
+    cublasStatus_t multiply(const Product &product, const cublasLtMatmulAlgo_t &algorithm,
                             const Matrix &w, const void *x, void *y, bool accumulate,
                             cudaStream_t stream, float alpha = 1);
 
@@ -96,7 +96,7 @@ class Linear {
     DeviceMemory workspace_;
     void *scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
-    std::unordered_map<Key, Plan, Hash> plans_;
+    std::unordered_map<Key, Product, Hash> products_;
     std::unordered_map<Key, cublasLtMatmulAlgo_t, Hash> tuned_; // by coarser numbers of rows
     TuningCache cache_;
     std::chrono::steady_clock::time_point saved_;

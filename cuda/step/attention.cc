@@ -9,7 +9,11 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kSlotsPerToken = 6; // room for partials
+// Room for partials. A token of a worklist that splits and shares nothing has one partial for each two nodes
+// of its context, where there are more than two: a common head, its group's prefix, its prompt where it
+// has several samples, and its own tokens make 2. Worklists that want more than there is room for are built
+// again in that way, each shape of attention by itself; the layers use the room one after another.
+constexpr int64_t kSlotsPerToken = 6;
 
 } // namespace
 

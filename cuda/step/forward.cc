@@ -88,9 +88,12 @@ Status Forward::allocate() {
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     RETURN_IF_ERROR(allocate_ropes());
     // What most steps need.
-    for (const StepSection section : {kTokens, kPositions, kPages, kWanted, kSlots}) {
+    for (const StepSection section : {kTokens, kPositions, kPages, kWanted}) {
         RETURN_IF_ERROR(input_.make(section, 16 * rows_));
     }
+    // All that a step can need: a place in each KV group.
+    const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
+    RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
     return make_linear();
 }

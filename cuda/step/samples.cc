@@ -91,7 +91,7 @@ Status StepSamples::reserve(int64_t rows) {
 }
 
 // The tokens of an embedded row follow each other among the wanted ones too.
-Status StepSamples::plan_sums(const TokenBatch &batch, int32_t hidden, Staging *staging) {
+Status StepSamples::stage_sums(const TokenBatch &batch, int32_t hidden, Staging *staging) {
     hidden_ = hidden;
     spans_.clear();
     for (const int32_t number : rows_.embedded_rows()) {
@@ -103,8 +103,8 @@ Status StepSamples::plan_sums(const TokenBatch &batch, int32_t hidden, Staging *
     return grow(&sums_, floats * static_cast<int64_t>(sizeof(float)), "hidden states");
 }
 
-Status StepSamples::plan(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
-                         Staging *staging) {
+Status StepSamples::stage(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
+                          Staging *staging) {
     vocabulary_ = info.vocabulary;
     const size_t rows = batch.outputs.size();
     rows_.read(batch);
@@ -128,7 +128,7 @@ Status StepSamples::plan(const TokenBatch &batch, const BackendInfo &info, int64
         }
     }
     join_edited_rows();
-    RETURN_IF_ERROR(plan_sums(batch, info.hidden, staging));
+    RETURN_IF_ERROR(stage_sums(batch, info.hidden, staging));
     ASSIGN_OR_RETURN(staged_tasks_, staging->add(std::span<const SampleTask>(tasks_)));
     ASSIGN_OR_RETURN(staged_edits_, staging->add(std::span<const LogitEdit>(edits_)));
     ASSIGN_OR_RETURN(staged_targets_, staging->add(std::span<const int32_t>(targets_)));

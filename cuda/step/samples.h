@@ -31,8 +31,8 @@ class StepSamples {
     // Memory for so many rows of samples. Growing later waits for the device.
     Status reserve(int64_t rows);
     // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
-    Status plan(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
-                Staging *staging);
+    Status stage(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
+                 Staging *staging);
     const std::vector<int32_t> &wanted() const { return rows_.tokens(); }
     int64_t rows() const { return static_cast<int64_t>(generates_.size()); }
     // The row samples a token, which can be fed to the next batch.
@@ -53,7 +53,7 @@ class StepSamples {
     SampleTask task_of(const OutputRow &row, int32_t number, int64_t logits_row);
     void add_edits(const SampleInput &input, SampleTask *task);
     void join_edited_rows();
-    Status plan_sums(const TokenBatch &batch, int32_t hidden, Staging *staging);
+    Status stage_sums(const TokenBatch &batch, int32_t hidden, Staging *staging);
     void take_sums(BatchOutput *output) const;
     Status reserve_masks(int64_t bytes);
 

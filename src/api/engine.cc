@@ -189,6 +189,15 @@ void batchllm_results_free(batchllm_results *results) {
     delete static_cast<ResultBatch *>(results);
 }
 
+int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t device, batchllm_info *info) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        RETURN_IF_ERROR(need("info", info));
+        ASSIGN_OR_RETURN(const batchllm_info full, engine->engine->info(device));
+        return api::copy_out("info", &full, sizeof full, info);
+    });
+}
+
 int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *stats) {
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("engine", engine));

@@ -158,6 +158,8 @@ class Backend {
 
     // Seconds of the batch collected last, on the backend's own clock: modelled time for sim.
     virtual double last_run_seconds() const = 0;
+    // Of those, how long the device stood still between a forward's end and the masks.
+    virtual double last_wait_seconds() const { return 0; }
 
     Status run(const TokenBatch &batch, BatchOutput *output) {
         RETURN_IF_ERROR(forward(batch));

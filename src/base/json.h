@@ -1,6 +1,6 @@
-// JSON text -> values with a name. Every value knows its file and the path of keys that leads to
-// it, so that an error can name both. Parsed strictly: UTF-8, one document, no object with two
-// equal keys (a reader that takes the last of them hides what another reader saw).
+// A JSON file -> values with a name. Every value knows its file and the path of keys that leads to it, so
+// that an error can name both. For files: a value costs the text of its path. What reads many values, rows
+// or a vocabulary, takes the views below (json_view.h).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <simdjson.h>
-
+#include "base/json_view.h"
 #include "base/printable.h"
 #include "base/status.h"
 
@@ -22,10 +21,10 @@ namespace batchllm {
 // A view of one value: valid while the document it came from lives, wherever that is moved.
 class JsonValue {
   public:
-    bool is_null() const { return element_.is_null(); }
-    bool is_object() const { return element_.is_object(); }
-    bool is_array() const { return element_.is_array(); }
-    bool is_string() const { return element_.is_string(); }
+    bool is_null() const { return view_.is_null(); }
+    bool is_object() const { return view_.is_object(); }
+    bool is_array() const { return view_.is_array(); }
+    bool is_string() const { return view_.is_string(); }
 
     // Each fails, naming file, key and value, when the value is of another type or out of
     // [least, most]. A number with a fraction or an exponent is no integer.
@@ -49,7 +48,7 @@ class JsonValue {
     // Refuses, as not supported and by name, a key of the object that is none of these.
     Status only_keys(std::initializer_list<std::string_view> known) const;
 
-    simdjson::dom::element raw() const { return element_; }
+    JsonView view() const { return view_; }
     const std::string &file() const { return source_->file; }
 
     // "file: path is value: problem". The document's error code, and BATCHLLM_ERROR_UNSUPPORTED.
@@ -62,12 +61,12 @@ class JsonValue {
         std::string file;
         int32_t code;
     };
-    JsonValue(simdjson::dom::element element, const Source *source, std::string path)
-        : element_(element), source_(source), path_(std::move(path)) {}
+    JsonValue(JsonView view, const Source *source, std::string path)
+        : view_(view), source_(source), path_(std::move(path)) {}
     Status refuse(int32_t code, const std::string &problem) const;
-    JsonValue child(std::string_view key, simdjson::dom::element element) const;
+    JsonValue child(std::string_view key, JsonView view) const;
 
-    simdjson::dom::element element_;
+    JsonView view_;
     const Source *source_;
     std::string path_; // "rope_scaling.factor"; "" for the whole document
 };
@@ -85,9 +84,9 @@ class JsonDocument {
   private:
     JsonDocument() = default;
     // On the heap, so that values survive a move of the document.
-    std::unique_ptr<simdjson::dom::parser> parser_;
+    std::unique_ptr<JsonParser> parser_;
     std::unique_ptr<JsonValue::Source> source_;
-    simdjson::dom::element root_;
+    JsonView root_;
 };
 
 } // namespace batchllm

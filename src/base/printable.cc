@@ -1,6 +1,10 @@
 #include "base/printable.h"
 
+#include <simdjson.h>
+
 namespace batchllm {
+
+bool is_utf8(std::string_view text) { return simdjson::validate_utf8(text.data(), text.size()); }
 
 std::string printable(std::string_view text, size_t limit) {
     std::string out;

@@ -1,4 +1,4 @@
-// Text from a file -> the same as an error may show it.
+// Text from outside: whether it is UTF-8, and how an error may show it.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,8 @@
 #include <string_view>
 
 namespace batchllm {
+
+bool is_utf8(std::string_view text);
 
 // Cut short, and with nothing in it that could end a line or drive a terminal.
 std::string printable(std::string_view text, size_t limit = 80);

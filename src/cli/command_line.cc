@@ -267,6 +267,8 @@ void add_constraints(CLI::App *app, ConstraintText *constraint) {
                     "JSON may have spaces and line ends");
     kinds->add_flag("--any-member-order", constraint->any_member_order,
                     "members of JSON objects in any order");
+    kinds->add_flag("--any-numbers", constraint->any_numbers,
+                    "JSON numbers may be 12.0 for 12, and have exponents");
     kinds->add_flag("--loose-schema", constraint->loose,
                     "what a schema asks that cannot be enforced is passed over, with a warning");
 }

@@ -15,6 +15,7 @@ std::string ConstraintText::key() const {
     key += flexible_whitespace ? 'f' : 'c';
     key += any_member_order ? 'a' : 'd';
     key += loose ? 'l' : 'e';
+    if (any_numbers) key += 'n';
     add(start_after);
     add(text);
     for (const std::string &choice : choices) add(choice);
@@ -36,18 +37,11 @@ Result<SharedConstraint> ConstraintCache::make(const ConstraintText &wanted) con
         wanted.flexible_whitespace ? BATCHLLM_WHITESPACE_FLEXIBLE : BATCHLLM_WHITESPACE_COMPACT;
     options.member_order =
         wanted.any_member_order ? BATCHLLM_MEMBERS_ANY : BATCHLLM_MEMBERS_DECLARED;
+    options.numbers = wanted.any_numbers ? BATCHLLM_NUMBERS_ANY : BATCHLLM_NUMBERS_PLAIN;
     options.loose = wanted.loose ? 1 : 0;
     batchllm_constraint *made = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_constraint_create(engine_, &options, &made)));
-    SharedConstraint constraint(made,
-                                [](batchllm_constraint *c) { batchllm_constraint_destroy(c); });
-    std::string_view warnings = batchllm_constraint_warnings(made);
-    while (!warnings.empty()) {
-        const size_t end = warnings.find('\n');
-        warn_(std::string(warnings.substr(0, end)));
-        warnings.remove_prefix(end == std::string_view::npos ? warnings.size() : end + 1);
-    }
-    return constraint;
+    return SharedConstraint(made, [](batchllm_constraint *c) { batchllm_constraint_destroy(c); });
 }
 
 Result<SharedConstraint> ConstraintCache::get(const ConstraintText &wanted) {

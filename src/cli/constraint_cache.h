@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -20,6 +19,7 @@ struct ConstraintText {
     std::string start_after;
     bool flexible_whitespace = false;
     bool any_member_order = false;
+    bool any_numbers = false;
     bool loose = false;
 
     bool operator==(const ConstraintText &) const = default;
@@ -31,9 +31,8 @@ using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
 // Used by one thread at a time.
 class ConstraintCache {
   public:
-    // warn: told what a loose schema was widened by.
-    ConstraintCache(batchllm_engine *engine, std::function<void(const std::string &)> warn)
-        : engine_(engine), warn_(std::move(warn)) {}
+    // The engine's log says what a loose schema was widened by.
+    explicit ConstraintCache(batchllm_engine *engine) : engine_(engine) {}
 
     // A wrong one fails each time with the same text.
     Result<SharedConstraint> get(const ConstraintText &wanted);
@@ -47,7 +46,6 @@ class ConstraintCache {
         SharedConstraint constraint;
     };
     batchllm_engine *engine_;
-    std::function<void(const std::string &)> warn_;
     std::unordered_map<std::string, Entry> entries_;
 };
 

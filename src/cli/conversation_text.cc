@@ -7,7 +7,7 @@
 
 namespace batchllm::cli {
 
-bool ConversationText::take(std::string_view key, simdjson::dom::element value) {
+bool ConversationText::take(std::string_view key, JsonView value) {
     constexpr std::array<std::string_view, 6> keys = {"messages",
                                                       "tools",
                                                       "documents",
@@ -24,7 +24,7 @@ bool ConversationText::take(std::string_view key, simdjson::dom::element value) 
     if (text_.size() > 1) text_ += ',';
     append_json(&text_, key);
     text_ += ':';
-    text_ += simdjson::minify(value);
+    text_ += value.text();
     return true;
 }
 

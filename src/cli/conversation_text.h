@@ -4,14 +4,14 @@
 #include <string>
 #include <string_view>
 
-#include <simdjson.h>
+#include "base/json_view.h"
 
 namespace batchllm::cli {
 
 class ConversationText {
   public:
     // Takes the member when its key is one of a conversation's.
-    bool take(std::string_view key, simdjson::dom::element value);
+    bool take(std::string_view key, JsonView value);
 
     bool has_messages() const { return has_messages_; }
     // A key that was given and means nothing without "messages"; empty: none.

@@ -9,10 +9,10 @@
 #include <new>
 #include <unistd.h>
 
-#include <simdjson.h>
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/json_view.h"
 #include "cli/json_text.h"
 
 namespace batchllm::cli {
@@ -103,6 +103,12 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
 
 } // namespace
 
+std::string hash_text(std::string_view text) {
+    Hasher hasher;
+    hasher.update(text.data(), text.size());
+    return hasher.digest();
+}
+
 Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     for (const char *name : {"config.json", "generation_config.json", "tokenizer.json",
                              "tokenizer_config.json", "model.safetensors.index.json"}) {
@@ -158,29 +164,32 @@ std::string JobIdentity::to_json() const {
 }
 
 Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_view json) {
-    simdjson::dom::parser parser;
-    simdjson::dom::object root, job;
-    JobIdentity identity;
-    int64_t version = 0;
-    const auto problem = parser.parse(json.data(), json.size()).get(root);
-    if (problem == simdjson::MEMALLOC) throw std::bad_alloc();
-    const bool readable = problem == simdjson::SUCCESS &&
-                          root["batchllm_state"].get(version) == simdjson::SUCCESS &&
-                          root["created"].get(identity.created) == simdjson::SUCCESS &&
-                          root["job"].get(job) == simdjson::SUCCESS;
-    if (!readable) {
+    JsonParser parser;
+    JsonView root;
+    const JsonFault fault = parser.parse(json, false, &root);
+    if (fault.kind == JsonFault::Kind::memory) throw std::bad_alloc();
+    const auto malformed = [&] {
         return error(BATCHLLM_ERROR_IO, "%s: not a state file of batchllm run", path.c_str());
+    };
+    if (fault.kind != JsonFault::Kind::none || find_equal_keys(root)) return malformed();
+    const auto version = root.find("batchllm_state");
+    const auto created = root.find("created");
+    const auto job = root.find("job");
+    if (!version || !version->integer() || !created || !created->integer() || !job ||
+        !job->is_object()) {
+        return malformed();
     }
-    if (version != 1) {
+    if (version->integer() != 1) {
         return error(BATCHLLM_ERROR_IO, "%s: state format %lld is newer than this program's 1",
-                     path.c_str(), static_cast<long long>(version));
+                     path.c_str(), static_cast<long long>(*version->integer()));
     }
-    for (const auto [name, value] : job) {
-        std::string_view text;
-        if (value.get(text) != simdjson::SUCCESS) {
-            return error(BATCHLLM_ERROR_IO, "%s: not a state file of batchllm run", path.c_str());
-        }
-        identity.add(std::string(name), std::string(text));
+    JobIdentity identity;
+    identity.created = *created->integer();
+    const JsonMembers parts = *job->members();
+    for (const auto [name, value] : parts) {
+        const std::optional<std::string_view> text = value.string();
+        if (!text.has_value()) return malformed();
+        identity.add(std::string(name), std::string(*text));
     }
     return identity;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct JobIdentity {
     // "model weights (was .., now ..), .."; empty: the same job.
     std::string differences(const JobIdentity &earlier) const;
 };
+
+// Of a value that is too long to be told: another one for another text.
+std::string hash_text(std::string_view text);
 
 // Adds the parts of a model directory: hashes of its configuration and tokenizer files, and of the
 // header and of samples of each weights file. A file that is not there has the value "none".

@@ -3,8 +3,6 @@
 #include <charconv>
 #include <cmath>
 
-#include <simdjson.h>
-
 namespace batchllm::cli {
 namespace {
 
@@ -84,7 +82,7 @@ template <typename T> void append_number(std::string *out, T value) {
 
 void append_json(std::string *out, std::string_view text) {
     *out += '"';
-    if (simdjson::validate_utf8(text.data(), text.size())) {
+    if (is_utf8(text)) {
         append_escaped(out, text);
     } else {
         append_escaped(out, repaired(text));

@@ -18,7 +18,7 @@ namespace batchllm::cli {
 struct Line {
     int64_t number = 0;
     // Without its end. Valid until the next call; at least 64 more bytes may be read behind it, as
-    // simdjson wants it.
+    // a parser of JSON wants it.
     std::string_view text;
     bool too_long = false; // text is empty then
     bool blank() const;    // nothing but spaces and tabs

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "cli/file_scanner.h"
 
 namespace batchllm::cli {
 namespace {
@@ -45,67 +46,6 @@ int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     }
     return 0;
 }
-
-// Reads a file front to back through one buffer.
-class Scanner {
-  public:
-    Scanner(int fd, std::string path, int64_t offset)
-        : fd_(fd), path_(std::move(path)), offset_(offset) {}
-
-    // The bytes up to and including the next `end`; *whole is false when the file ends first.
-    Result<std::string_view> until(char end, bool *whole) {
-        size_t searched = 0;
-        while (true) {
-            const size_t found = buffer_.find(end, begin_ + searched);
-            if (found != std::string::npos) {
-                *whole = true;
-                return take(found + 1 - begin_);
-            }
-            searched = buffer_.size() - begin_;
-            ASSIGN_OR_RETURN(const bool more, fill());
-            if (!more) {
-                *whole = false;
-                return take(searched);
-            }
-        }
-    }
-    // Exactly `bytes` bytes; fewer only at the end of the file.
-    Result<std::string_view> exactly(size_t bytes) {
-        while (buffer_.size() - begin_ < bytes) {
-            ASSIGN_OR_RETURN(const bool more, fill());
-            if (!more) break;
-        }
-        return take(std::min(bytes, buffer_.size() - begin_));
-    }
-
-  private:
-    std::string_view take(size_t bytes) {
-        const std::string_view view(buffer_.data() + begin_, bytes);
-        begin_ += bytes;
-        return view;
-    }
-    Result<bool> fill() {
-        constexpr size_t chunk = size_t{1} << 18;
-        buffer_.erase(0, begin_);
-        begin_ = 0;
-        const size_t size = buffer_.size();
-        buffer_.resize(size + chunk);
-        ssize_t got = -1;
-        do {
-            got = ::pread(fd_, buffer_.data() + size, chunk, offset_);
-        } while (got < 0 && errno == EINTR);
-        buffer_.resize(size + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-        if (got < 0) return io_error(path_, "cannot read");
-        offset_ += got;
-        return got > 0;
-    }
-
-    int fd_;
-    std::string path_;
-    int64_t offset_;
-    std::string buffer_;
-    size_t begin_ = 0;
-};
 
 Result<bool> same_file(int fd, const std::string &path) {
     struct stat one, other;
@@ -288,7 +228,7 @@ Status OutputFile::start_state() {
 Status OutputFile::resume_state(JobIdentity *identity) {
     state_fd_ = ::open(state_path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
     if (state_fd_ < 0) return io_error(state_path_, "cannot open");
-    Scanner scanner(state_fd_, state_path_, 0);
+    FileScanner scanner(state_fd_, state_path_, 0);
     bool whole = false;
     ASSIGN_OR_RETURN(const std::string_view first, scanner.until('\n', &whole));
     const auto records_begin = static_cast<uint64_t>(first.size());
@@ -305,8 +245,8 @@ Status OutputFile::resume_state(JobIdentity *identity) {
 
 // Pairs the output's lines with the state's records; what has no partner is for start() to cut off.
 Status OutputFile::match_lines(uint64_t records_begin) {
-    Scanner lines(fd_, path_, 0);
-    Scanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));
+    FileScanner lines(fd_, path_, 0);
+    FileScanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));
     state_bytes_ = static_cast<int64_t>(records_begin);
     int64_t surplus = 0;
     while (true) {

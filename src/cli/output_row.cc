@@ -1,51 +1,10 @@
 #include "cli/output_row.h"
 
-#include <span>
-
 #include "cli/json_text.h"
+#include "cli/result_view.h"
 
 namespace batchllm::cli {
 namespace {
-
-const char *finish_name(int32_t reason) {
-    switch (reason) {
-    case BATCHLLM_FINISH_STOP:
-        return "stop";
-    case BATCHLLM_FINISH_LENGTH:
-        return "length";
-    case BATCHLLM_FINISH_CANCELLED:
-        return "cancelled";
-    case BATCHLLM_FINISH_SCORED:
-        return "scored";
-    case BATCHLLM_FINISH_EMBEDDED:
-        return "embedded";
-    case BATCHLLM_FINISH_CLASSIFIED:
-        return "classified";
-    default:
-        return "error";
-    }
-}
-
-// Views of result i in the column batch.
-std::string_view text_of(const batchllm_results &results, int64_t i) {
-    const int64_t begin = results.text_offsets[i];
-    return {results.text + begin, static_cast<size_t>(results.text_offsets[i + 1] - begin)};
-}
-
-template <typename T> std::span<const T> slice(const T *values, const int64_t *offsets, int64_t i) {
-    return {values + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
-}
-
-int64_t completion_tokens(const batchllm_results &results, int64_t i) {
-    return results.token_offsets[i + 1] - results.token_offsets[i];
-}
-
-RowError error_of(const batchllm_results &results, int64_t i) {
-    const int64_t begin = results.error_offsets[i];
-    return {row_error_code(results.statuses[i]),
-            std::string(results.errors + begin,
-                        static_cast<size_t>(results.error_offsets[i + 1] - begin))};
-}
 
 void append_error(std::string *out, int64_t line, const RowError &error) {
     JsonObject object(out);
@@ -53,16 +12,6 @@ void append_error(std::string *out, int64_t line, const RowError &error) {
         .field("message", std::string_view(error.message))
         .field("line", line);
     object.close();
-}
-
-bool has_logprobs(const batchllm_results &results, int64_t i) {
-    return results.logprob_offsets[i + 1] > results.logprob_offsets[i];
-}
-
-// Whether any token of result i has likeliest ones listed.
-bool has_top(const batchllm_results &results, int64_t i) {
-    return results.top_offsets[results.logprob_offsets[i + 1]] >
-           results.top_offsets[results.logprob_offsets[i]];
 }
 
 // [[{"token": 5, "logprob": -0.1}, ...], ...]: one list a generated token.

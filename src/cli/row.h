@@ -18,11 +18,9 @@
 #include "batchllm.h"
 #include "cli/constraint_cache.h"
 
-namespace simdjson::dom {
-class parser;
-}
-
 namespace batchllm::cli {
+
+class LineParser;
 
 // batchllm_params with its arrays owned. The command line makes the defaults; a row that says
 // something else has a copy of its own.
@@ -115,7 +113,7 @@ class RowReader {
 
   private:
     RowReaderOptions options_;
-    std::unique_ptr<simdjson::dom::parser> parser_;
+    std::unique_ptr<LineParser> parser_;
 };
 
 // The name that input rows use of a status: "ROW_TOO_LONG" of BATCHLLM_ERROR_ROW_TOO_LONG.

@@ -5,10 +5,6 @@
 
 namespace batchllm::cli {
 
-using simdjson::dom::array;
-using simdjson::dom::element;
-using simdjson::dom::object;
-
 namespace {
 
 RowError set_text(int32_t kind, std::string text, ConstraintText *to) {
@@ -20,16 +16,14 @@ RowError set_text(int32_t kind, std::string text, ConstraintText *to) {
 
 } // namespace
 
-RowError read_choices(element value, ConstraintText *to) {
+RowError read_choices(JsonView value, ConstraintText *to) {
     constexpr const char *wanted = "a list, not empty, of strings";
-    array items;
-    if (value.get(items) != simdjson::SUCCESS || items.size() == 0) {
-        return type_error("choices", wanted);
-    }
+    const std::optional<JsonItems> items = value.items();
+    if (!items.has_value() || items->empty()) return type_error("choices", wanted);
     std::vector<std::string> choices;
-    for (const element item : items) {
+    for (const JsonView item : *items) {
         if (!item.is_string()) return type_error("choices", wanted);
-        choices.push_back(to_string(item));
+        choices.push_back(std::string(*item.string()));
         if (choices.back().find('\0') != std::string::npos) {
             return parameter_error("choices holds a string with a zero byte");
         }
@@ -40,39 +34,40 @@ RowError read_choices(element value, ConstraintText *to) {
     return {};
 }
 
-RowError read_regex(element value, ConstraintText *to) {
+RowError read_regex(JsonView value, ConstraintText *to) {
     if (!value.is_string()) return type_error("regex", "a string");
-    return set_text(BATCHLLM_CONSTRAINT_REGEX, to_string(value), to);
+    return set_text(BATCHLLM_CONSTRAINT_REGEX, std::string(*value.string()), to);
 }
 
-RowError read_json_schema(element value, ConstraintText *to) {
-    if (!value.is_object() && !value.is_bool()) {
+RowError read_json_schema(JsonView value, ConstraintText *to) {
+    if (!value.is_object() && !value.is_boolean()) {
         return type_error("json_schema", "a JSON schema: an object, true or false");
     }
-    return set_text(BATCHLLM_CONSTRAINT_JSON_SCHEMA, simdjson::minify(value), to);
+    return set_text(BATCHLLM_CONSTRAINT_JSON_SCHEMA, value.text(), to);
 }
 
-RowError read_grammar(element value, ConstraintText *to) {
-    if (value.is_string()) return set_text(BATCHLLM_CONSTRAINT_GBNF, to_string(value), to);
-    object members;
-    if (value.get(members) == simdjson::SUCCESS && members.size() == 1) {
-        const auto [dialect, text] = *members.begin();
+RowError read_grammar(JsonView value, ConstraintText *to) {
+    if (value.is_string())
+        return set_text(BATCHLLM_CONSTRAINT_GBNF, std::string(*value.string()), to);
+    const std::optional<JsonMembers> members = value.members();
+    if (members.has_value() && members->size() == 1) {
+        const auto [dialect, text] = *members->begin();
         if (text.is_string() && dialect == "gbnf") {
-            return set_text(BATCHLLM_CONSTRAINT_GBNF, to_string(text), to);
+            return set_text(BATCHLLM_CONSTRAINT_GBNF, std::string(*text.string()), to);
         }
         if (text.is_string() && dialect == "lark") {
-            return set_text(BATCHLLM_CONSTRAINT_LARK, to_string(text), to);
+            return set_text(BATCHLLM_CONSTRAINT_LARK, std::string(*text.string()), to);
         }
     }
     return type_error("grammar", "a string, {\"gbnf\": \"..\"} or {\"lark\": \"..\"}");
 }
 
-RowError read_response_format(element value, ConstraintText *to) {
-    object members;
-    std::string_view type;
-    if (value.get(members) != simdjson::SUCCESS || members["type"].get(type) != simdjson::SUCCESS) {
+RowError read_response_format(JsonView value, ConstraintText *to) {
+    const std::optional<JsonView> name = value.find("type");
+    if (!name.has_value() || !name->is_string()) {
         return type_error("response_format", "an object with a \"type\"");
     }
+    const std::string_view type = *name->string();
     if (type == "text") {
         *to = ConstraintText();
         return {};
@@ -84,13 +79,21 @@ RowError read_response_format(element value, ConstraintText *to) {
         return parameter_error("response_format has the type " + in_quotes(type) +
                                ": it must be text, json_object or json_schema");
     }
-    object inner;
-    element schema;
-    if (members["json_schema"].get(inner) != simdjson::SUCCESS ||
-        inner["schema"].get(schema) != simdjson::SUCCESS) {
+    const std::optional<JsonView> inner = value.find("json_schema");
+    const std::optional<JsonView> schema = inner.has_value() ? inner->find("schema") : std::nullopt;
+    if (!schema.has_value()) {
         return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
     }
-    return read_json_schema(schema, to);
+    // OpenAI's words for it: a schema that is not strict is followed as far as it can be.
+    const std::optional<JsonView> strict = inner->find("strict");
+    if (strict.has_value() && !strict->is_null()) {
+        const std::optional<bool> yes = strict->boolean();
+        if (!yes.has_value()) {
+            return type_error("response_format", "with \"strict\" true or false");
+        }
+        to->loose = !*yes;
+    }
+    return read_json_schema(*schema, to);
 }
 
 } // namespace batchllm::cli

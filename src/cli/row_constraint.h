@@ -3,19 +3,18 @@
 
 #include <string_view>
 
-#include <simdjson.h>
-
+#include "base/json_view.h"
 #include "cli/constraint_cache.h"
 #include "cli/row.h"
 
 namespace batchllm::cli {
 
 // Into *to, what is in it aside. value is not null.
-RowError read_choices(simdjson::dom::element value, ConstraintText *to);
-RowError read_regex(simdjson::dom::element value, ConstraintText *to);
-RowError read_json_schema(simdjson::dom::element value, ConstraintText *to);
-RowError read_grammar(simdjson::dom::element value, ConstraintText *to);
+RowError read_choices(JsonView value, ConstraintText *to);
+RowError read_regex(JsonView value, ConstraintText *to);
+RowError read_json_schema(JsonView value, ConstraintText *to);
+RowError read_grammar(JsonView value, ConstraintText *to);
 // OpenAI's: {"type": "text" | "json_object" | "json_schema"}.
-RowError read_response_format(simdjson::dom::element value, ConstraintText *to);
+RowError read_response_format(JsonView value, ConstraintText *to);
 
 } // namespace batchllm::cli

@@ -41,6 +41,10 @@ constexpr std::array parameter_keys = {
     Entry("grammar", ParameterKey::grammar),
     Entry("response_format", ParameterKey::response_format),
     Entry("start_after", ParameterKey::start_after),
+    Entry("flexible_whitespace", ParameterKey::flexible_whitespace),
+    Entry("any_member_order", ParameterKey::any_member_order),
+    Entry("any_numbers", ParameterKey::any_numbers),
+    Entry("loose_schema", ParameterKey::loose_schema),
 };
 
 constexpr std::array<std::string_view, 14> other_keys = {"id",

@@ -37,6 +37,10 @@ enum class ParameterKey : uint8_t {
     grammar,
     response_format,
     start_after,
+    flexible_whitespace,
+    any_member_order,
+    any_numbers,
+    loose_schema,
 };
 
 // The words for a parameter's numbers.

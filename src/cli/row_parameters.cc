@@ -8,10 +8,6 @@
 
 namespace batchllm::cli {
 
-using simdjson::dom::array;
-using simdjson::dom::element;
-using simdjson::dom::object;
-
 batchllm_params view_params(const SamplingOptions &options,
                             std::vector<const char *> *stop_strings) {
     stop_strings->clear();
@@ -64,65 +60,55 @@ RowError type_error(std::string_view key, const char *wanted) {
     return format_error(in_quotes(key) + " must be " + wanted);
 }
 
-RowError read_tokens(std::string_view key, element value, std::vector<int32_t> *tokens) {
-    array items;
-    if (value.get(items) != simdjson::SUCCESS) return type_error(key, "a list of token ids");
+RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> *tokens) {
+    const std::optional<JsonItems> items = value.items();
+    if (!items.has_value()) return type_error(key, "a list of token ids");
     tokens->clear();
-    tokens->reserve(items.size());
-    for (const element item : items) {
-        int64_t token;
-        if (item.get(token) != simdjson::SUCCESS) {
-            if (!item.is_uint64()) return type_error(key, "a list of whole numbers");
-            token = INT64_MAX;
+    tokens->reserve(items->size());
+    for (const JsonView item : *items) {
+        const std::optional<int64_t> token = item.integer();
+        if (!token.has_value() && !item.unsigned_integer().has_value()) {
+            return type_error(key, "a list of whole numbers");
         }
-        if (token < INT32_MIN || token > INT32_MAX) {
+        if (!token.has_value() || *token < INT32_MIN || *token > INT32_MAX) {
             return {row_error_code(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN),
                     in_quotes(key) + " holds an id that no vocabulary has"};
         }
-        tokens->push_back(static_cast<int32_t>(token));
+        tokens->push_back(static_cast<int32_t>(*token));
     }
     return {};
 }
 
-RowError check_keys_differ(const object &members) {
-    std::vector<std::string_view> keys;
-    for (const auto member : members) keys.push_back(member.key);
-    std::sort(keys.begin(), keys.end());
-    const auto twice = std::adjacent_find(keys.begin(), keys.end());
-    if (twice == keys.end()) return {};
-    return format_error("the key " + in_quotes(*twice) + " is given twice");
-}
-
-std::string to_string(element value) { return std::string(std::string_view(value)); }
-
-RowError ParameterReader::read_integer(std::string_view key, element value, int32_t *field) {
-    int64_t number;
-    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a whole number");
-    if (number < INT32_MIN || number > INT32_MAX) {
-        return parameter_error(std::string(key) + " " + std::to_string(number) +
+RowError ParameterReader::read_integer(std::string_view key, JsonView value, int32_t *field) {
+    const std::optional<int64_t> number = value.integer();
+    if (!number.has_value()) return type_error(key, "a whole number");
+    if (*number < INT32_MIN || *number > INT32_MAX) {
+        return parameter_error(std::string(key) + " " + std::to_string(*number) +
                                " is out of range");
     }
-    *field = static_cast<int32_t>(number);
+    *field = static_cast<int32_t>(*number);
     return {};
 }
 
-RowError ParameterReader::read_number(std::string_view key, element value, float *field) {
-    double number;
-    if (value.get(number) != simdjson::SUCCESS) return type_error(key, "a number");
-    *field = static_cast<float>(number); // out of float's range: infinite, which the library names
+RowError ParameterReader::read_number(std::string_view key, JsonView value, float *field) {
+    const std::optional<double> number = value.number();
+    if (!number.has_value()) return type_error(key, "a number");
+    *field = static_cast<float>(*number); // out of float's range: infinite, which the library names
     return {};
 }
 
-RowError ParameterReader::read_flag(std::string_view key, element value, bool *field) {
-    if (value.get(*field) != simdjson::SUCCESS) return type_error(key, "true or false");
+RowError ParameterReader::read_flag(std::string_view key, JsonView value, bool *field) {
+    const std::optional<bool> flag = value.boolean();
+    if (!flag.has_value()) return type_error(key, "true or false");
+    *field = *flag;
     return {};
 }
 
-RowError ParameterReader::read_name(std::string_view key, element value,
+RowError ParameterReader::read_name(std::string_view key, JsonView value,
                                     std::span<const ParameterName> names, int32_t *field) {
     std::string wanted;
     for (const ParameterName &name : names) {
-        if (value.is_string() && std::string_view(value) == name.name) {
+        if (value.string() == name.name) {
             *field = name.value;
             return {};
         }
@@ -134,14 +120,14 @@ RowError ParameterReader::read_name(std::string_view key, element value,
     return type_error(key, wanted.c_str());
 }
 
-RowError ParameterReader::read_stop(element value) {
+RowError ParameterReader::read_stop(JsonView value) {
     std::vector<std::string> stops;
     if (value.is_string()) {
-        stops.push_back(to_string(value));
-    } else if (value.is_array()) {
-        for (const element item : array(value)) {
+        stops.push_back(std::string(*value.string()));
+    } else if (const std::optional<JsonItems> items = value.items()) {
+        for (const JsonView item : *items) {
             if (!item.is_string()) return type_error("stop", "a string or a list of strings");
-            stops.push_back(to_string(item));
+            stops.push_back(std::string(*item.string()));
         }
     } else {
         return type_error("stop", "a string or a list of strings");
@@ -156,21 +142,21 @@ RowError ParameterReader::read_stop(element value) {
     return {};
 }
 
-RowError ParameterReader::read_bias(element value) {
-    object pairs;
-    if (value.get(pairs) != simdjson::SUCCESS) {
+RowError ParameterReader::read_bias(JsonView value) {
+    const std::optional<JsonMembers> pairs = value.members();
+    if (!pairs.has_value()) {
         return type_error("logit_bias", "an object of token ids and numbers");
     }
     std::vector<int32_t> tokens;
     std::vector<float> values;
-    for (const auto [key, number] : pairs) {
+    for (const auto [key, number] : *pairs) {
         const std::optional<int32_t> token = parse_token_id(key);
-        double bias;
-        if (!token || number.get(bias) != simdjson::SUCCESS) {
+        const std::optional<double> bias = number.number();
+        if (!token || !bias) {
             return type_error("logit_bias", "an object of token ids and numbers");
         }
         tokens.push_back(*token);
-        values.push_back(static_cast<float>(bias));
+        values.push_back(static_cast<float>(*bias));
     }
     std::vector<int32_t> sorted = tokens;
     std::sort(sorted.begin(), sorted.end());
@@ -184,11 +170,11 @@ RowError ParameterReader::read_bias(element value) {
 }
 
 // One key alone says it; start_after goes with any of them.
-RowError ParameterReader::read_constraint(ParameterKey name, std::string_view key, element value) {
+RowError ParameterReader::read_constraint(ParameterKey name, std::string_view key, JsonView value) {
     ConstraintText &constraint = own().constraint_text;
     if (name == ParameterKey::start_after) {
         if (!value.is_string()) return type_error(key, "a string");
-        constraint.start_after = to_string(value);
+        constraint.start_after = std::string(*value.string());
         if (constraint.start_after.find('\0') == std::string::npos) return {};
         return parameter_error("start_after holds a zero byte");
     }
@@ -229,7 +215,7 @@ RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
     return {};
 }
 
-RowError ParameterReader::read(std::string_view key, element value, bool *known) {
+RowError ParameterReader::read(std::string_view key, JsonView value, bool *known) {
     const std::optional<ParameterKey> name = find_parameter_key(key);
     *known = name.has_value();
     if (!name || value.is_null()) return {};
@@ -254,10 +240,14 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
     case ParameterKey::samples:
         return read_integer(key, value, &options.samples);
     case ParameterKey::seed: {
-        int64_t negative;
-        if (value.get(options.seed) == simdjson::SUCCESS) return {};
-        if (value.get(negative) != simdjson::SUCCESS) return type_error(key, "a whole number");
-        options.seed = static_cast<uint64_t>(negative);
+        const std::optional<int64_t> negative = value.integer();
+        if (const auto seed = value.unsigned_integer()) {
+            options.seed = *seed;
+        } else if (negative.has_value()) {
+            options.seed = static_cast<uint64_t>(*negative);
+        } else {
+            return type_error(key, "a whole number");
+        }
         return {};
     }
     case ParameterKey::ignore_eos:
@@ -267,8 +257,8 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
     case ParameterKey::add_special:
         return read_flag(key, value, &options.add_special);
     case ParameterKey::logprobs:
-        if (value.is_bool()) {
-            options.logprobs = bool(value) ? 0 : -1;
+        if (value.is_boolean()) {
+            options.logprobs = *value.boolean() ? 0 : -1;
             return {};
         }
         return read_integer(key, value, &options.logprobs);
@@ -297,6 +287,14 @@ RowError ParameterReader::read(std::string_view key, element value, bool *known)
     case ParameterKey::response_format:
     case ParameterKey::start_after:
         return read_constraint(*name, key, value);
+    case ParameterKey::flexible_whitespace:
+        return read_flag(key, value, &options.constraint_text.flexible_whitespace);
+    case ParameterKey::any_member_order:
+        return read_flag(key, value, &options.constraint_text.any_member_order);
+    case ParameterKey::any_numbers:
+        return read_flag(key, value, &options.constraint_text.any_numbers);
+    case ParameterKey::loose_schema:
+        return read_flag(key, value, &options.constraint_text.loose);
     }
     return {};
 }

@@ -8,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <simdjson.h>
-
+#include "base/json_view.h"
 #include "cli/row.h"
 #include "cli/row_keys.h"
 
@@ -23,14 +22,8 @@ RowError parameter_error(std::string message);
 RowError type_error(std::string_view key, const char *wanted);
 inline bool failed(const RowError &error) { return !error.code.empty(); }
 
-// A key given twice has no right answer: neither value is taken.
-RowError check_keys_differ(const simdjson::dom::object &members);
-
-std::string to_string(simdjson::dom::element value); // which must be a string
-
 // Token ids of a JSON list. An id that no int32 holds is no token of any model.
-RowError read_tokens(std::string_view key, simdjson::dom::element value,
-                     std::vector<int32_t> *tokens);
+RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> *tokens);
 
 // Reads the parameters that both forms of row know, each under its key.
 class ParameterReader {
@@ -39,7 +32,7 @@ class ParameterReader {
         : defaults_(std::move(defaults)) {}
 
     // Sets *known to whether the key is a parameter's. null leaves the default.
-    RowError read(std::string_view key, simdjson::dom::element value, bool *known);
+    RowError read(std::string_view key, JsonView value, bool *known);
 
     int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters, its constraint made, unless there is nothing to make it with.
@@ -50,14 +43,14 @@ class ParameterReader {
     }
 
   private:
-    RowError read_integer(std::string_view key, simdjson::dom::element value, int32_t *field);
-    RowError read_number(std::string_view key, simdjson::dom::element value, float *field);
-    RowError read_flag(std::string_view key, simdjson::dom::element value, bool *field);
-    RowError read_name(std::string_view key, simdjson::dom::element value,
-                       std::span<const ParameterName> names, int32_t *field);
-    RowError read_stop(simdjson::dom::element value);
-    RowError read_bias(simdjson::dom::element value);
-    RowError read_constraint(ParameterKey name, std::string_view key, simdjson::dom::element value);
+    RowError read_integer(std::string_view key, JsonView value, int32_t *field);
+    RowError read_number(std::string_view key, JsonView value, float *field);
+    RowError read_flag(std::string_view key, JsonView value, bool *field);
+    RowError read_name(std::string_view key, JsonView value, std::span<const ParameterName> names,
+                       int32_t *field);
+    RowError read_stop(JsonView value);
+    RowError read_bias(JsonView value);
+    RowError read_constraint(ParameterKey name, std::string_view key, JsonView value);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;

@@ -73,9 +73,15 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
-    // A job without one reads as it did before there were any.
-    if (sampling.constraint_text.kind != 0) {
-        add("constraint", std::string_view(sampling.constraint_text.key()));
+    // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
+    // their own, too.
+    if (sampling.constraint_text != ConstraintText()) {
+        constexpr size_t longest = 200; // what has changed is told to the user
+        const std::string key = sampling.constraint_text.key();
+        add("constraint",
+            std::string_view(key.size() <= longest ? key
+                                                   : std::to_string(sampling.constraint_text.kind) +
+                                                         ":" + hash_text(key)));
     }
     if (options.in.prompt.used()) {
         add("template", std::string_view(options.in.prompt.text));
@@ -131,9 +137,7 @@ Status RunJob::create_engine() {
     for (int64_t i = 0; i < batchllm_engine_label_count(engine); ++i) {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
-    constraints_.emplace(engine, [this](const std::string &warning) {
-        log_to_stderr(&bar_, BATCHLLM_LOG_WARNING, warning.c_str());
-    });
+    constraints_.emplace(engine);
     return {};
 }
 

@@ -7,13 +7,11 @@
 namespace batchllm::cli {
 namespace {
 
-using simdjson::dom::element;
-
 // Null: the cell is.
-std::optional<std::string> cell_text(element value) {
+std::optional<std::string> cell_text(const JsonView &value) {
     if (value.is_null()) return std::nullopt;
-    if (value.is_string()) return std::string(std::string_view(value));
-    return simdjson::minify(value);
+    const std::optional<std::string_view> text = value.string();
+    return text.has_value() ? std::string(*text) : value.text();
 }
 
 // A column of all rows.
@@ -35,7 +33,7 @@ struct CellColumnText {
 
 } // namespace
 
-void read_cells(const simdjson::dom::object &members, const TemplateOptions &options, Row *row) {
+void read_cells(const JsonMembers &members, const TemplateOptions &options, Row *row) {
     for (const auto [key, value] : members) {
         std::string name(key);
         // Only what the template may name is kept; of the rest the names alone, for errors.

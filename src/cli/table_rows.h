@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <simdjson.h>
-
+#include "base/json_view.h"
 #include "cli/api.h"
 #include "cli/row.h"
 
@@ -30,7 +29,7 @@ constexpr size_t table_rows = size_t{256} << 10;
 constexpr size_t table_bytes = size_t{256} << 20;
 
 // The cells of a line; numbers, lists and objects are text as JSON writes it.
-void read_cells(const simdjson::dom::object &members, const TemplateOptions &options, Row *row);
+void read_cells(const JsonMembers &members, const TemplateOptions &options, Row *row);
 
 // Rows with cells -> rows with prompts.
 class TableRenderer {

@@ -8,12 +8,10 @@
 #include <new>
 #include <unistd.h>
 
-#include <simdjson.h>
-
 #include "cli/api.h"
 #include "cli/conversation_text.h"
 #include "cli/json_text.h"
-#include "cli/line_id.h"
+#include "cli/line_json.h"
 #include "cli/line_reader.h"
 #include "cli/row_parameters.h"
 
@@ -42,41 +40,23 @@ class ItemReader {
             item.error = {"ROW_LINE_TOO_LONG", "the line is longer than --max-line-bytes"};
             return item;
         }
-        simdjson::dom::object members;
-        simdjson::dom::element root;
-        const auto code =
-            parser_
-                .parse(reinterpret_cast<const uint8_t *>(line.text.data()), line.text.size(), false)
-                .get(root);
-        if (code == simdjson::MEMALLOC) throw std::bad_alloc();
-        if (code == simdjson::NUMBER_ERROR) {
-            const std::optional<LineId> found = find_line_id(line.text);
-            if (found.has_value()) item.id = found->id;
-        }
-        if (code == simdjson::UTF8_ERROR) {
-            item.error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8),
-                          "the line is not valid UTF-8"};
-        } else if (code != simdjson::SUCCESS) {
-            item.error = {"ROW_JSON",
-                          std::string("the line is not JSON: ") + simdjson::error_message(code)};
-        } else if (root.get(members) != simdjson::SUCCESS) {
-            item.error = format_error("the line is not an object");
-        } else {
-            read_members(members, &item);
-        }
+        JsonView object;
+        std::optional<LineId> of_failed;
+        item.error = parser_.parse(line.text, &object, &of_failed);
+        if (of_failed.has_value()) item.id = of_failed->id;
+        if (!failed(item.error)) item.error = check_keys_differ(object);
+        if (!failed(item.error)) read_members(*object.members(), &item);
         return item;
     }
 
   private:
-    void read_members(const simdjson::dom::object &members, Item *item) const {
+    void read_members(const JsonMembers &members, Item *item) const {
         const std::string_view wanted = decode_ ? "tokens" : "text";
         bool found = false;
         ConversationText conversation;
-        item->error = check_keys_differ(members);
-        if (failed(item->error)) return;
         for (const auto [key, value] : members) {
             if (key == "id") {
-                item->id = simdjson::minify(value);
+                item->id = value.text();
             } else if (key == wanted) {
                 found = true;
                 if (!(decode_ ? read_tokens(value, item) : read_text(value, item))) {
@@ -99,28 +79,28 @@ class ItemReader {
             item->error = format_error(in_quotes(wanted) + " is missing");
         }
     }
-    static bool read_text(simdjson::dom::element value, Item *item) {
-        std::string_view text;
-        if (value.get(text) != simdjson::SUCCESS) return false;
-        item->text = text;
+    static bool read_text(JsonView value, Item *item) {
+        const std::optional<std::string_view> text = value.string();
+        if (!text.has_value()) return false;
+        item->text = *text;
         return true;
     }
-    static bool read_tokens(simdjson::dom::element value, Item *item) {
-        simdjson::dom::array list;
-        if (value.get(list) != simdjson::SUCCESS) return false;
+    static bool read_tokens(JsonView value, Item *item) {
+        const std::optional<JsonItems> list = value.items();
+        if (!list.has_value()) return false;
         item->tokens.clear();
-        for (const simdjson::dom::element entry : list) {
-            int64_t token = 0;
-            if (entry.get(token) != simdjson::SUCCESS) return false;
+        for (const JsonView entry : *list) {
+            const std::optional<int64_t> token = entry.integer();
+            if (!token.has_value()) return false;
             // No vocabulary has it: the library says so of -1.
-            item->tokens.push_back(token < 0 || token > INT32_MAX ? -1
-                                                                  : static_cast<int32_t>(token));
+            item->tokens.push_back(*token < 0 || *token > INT32_MAX ? -1
+                                                                    : static_cast<int32_t>(*token));
         }
         return true;
     }
 
     bool decode_;
-    simdjson::dom::parser parser_;
+    LineParser parser_;
 };
 
 Status write_stdout(std::string_view text) {

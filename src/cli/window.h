@@ -57,8 +57,7 @@ struct Window {
     std::vector<FailedRow> failed;
     PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
-    int64_t skipped_rows = 0; // done by an earlier run
-    int64_t input_bytes = 0;  // read from the input up to the window's end
+    int64_t input_bytes = 0; // read from the input up to the window's end
     bool last = false;
     double tokenize_seconds = 0;
     double plan_seconds = 0;
@@ -103,7 +102,6 @@ class WindowBuilder {
     std::vector<Row> chunk_;       // read, not yet tokenized
     std::deque<Row> ready_;        // tokenized, not yet in a window
     std::deque<FailedRow> failed_; // belong to the current window
-    int64_t skipped_ = 0;
     double tokenize_seconds_ = 0;
     PlanHandle previous_;
     std::string previous_path_;

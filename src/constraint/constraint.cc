@@ -153,7 +153,7 @@ Result<AllowedTokens> ConstraintState::allowed() {
     const uint32_t *words = mask->dense()
                                 ? mask->words.data()
                                 : own_words_.show(mask->few, constraint_->vocabulary().words());
-    return AllowedTokens{words, mask->allowed, mask->only};
+    return AllowedTokens{words, mask->allowed, mask->only, mask};
 }
 
 const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &tokens, int32_t words) {

@@ -56,6 +56,7 @@ struct AllowedTokens {
     const uint32_t *words; // [TokenVocabulary::words()]; until the state's next call, or it goes
     int32_t count;         // how many are allowed
     int32_t only;          // the one, if count is 1; else -1
+    const void *mask;      // where it is the same, so are the tokens; for as long as words hold
 };
 
 class Constraint : public std::enable_shared_from_this<Constraint> {

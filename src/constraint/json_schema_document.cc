@@ -50,7 +50,7 @@ bool is_schema(const JsonTree &json) { return json.is_object() || json.is_boolea
 
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::load(std::string_view text) {
     std::unique_ptr<SchemaDocument> document(new SchemaDocument());
-    ASSIGN_OR_RETURN(document->tree_, parse_json_tree(text, "schema"));
+    ASSIGN_OR_RETURN(document->tree_, parse_json_tree(text, "schema", size_t{16} << 20));
     if (!is_schema(document->tree_)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "#: a schema is an object or a boolean");
     }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "constraint/json_schema_keyword.h"
-#include "constraint/json_schema_value.h"
+#include "base/json_tree.h"
 
 namespace batchllm {
 

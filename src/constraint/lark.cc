@@ -1,53 +1,18 @@
 #include "constraint/lark.h"
 
-#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
 #include "constraint/grammar_reader.h"
+#include "constraint/lark_terminal.h"
 #include "constraint/regex.h"
-#include "text/utf8.h"
 
 namespace batchllm {
 namespace {
-
-struct CommonTerminal {
-    std::string_view name;
-    std::string_view expression;
-};
-constexpr CommonTerminal common_terminals[] = {
-    {"DIGIT", "[0-9]"},
-    {"HEXDIGIT", "[0-9a-fA-F]"},
-    {"INT", "[0-9]+"},
-    {"SIGNED_INT", "[+-]?[0-9]+"},
-    {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
-    {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
-    {"SIGNED_FLOAT", "[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
-    {"NUMBER", "([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
-    {"SIGNED_NUMBER", "[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
-    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""},
-    {"LCASE_LETTER", "[a-z]"},
-    {"UCASE_LETTER", "[A-Z]"},
-    {"LETTER", "[A-Za-z]"},
-    {"WORD", "[A-Za-z]+"},
-    {"CNAME", "[A-Za-z_][A-Za-z_0-9]*"},
-    {"WS_INLINE", "[ \\t]+"},
-    {"WS", "[ \\t\\f\\r\\n]+"},
-    {"CR", "\\r"},
-    {"LF", "\\n"},
-    {"NEWLINE", "(\\r?\\n)+"},
-    {"SH_COMMENT", "#[^\\n]*"},
-    {"CPP_COMMENT", "//[^\\n]*"},
-    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
-};
-
-bool is_terminal_name(std::string_view name) {
-    const size_t first = name.find_first_not_of('_');
-    return first != std::string_view::npos && name[first] >= 'A' && name[first] <= 'Z';
-}
 
 class LarkParser {
   public:
@@ -123,7 +88,7 @@ class LarkParser {
         if (!reader_.take(":")) return reader_.invalid(": is missing");
         if (named(name, start).defined) return start.invalid(in_quotes(name) + " is defined twice");
         named(name, start).defined = true;
-        terminal_ = is_terminal_name(name);
+        terminal_ = is_lark_terminal(name);
         ASSIGN_OR_RETURN(const NodeId body, alternatives(0));
         Name &defined = named(name, start);
         if (terminal_)
@@ -167,11 +132,8 @@ class LarkParser {
     Result<std::string_view> import_one() {
         const GrammarReader start = reader_;
         const std::string_view name = reader_.name("_");
-        const auto known =
-            std::find_if(std::begin(common_terminals), std::end(common_terminals),
-                         [&](const CommonTerminal &one) { return one.name == name; });
-        if (known == std::end(common_terminals))
-            return start.unsupported("the import of " + in_quotes(name));
+        const char *const expression = lark_common_terminal(name);
+        if (!expression) return start.unsupported("the import of " + in_quotes(name));
         skip(false);
         std::string_view as = name;
         if (reader_.take("->")) {
@@ -181,7 +143,7 @@ class LarkParser {
         Name &defined = named(as, start);
         if (defined.defined) return start.invalid(in_quotes(as) + " is defined twice");
         defined.defined = true;
-        ASSIGN_OR_RETURN(Automaton automaton, compile_regex(known->expression, {}, budget_));
+        ASSIGN_OR_RETURN(Automaton automaton, compile_regex(expression, {}, budget_));
         defined.body = grammar_.terminal(std::move(automaton));
         return name;
     }
@@ -250,7 +212,7 @@ class LarkParser {
         const std::string_view name = reader_.name("_");
         if (name.empty()) return kNoNode;
         if (reader_.peek() == '{') return reader_.unsupported("a template");
-        const bool terminal = is_terminal_name(name);
+        const bool terminal = is_lark_terminal(name);
         if (terminal_ && !terminal) return start.invalid("a rule inside a terminal");
         const NodeId node = named(name, start).node;
         return terminal && !terminal_ ? in_rule(node) : node;
@@ -263,33 +225,14 @@ class LarkParser {
         if (reader_.take("..")) {
             if (reader_.peek() != '"') return reader_.invalid("a range's end is missing");
             ASSIGN_OR_RETURN(const std::string last, reader_.quoted());
-            const auto point = [](const std::string &one) {
-                int32_t length = 0;
-                const uint32_t found = one.empty() ? 0 : utf8_decode(one.data(), &length);
-                return std::make_pair(found,
-                                      !one.empty() && static_cast<size_t>(length) == one.size());
-            };
-            const auto [low, low_is_one] = point(text);
-            const auto [high, high_is_one] = point(last);
-            if (!low_is_one || !high_is_one || low > high)
+            std::optional<Automaton> range = characters_between(text, last);
+            if (!range.has_value())
                 return start.invalid("a range that is not from one character to a later one");
-            return literal_node(grammar_.terminal(Automaton::code_points(low, high)));
+            return literal_node(grammar_.terminal(*std::move(range)));
         }
         if (!reader_.take("i")) return literal_node(grammar_.bytes(std::move(text)));
-        std::vector<NodeId> letters;
-        for (const char c : text) {
-            const auto byte = static_cast<uint8_t>(c);
-            const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-            const Automaton lower = Automaton::byte_range(byte | 0x20, byte | 0x20);
-            const Automaton upper = Automaton::byte_range(byte & 0xDF, byte & 0xDF);
-            if (!letter) {
-                letters.push_back(grammar_.bytes(std::string(1, c)));
-                continue;
-            }
-            ASSIGN_OR_RETURN(Automaton both, unite(lower, upper, budget_));
-            letters.push_back(grammar_.terminal(std::move(both)));
-        }
-        return literal_node(grammar_.sequence(std::move(letters)));
+        ASSIGN_OR_RETURN(Automaton either, ignoring_case(text, budget_));
+        return literal_node(grammar_.terminal(std::move(either)));
     }
 
     NodeId literal_node(NodeId node) { return terminal_ ? node : in_rule(node); }

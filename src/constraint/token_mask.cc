@@ -47,6 +47,12 @@ void StateMaskMaker::allow(StateMask *mask, int32_t token) const {
     if (mask->few.size() > StateMask::kFew) mask->make_dense(vocabulary_.words());
 }
 
+// A token of a dense mask.
+void StateMaskMaker::forbid(StateMask *mask, int32_t token) {
+    --mask->allowed;
+    mask->words[at(token / 32)] &= ~(uint32_t{1} << (token % 32));
+}
+
 StateMaskMaker::StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code)
     : vocabulary_(vocabulary), code_(code), marks_(std::make_unique<GraphState[]>(kMarks)) {
     for (const TokenSlice &slice : vocabulary.slices()) {
@@ -202,6 +208,76 @@ template <typename Sink> bool StateMaskMaker::walk(StateGraph *graph, GraphState
     }
 }
 
+// Whether every string of the class, up to the length of a slice's tokens, may come, as far as single
+// steps tell.
+bool StateMaskMaker::plainly_whole(StateGraph *graph, GraphState *state, size_t slice) const {
+    for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
+        GraphState *const next = character_step(graph, state, slice);
+        if (next == state) return true;
+        if (next >= mark(kDead) && next < mark(kMarks)) return false;
+        state = next;
+    }
+    return true;
+}
+
+// walk() over a slice's trie. Where all of the class may come, what is below is taken whole; and where
+// most of it may, as behind a quote before which names are known, tokens are taken away, not added.
+bool StateMaskMaker::walk_slice(StateGraph *graph, GraphState *state, size_t slice_number,
+                                StateMask *mask) const {
+    struct Level {
+        const TokenTrie::Node *node; // the next child to look at
+        const TokenTrie::Node *end;
+        int32_t below_end; // index of the node after all below the last child
+        int32_t in_class;
+        GraphState *const *row;
+    };
+    const TokenSlice &slice = vocabulary_.slices()[slice_number];
+    const uint8_t *class_of = code_.class_table();
+    const TokenTrie::Node *const nodes = slice.trie.nodes();
+    const int32_t *const ids = slice.trie.token_ids().data();
+    const bool take_away = character_step(graph, state, slice_number) == mark(kMany);
+    if (take_away) {
+        const std::vector<uint32_t> &tokens = slice.up_to.back();
+        mask->make_dense(vocabulary_.words());
+        for (size_t word = 0; word < tokens.size(); ++word) mask->words[word] |= tokens[word];
+        mask->allowed += slice.counts.back();
+    }
+    const auto change = [&](int32_t from, int32_t to, bool allowed) {
+        if (allowed == take_away) return;
+        for (int32_t token = from; token < to; ++token) {
+            if (allowed)
+                allow(mask, ids[token]);
+            else
+                forbid(mask, ids[token]);
+        }
+    };
+    Level levels[TokenVocabulary::kLongestOrdinary + 1];
+    Level *top = levels;
+    *top = {nodes + nodes->children, nodes + nodes->children + nodes->child_count,
+            slice.trie.node_count(), 0, graph->row(state)};
+    if (!top->row) return false;
+    for (;;) {
+        if (top->node == top->end) {
+            if (top == levels) return true;
+            --top;
+            continue;
+        }
+        const TokenTrie::Node &node = *top->node++;
+        const int32_t below_end = top->node == top->end ? top->below_end : top->node->children;
+        GraphState *const next = top->row[class_of[node.byte]];
+        const int32_t in_class = slice.characters.next(top->in_class, node.byte);
+        const bool all = next && node.child_count > 0 && in_class == 0 &&
+                         plainly_whole(graph, next, slice_number);
+        change(node.tokens, (&node)[1].tokens, next != nullptr);
+        if (!next || all)
+            change(nodes[node.children].tokens, nodes[below_end].tokens, next != nullptr);
+        if (!next || all || node.child_count == 0) continue;
+        const TokenTrie::Node *const children = nodes + node.children;
+        *++top = {children, children + node.child_count, below_end, in_class, graph->row(next)};
+        if (!top->row) return false;
+    }
+}
+
 bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask) const {
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
@@ -215,7 +291,7 @@ bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask)
         if (found.failed) return false;
         whole = found.characters == TokenSlice::kMostCharacters;
         if (!whole && !found.none_beyond) {
-            if (!walk(graph, state, slice.trie, mask)) return false;
+            if (!walk_slice(graph, state, i - 1, mask)) return false;
             continue;
         }
         if (slice.counts[at(found.characters)] == 0) continue;
@@ -238,11 +314,12 @@ const StateMask *StateMaskMaker::with_long_tokens(StateGraph *graph, GraphState 
     }
     auto made = std::make_unique<StateMask>(near);
     for (const int32_t token : near.long_ones) {
+        if (made->dense()) {
+            forbid(made.get(), token);
+            continue;
+        }
         --made->allowed;
-        if (made->dense())
-            made->words[at(token / 32)] &= ~(uint32_t{1} << (token % 32));
-        else
-            made->few.erase(std::find(made->few.begin(), made->few.end(), token));
+        made->few.erase(std::find(made->few.begin(), made->few.end(), token));
     }
     made->long_ones = std::move(found.long_ones);
     for (const int32_t token : made->long_ones) allow(made.get(), token);

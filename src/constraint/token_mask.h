@@ -67,6 +67,10 @@ class StateMaskMaker {
     const StateMask *kept(StateGraph *graph, GraphState *state,
                           std::unique_ptr<StateMask> made) const;
     void allow(StateMask *mask, int32_t token) const;
+    static void forbid(StateMask *mask, int32_t token);
+    bool plainly_whole(StateGraph *graph, GraphState *state, size_t slice) const;
+    bool walk_slice(StateGraph *graph, GraphState *state, size_t slice_number,
+                    StateMask *mask) const;
     bool fill(StateGraph *graph, GraphState *state, StateMask *mask) const;
     void put(StateMask *mask, int32_t token) const;
     void put(std::vector<int32_t> *list, int32_t token) const;

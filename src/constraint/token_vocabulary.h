@@ -30,8 +30,11 @@ class TokenTrie {
     // Spellings, not empty and not longer than kLongestToken, with their tokens.
     void build(std::vector<std::pair<std::string_view, int32_t>> tokens);
 
-    // The root comes first. The last node is not one: it ends the tokens of the one before.
+    // The root comes first. What is below a node stands from its `children` on, up to the `children` of
+    // the next node of the same parent; the tokens of all that stand together likewise.
     const Node *nodes() const { return nodes_.data(); }
+    // Node number node_count() is not one: it ends the tokens of the one before.
+    int32_t node_count() const { return static_cast<int32_t>(nodes_.size()) - 1; }
     std::span<const int32_t> token_ids() const { return token_ids_; }
 
   private:

@@ -186,7 +186,13 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
         return advice;
     }
     const std::vector<SampledRow> sample = take_sample(rows, plan);
-    if (sample.size() < least_rows) return advice;
+    // Rows of different salts share nothing, whatever stands first in them.
+    const auto salted = [&](const SampledRow &sampled) {
+        return rows[static_cast<size_t>(sampled.row)].salt != 0;
+    };
+    if (sample.size() < least_rows || std::any_of(sample.begin(), sample.end(), salted)) {
+        return advice;
+    }
     int64_t total = 0, runs = 0;
     for (const SampledRow &sampled : sample) {
         const int32_t length = rows[static_cast<size_t>(sampled.row)].length;

@@ -14,14 +14,9 @@ namespace batchllm {
 constexpr uint32_t no_group = UINT32_MAX;
 constexpr int32_t max_plan_levels = 64;
 
-// The first `length` tokens of row `row`, and the rows that share them.
-struct DraftGroup {
-    uint32_t row; // one of its rows
-    int32_t length;
-};
-
+// Groups without an order. Group g's prefix is prefixes[g]; heads of prefixes are no group's.
 struct Draft {
-    std::vector<DraftGroup> groups;
+    std::vector<PlanPrefix> prefixes;
     std::vector<uint32_t> group_of; // [rows] or no_group
 };
 
@@ -40,12 +35,11 @@ void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
 // Groups the rows that are in no group yet, or adds them to one that is there already.
 void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
 
-// The groups' prefixes, in the draft's order, and behind them the heads that they share.
-std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOptions &options,
-                                    const Draft &draft);
+// Adds the heads that the groups' prefixes share, behind them.
+void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
 
 // Fills plan.prefixes, groups and rows.
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                  const Draft &draft, std::span<const PlanPrefix> prefixes, Plan &plan);
+                  const Draft &draft, Plan &plan);
 
 } // namespace batchllm

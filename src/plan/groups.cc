@@ -8,7 +8,7 @@ namespace batchllm {
 namespace {
 
 TokenRun first_tokens(const TokenRow &row, int32_t length) {
-    return {row.tokens, static_cast<size_t>(length)};
+    return {{row.tokens, static_cast<size_t>(length)}, row.salt};
 }
 
 enum class Choice { optimal, paper, existing_only };
@@ -21,12 +21,13 @@ void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tok
         if (draft.group_of[i] == no_group) rest.push_back(static_cast<uint32_t>(i));
     }
     // The rows, then the prefixes of the groups that there are: these cost nothing more.
-    const size_t kept = choice == Choice::paper ? 0 : draft.groups.size();
+    const size_t kept = choice == Choice::paper ? 0 : draft.prefixes.size();
     std::vector<TokenRun> runs;
     runs.reserve(rest.size() + kept);
     for (const uint32_t row : rest) runs.push_back(first_tokens(rows[row], rows[row].shareable));
     for (size_t i = 0; i < kept; ++i) {
-        runs.push_back(first_tokens(rows[draft.groups[i].row], draft.groups[i].length));
+        const PlanPrefix &prefix = draft.prefixes[i];
+        runs.push_back(first_tokens(rows[static_cast<size_t>(prefix.row)], prefix.length));
     }
 
     const PrefixTree tree(runs);
@@ -40,7 +41,7 @@ void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tok
     for (size_t leaf = 0; leaf < runs.size() && kept > 0; ++leaf) {
         const uint32_t run = tree.leaves()[leaf], node = tree.leaf_parents()[leaf];
         if (run < first_existing || chosen[node] != node) continue;
-        if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth)) {
+        if (runs[run].tokens.size() == static_cast<size_t>(tree.nodes()[node].depth)) {
             group_of_node[node] = run - first_existing;
         }
     }
@@ -48,8 +49,8 @@ void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tok
         const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
         if (run >= first_existing || node == no_node) continue;
         if (group_of_node[node] == no_group) {
-            group_of_node[node] = static_cast<uint32_t>(draft.groups.size());
-            draft.groups.push_back({rest[run], tree.nodes()[node].depth});
+            group_of_node[node] = static_cast<uint32_t>(draft.prefixes.size());
+            draft.prefixes.push_back({rest[run], tree.nodes()[node].depth, -1});
         }
         draft.group_of[rest[run]] = group_of_node[node];
     }
@@ -62,19 +63,15 @@ void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draf
         group(rows, Choice::optimal, options.min_prefix_tokens, draft);
     } else if (options.enlarge == BATCHLLM_ENLARGE_PAPER) {
         // The algorithm knows of no prefixes that exist already: what fits one joins it first.
-        if (!draft.groups.empty()) group(rows, Choice::existing_only, 0, draft);
+        if (!draft.prefixes.empty()) group(rows, Choice::existing_only, 0, draft);
         group(rows, Choice::paper, options.min_prefix_tokens, draft);
     }
 }
 
 // Prefixes are grouped as rows are: the head of a group of prefixes is the optimum of the same
 // objective, one level further up. Each level works on what has no parent yet.
-std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOptions &options,
-                                    const Draft &draft) {
-    std::vector<PlanPrefix> prefixes;
-    prefixes.reserve(draft.groups.size());
-    for (const DraftGroup &group : draft.groups) prefixes.push_back({group.row, group.length, -1});
-
+void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft) {
+    std::vector<PlanPrefix> &prefixes = draft.prefixes;
     for (int32_t level = 1; level < options.levels; ++level) {
         std::vector<int32_t> tops;
         std::vector<TokenRun> runs;
@@ -93,7 +90,7 @@ std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOp
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
             const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
             if (node == no_node) continue;
-            if (runs[run].size() == static_cast<size_t>(tree.nodes()[node].depth))
+            if (runs[run].tokens.size() == static_cast<size_t>(tree.nodes()[node].depth))
                 heads[node] = tops[run];
         }
         bool found = false;
@@ -110,7 +107,6 @@ std::vector<PlanPrefix> share_heads(std::span<const TokenRow> rows, const PlanOp
         }
         if (!found) break;
     }
-    return prefixes;
 }
 
 } // namespace batchllm

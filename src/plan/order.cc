@@ -55,13 +55,13 @@ class Emitter {
 } // namespace
 
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                  const Draft &draft, std::span<const PlanPrefix> prefixes, Plan &plan) {
+                  const Draft &draft, Plan &plan) {
     const auto decode = [&](size_t row) {
         return decode_lengths.empty() ? 1 : std::max(decode_lengths[row], 0);
     };
     const bool arrival = plan.options.order == BATCHLLM_ORDER_ARRIVAL;
 
-    std::vector<Total> totals(draft.groups.size());
+    std::vector<Total> totals(draft.prefixes.size()); // heads have no rows
     std::vector<Candidate> candidates;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (draft.group_of[i] == no_group) {
@@ -70,12 +70,13 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
             continue;
         }
         Total &total = totals[draft.group_of[i]];
-        const int32_t shared = draft.groups[draft.group_of[i]].length;
+        const int32_t shared = draft.prefixes[draft.group_of[i]].length;
         if (total.rows++ == 0) total.first_row = static_cast<uint32_t>(i), total.prompt = shared;
         total.decode += decode(i);
         total.prompt += rows[i].length - shared;
     }
     for (size_t group = 0; group < totals.size(); ++group) {
+        if (totals[group].rows == 0) continue;
         candidates.push_back({arrival ? 0 : totals[group].ratio(), totals[group].first_row,
                               static_cast<uint32_t>(group)});
     }
@@ -83,8 +84,8 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
         return a.ratio != b.ratio ? a.ratio > b.ratio : a.first_row < b.first_row;
     });
 
-    Emitter emitter(prefixes, plan);
-    plan.prefixes.reserve(prefixes.size());
+    Emitter emitter(draft.prefixes, plan);
+    plan.prefixes.reserve(draft.prefixes.size());
     plan.groups.reserve(candidates.size());
     plan.rows.resize(rows.size());
     std::vector<int64_t> next_place(totals.size());

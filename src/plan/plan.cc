@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "plan/draft.h"
+#include "prefix/common_prefix.h"
 
 namespace batchllm {
 namespace {
@@ -42,12 +43,28 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     return {};
 }
 
+// What makes a plan self-contained.
+void keep_rows(std::span<const TokenRow> rows, Plan *plan) {
+    plan->tokens.reserve(static_cast<size_t>(plan->logical_tokens()));
+    for (const TokenRow &row : rows) {
+        plan->tokens.insert(plan->tokens.end(), row.tokens, row.tokens + row.length);
+    }
+    const auto salted = [](const TokenRow &row) { return row.salt != 0; };
+    if (std::none_of(rows.begin(), rows.end(), salted)) return;
+    plan->salts.reserve(rows.size());
+    for (const TokenRow &row : rows) plan->salts.push_back(row.salt);
+}
+
 } // namespace
 
-uint64_t token_fingerprint(std::span<const int32_t> tokens) {
+uint64_t token_fingerprint(std::span<const int32_t> tokens, uint64_t salt) {
     static_assert(std::endian::native == std::endian::little);
-    const uint64_t hash = XXH3_64bits(tokens.data(), tokens.size_bytes());
+    const uint64_t hash = XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), salt);
     return hash == 0 ? 1 : hash;
+}
+
+bool same_prefix(const TokenRow &a, const TokenRow &b, int32_t length) {
+    return a.salt == b.salt && common_prefix(a.tokens, b.tokens, length) == length;
 }
 
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
@@ -62,7 +79,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
     for (size_t i = 0; i < rows.size(); ++i) {
         plan.lengths[i] = rows[i].length;
         plan.fingerprints[i] =
-            token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)});
+            token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)}, rows[i].salt);
     }
 
     Draft draft;
@@ -85,16 +102,10 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
         }
     }
 
-    put_in_order(rows, decode_lengths, draft, share_heads(rows, options, draft), plan);
+    share_heads(rows, options, draft);
+    put_in_order(rows, decode_lengths, draft, plan);
 
-    if (options.self_contained) {
-        int64_t total = 0;
-        for (const TokenRow &row : rows) total += row.length;
-        plan.tokens.reserve(static_cast<size_t>(total));
-        for (const TokenRow &row : rows) {
-            plan.tokens.insert(plan.tokens.end(), row.tokens, row.tokens + row.length);
-        }
-    }
+    if (options.self_contained) keep_rows(rows, &plan);
     plan.advice = advise(rows, plan);
     plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return plan;

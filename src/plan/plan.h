@@ -20,6 +20,9 @@ struct TokenRow {
     const int32_t *tokens; // [length]
     int32_t length;
     int32_t shareable; // in [0, length)
+    // What else its keys and values depend on, as a number; 0 where tokens are all. With the tokens it is
+    // the row's identity: rows of different salts share nothing, and are never one row.
+    uint64_t salt = 0;
 };
 
 struct PlanOptions {
@@ -65,9 +68,10 @@ struct Plan {
     std::vector<PlanPrefix> prefixes;
     std::vector<PlanGroup> groups;      // in scheduling order
     std::vector<int64_t> rows;          // a permutation of the row numbers
-    std::vector<uint64_t> fingerprints; // [rows] of each row's tokens, never 0
+    std::vector<uint64_t> fingerprints; // [rows] of each row's salt and tokens, never 0
     std::vector<int32_t> lengths;       // [rows] prompt lengths
     std::vector<int32_t> tokens; // self-contained: all rows' tokens, in row order; else empty
+    std::vector<uint64_t> salts; // [rows] self-contained, where not all are 0; else empty
     int64_t reused_rows = 0;     // of groups kept from the previous plan
     double seconds = 0;          // planning took
     PlanAdvice advice;
@@ -79,17 +83,17 @@ struct Plan {
 };
 
 // Plans the rows, of which there are fewer than 2^31. decode_lengths: [rows] expected tokens to
-// generate, or empty: all equal. previous: a plan that was made or loaded; rows of equal tokens keep
+// generate, or empty: all equal. previous: a plan that was made or loaded; rows of equal identity keep
 // their groups, the rest is planned afresh and may join these. It is never believed: each
-// prefix that is kept is compared with the tokens of each of its rows.
+// prefix that is kept is compared with the salt and the tokens of each of its rows.
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
 
 // Looks at a few rows of a plan; its time does not depend on how many there are.
 PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan);
 
-// Whether the plan can be taken as it is: made with these options, of rows of these tokens in this
-// order. Rows without tokens may be missing from it. Its prefixes are compared with the rows' tokens.
+// Whether the plan can be taken as it is: made with these options, of these rows in this order. Rows
+// without tokens may be missing from it. Its prefixes are compared with the rows' salts and tokens.
 bool is_plan_of(const Plan &plan, std::span<const TokenRow> rows, const PlanOptions &options);
 
 // The plan's groups from first_group on, in their order, of the rows that get a number. number: the
@@ -102,8 +106,11 @@ Plan renumbered(const Plan &plan, size_t first_group, std::span<const int64_t> n
 // Neither holds tokens. Options are the second one's.
 Plan joined(Plan first, const Plan &second);
 
-// XXH3-64 of the tokens as little-endian int32; 1 instead of 0.
-uint64_t token_fingerprint(std::span<const int32_t> tokens);
+// Whether both rows start with the same `length` tokens, which both have, under the same salt.
+bool same_prefix(const TokenRow &a, const TokenRow &b, int32_t length);
+
+// XXH3-64 of the tokens as little-endian int32, the salt as its seed; 1 instead of 0.
+uint64_t token_fingerprint(std::span<const int32_t> tokens, uint64_t salt);
 
 // docs/plan-file.md. Both name the path in their errors.
 Status save_plan(const Plan &plan, const std::string &path);

@@ -96,16 +96,22 @@ Status check_tokens(const Plan &plan) {
         return error(bad, "%zu tokens in rows of %lld", plan.tokens.size(),
                      static_cast<long long>(offsets.back()));
     }
+    if (!plan.salts.empty() && plan.salts.size() != plan.rows.size()) {
+        return error(bad, "%zu salts of %zu rows", plan.salts.size(), plan.rows.size());
+    }
+    const auto salt = [&](size_t row) { return plan.salts.empty() ? 0 : plan.salts[row]; };
     for (size_t i = 0; i < plan.lengths.size(); ++i) {
         const std::span<const int32_t> row(plan.tokens.data() + offsets[i],
                                            static_cast<size_t>(plan.lengths[i]));
-        if (token_fingerprint(row) != plan.fingerprints[i]) {
-            return error(bad, "row %zu: tokens that are not those of its fingerprint", i);
+        if (token_fingerprint(row, salt(i)) != plan.fingerprints[i]) {
+            return error(bad, "row %zu: a salt and tokens that are not those of its fingerprint",
+                         i);
         }
     }
     const auto starts_alike = [&](int64_t a, int64_t b, int32_t length) {
         const int32_t *x = plan.tokens.data() + offsets[static_cast<size_t>(a)];
-        return std::equal(x, x + length, plan.tokens.data() + offsets[static_cast<size_t>(b)]);
+        return salt(static_cast<size_t>(a)) == salt(static_cast<size_t>(b)) &&
+               std::equal(x, x + length, plan.tokens.data() + offsets[static_cast<size_t>(b)]);
     };
     for (size_t i = 0; i < plan.groups.size(); ++i) {
         const PlanGroup &group = plan.groups[i];
@@ -149,8 +155,8 @@ Status check_plan_structure(const Plan &plan) {
 Status check_plan(const Plan &plan) {
     RETURN_IF_ERROR(check_plan_structure(plan));
     if (plan.options.self_contained) return check_tokens(plan);
-    if (!plan.tokens.empty()) return error(bad, "tokens in a plan that is not self-contained");
-    return {};
+    if (plan.tokens.empty() && plan.salts.empty()) return {};
+    return error(bad, "tokens or salts in a plan that is not self-contained");
 }
 
 } // namespace batchllm

@@ -16,7 +16,6 @@ namespace {
 
 constexpr char magic[] = "BLLMPLAN";
 constexpr size_t magic_bytes = sizeof magic - 1;
-constexpr uint32_t flag_self_contained = 1;
 constexpr int compression_level = 3;
 
 // zstd's own word for what went wrong; it runs out of memory as anything else does.
@@ -87,7 +86,8 @@ Result<std::string> write_plan(const Plan &plan) {
     std::string file(magic, magic_bytes);
     ByteWriter header(file);
     header.fixed(plan_format_version);
-    header.fixed(plan.options.self_contained ? flag_self_contained : uint32_t{0});
+    header.fixed((plan.options.self_contained ? plan_has_tokens : 0) |
+                 (plan.salts.empty() ? 0 : plan_has_salts));
     return file + frame;
 }
 
@@ -104,7 +104,9 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
         return error(bad, "format version %u; this library reads 1 to %u", version,
                      plan_format_version);
     }
-    if ((flags & ~flag_self_contained) != 0) return error(bad, "unknown flags 0x%x", flags);
+    if ((flags & ~(plan_has_tokens | plan_has_salts)) != 0) {
+        return error(bad, "unknown flags 0x%x", flags);
+    }
 
     const auto frame = header.take(header.left());
     const uint64_t size = ZSTD_getFrameContentSize(frame.data(), frame.size());
@@ -132,7 +134,7 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
     const size_t bytes = ZSTD_decompress(sections.get(), size, frame.data(), frame.size());
     if (ZSTD_isError(bytes)) return zstd_error(bytes, bad);
     if (bytes != size) return error(bad, "the zstd frame is not as long as it declares");
-    return read_plan_sections({sections.get(), size}, (flags & flag_self_contained) != 0);
+    return read_plan_sections({sections.get(), size}, flags);
 }
 
 Status save_plan(const Plan &plan, const std::string &path) {

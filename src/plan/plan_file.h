@@ -16,6 +16,10 @@ namespace batchllm {
 
 constexpr uint32_t plan_format_version = 1;
 
+// What a file holds besides, by its header. A reader refuses the flags that it does not know.
+constexpr uint32_t plan_has_tokens = 1; // self-contained
+constexpr uint32_t plan_has_salts = 2;  // not without the tokens
+
 // The most that the sections of a file and the rows' tokens, unfolded, may fill together: what a
 // reader takes is a small multiple of the sections, and the tokens.
 constexpr int64_t most_plan_bytes = int64_t{1} << 34;
@@ -26,7 +30,7 @@ Result<Plan> read_plan(std::span<const std::byte> file);
 
 // The sections inside the compressed frame alone.
 std::string write_plan_sections(const Plan &plan);
-Result<Plan> read_plan_sections(std::span<const std::byte> sections, bool self_contained);
+Result<Plan> read_plan_sections(std::span<const std::byte> sections, uint32_t flags);
 
 // A section that a reader skips. A file has one where it would otherwise compress or unfold so well
 // that a reader would take it for a bomb.

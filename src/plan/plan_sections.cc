@@ -16,11 +16,13 @@ enum Section : uint32_t {
     section_rows = 6,
     section_tokens = 7,
     section_padding = 8,
-    section_advice = 9, // before the padding
+    section_salts = 9,   // before the advice
+    section_advice = 10, // before the padding
 };
 
-constexpr const char *section_names[] = {"",       "options", "fingerprints", "lengths", "prefixes",
-                                         "groups", "rows",    "tokens",       "padding", "advice"};
+constexpr const char *section_names[] = {"",         "options", "fingerprints", "lengths",
+                                         "prefixes", "groups",  "rows",         "tokens",
+                                         "padding",  "salts",   "advice"};
 
 // Tokens that a reader takes memory for, for each byte of the sections.
 constexpr int64_t tokens_a_byte = 1024;
@@ -203,6 +205,17 @@ Status read_tokens(ByteReader &section, size_t sections_bytes, Plan &plan) {
     return {};
 }
 
+Status read_salts(ByteReader &sections, Plan &plan) {
+    ASSIGN_OR_RETURN(ByteReader section, open_section(sections, section_salts));
+    RETURN_IF_ERROR(check_count(section_salts, plan.rows.size(), 8, section));
+    plan.salts.resize(plan.rows.size());
+    for (uint64_t &salt : plan.salts) salt = section.fixed<uint64_t>();
+    RETURN_IF_ERROR(close_section(section, section_salts));
+    if (std::any_of(plan.salts.begin(), plan.salts.end(), [](uint64_t salt) { return salt != 0; }))
+        return {};
+    return error(BATCHLLM_ERROR_PLAN_FORMAT, "section 'salts': all are 0");
+}
+
 } // namespace
 
 std::string write_plan_sections(const Plan &plan) {
@@ -256,6 +269,11 @@ std::string write_plan_sections(const Plan &plan) {
     if (plan.options.self_contained) {
         writer.section(section_tokens, [&](ByteWriter &bytes) { write_tokens(plan, bytes); });
     }
+    if (!plan.salts.empty()) {
+        writer.section(section_salts, [&](ByteWriter &bytes) {
+            for (const uint64_t salt : plan.salts) bytes.fixed(salt);
+        });
+    }
     if (plan.advice.kind != BATCHLLM_ADVICE_NONE) {
         writer.section(section_advice,
                        [&](ByteWriter &bytes) { write_advice(plan.advice, bytes); });
@@ -279,11 +297,14 @@ int64_t least_section_bytes(const Plan &plan) {
     return plan.options.self_contained ? plan.logical_tokens() / tokens_a_byte : 0;
 }
 
-Result<Plan> read_plan_sections(std::span<const std::byte> bytes, bool self_contained) {
+Result<Plan> read_plan_sections(std::span<const std::byte> bytes, uint32_t flags) {
     constexpr int32_t bad = BATCHLLM_ERROR_PLAN_FORMAT;
     ByteReader sections(bytes);
     Plan plan;
-    plan.options.self_contained = self_contained;
+    plan.options.self_contained = (flags & plan_has_tokens) != 0;
+    if ((flags & plan_has_salts) != 0 && !plan.options.self_contained) {
+        return error(bad, "salts in a plan that is not self-contained");
+    }
 
     ASSIGN_OR_RETURN(ByteReader section, open_section(sections, section_options));
     plan.options.enlarge = static_cast<int32_t>(section.varint_up_to(INT32_MAX));
@@ -358,10 +379,11 @@ Result<Plan> read_plan_sections(std::span<const std::byte> bytes, bool self_cont
     RETURN_IF_ERROR(close_section(section, section_rows));
 
     RETURN_IF_ERROR(check_plan_structure(plan));
-    if (self_contained) {
+    if (plan.options.self_contained) {
         ASSIGN_OR_RETURN(section, open_section(sections, section_tokens));
         RETURN_IF_ERROR(read_tokens(section, bytes.size(), plan));
         RETURN_IF_ERROR(close_section(section, section_tokens));
+        if ((flags & plan_has_salts) != 0) RETURN_IF_ERROR(read_salts(sections, plan));
         RETURN_IF_ERROR(check_plan(plan));
     }
     ByteReader ahead = sections;

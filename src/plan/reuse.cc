@@ -3,7 +3,6 @@
 #include <tuple>
 
 #include "plan/draft.h"
-#include "prefix/common_prefix.h"
 
 namespace batchllm {
 namespace {
@@ -77,17 +76,14 @@ void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
             const uint32_t row = row_now[before];
             if (row == UINT32_MAX || rows[row].shareable < length) continue;
             // A fingerprint may be forged, or two rows may have the same by chance.
-            if (!members.empty() &&
-                common_prefix(rows[row].tokens, rows[members[0]].tokens, length) != length) {
-                continue;
-            }
+            if (!members.empty() && !same_prefix(rows[row], rows[members[0]], length)) continue;
             members.push_back(row);
         }
         if (members.size() < 2) continue;
         for (const uint32_t row : members) {
-            draft.group_of[row] = static_cast<uint32_t>(draft.groups.size());
+            draft.group_of[row] = static_cast<uint32_t>(draft.prefixes.size());
         }
-        draft.groups.push_back({members[0], length});
+        draft.prefixes.push_back({members[0], length, -1});
     }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "plan/plan.h"
-#include "prefix/common_prefix.h"
 
 namespace batchllm {
 namespace {
@@ -30,25 +29,23 @@ bool same_options(const PlanOptions &a, const PlanOptions &b) {
            a.min_prefix_tokens == b.min_prefix_tokens;
 }
 
-// Whether the rows of every group and of every prefix's parent have the prefix's tokens.
+// Whether the rows of every group and of every prefix's parent start with the prefix.
 bool prefixes_hold(const Plan &plan, std::span<const TokenRow> rows) {
     for (const PlanGroup &group : plan.groups) {
-        const int32_t *tokens = nullptr; // of a row that has been compared with those above
+        const TokenRow *first = nullptr; // has been compared with the prefixes above
         for (int64_t i = group.row_begin; i < group.row_end && group.prefix >= 0; ++i) {
             const TokenRow &row = rows[static_cast<size_t>(plan.rows[static_cast<size_t>(i)])];
             if (row.tokens == nullptr) continue;
             const int32_t length = plan.prefixes[static_cast<size_t>(group.prefix)].length;
             if (row.shareable < length) return false;
-            if (tokens != nullptr && common_prefix(row.tokens, tokens, length) != length) {
-                return false;
-            }
-            if (tokens != nullptr) continue;
-            tokens = row.tokens;
+            if (first != nullptr && !same_prefix(row, *first, length)) return false;
+            if (first != nullptr) continue;
+            first = &row;
             for (int32_t at = group.prefix; at >= 0;) {
                 const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(at)];
                 const TokenRow &has = rows[static_cast<size_t>(prefix.row)];
                 if (has.tokens == nullptr || has.length < prefix.length ||
-                    common_prefix(has.tokens, tokens, prefix.length) != prefix.length) {
+                    !same_prefix(has, row, prefix.length)) {
                     return false;
                 }
                 at = prefix.parent;
@@ -66,8 +63,8 @@ bool is_plan_of(const Plan &plan, std::span<const TokenRow> rows, const PlanOpti
     for (size_t i = 0; i < rows.size(); ++i) {
         if (rows[i].tokens == nullptr) continue;
         if (rows[i].length != plan.lengths[i] ||
-            token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)}) !=
-                plan.fingerprints[i]) {
+            token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)},
+                              rows[i].salt) != plan.fingerprints[i]) {
             return false;
         }
     }
@@ -80,7 +77,7 @@ Plan renumbered(const Plan &plan, size_t first_group, std::span<const int64_t> n
     out.options = plan.options;
     out.options.self_contained = false;
     out.seconds = plan.seconds;
-    out.fingerprints.assign(static_cast<size_t>(rows), token_fingerprint({}));
+    out.fingerprints.assign(static_cast<size_t>(rows), token_fingerprint({}, 0));
     out.lengths.assign(static_cast<size_t>(rows), 0);
     std::vector<int32_t> taken(plan.prefixes.size(), -1);
     std::vector<bool> numbered(static_cast<size_t>(rows));

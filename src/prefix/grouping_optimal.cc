@@ -100,7 +100,7 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
         const uint32_t node = leaf_parents[leaf], run = leaves[leaf];
         if (run < options.first_existing) {
             ++direct[node];
-        } else if (runs[run].size() == static_cast<size_t>(nodes[node].depth) && node != 0) {
+        } else if (runs[run].tokens.size() == static_cast<size_t>(nodes[node].depth) && node != 0) {
             thresholds[node] = existing;
         }
     }

@@ -22,7 +22,7 @@ struct Departure {
     uint64_t key;
     uint32_t run;
 
-    static Departure make(uint32_t run, int32_t common, TokenRun tokens) {
+    static Departure make(uint32_t run, int32_t common, std::span<const int32_t> tokens) {
         const auto at = static_cast<size_t>(common);
         const uint64_t next =
             at == tokens.size() ? 0 : uint64_t{1} + static_cast<uint32_t>(tokens[at]);
@@ -50,12 +50,23 @@ constexpr size_t prefetch_distance = 12;
 PrefixTree::PrefixTree(std::span<const TokenRun> runs) {
     leaves_.resize(runs.size());
     std::iota(leaves_.begin(), leaves_.end(), 0u);
+    sort_by_salt(runs);
     nodes_.push_back({0, 0, 0, static_cast<uint32_t>(runs.size())});
     find_nodes(runs);
     link_nodes();
 }
 
-// Takes one run of a bucket as the pivot and compares all others with it, once. The nodes on the
+// Runs of one salt become neighbours; where all have the same, none moves.
+void PrefixTree::sort_by_salt(std::span<const TokenRun> runs) {
+    const auto less = [&](uint32_t a, uint32_t b) {
+        return runs[a].salt != runs[b].salt ? runs[a].salt < runs[b].salt : a < b;
+    };
+    if (!std::is_sorted(leaves_.begin(), leaves_.end(), less)) {
+        std::sort(leaves_.begin(), leaves_.end(), less);
+    }
+}
+
+// Starts with a bucket for each salt. Takes one run of a bucket as the pivot and compares all others with it, once. The nodes on the
 // pivot's path are then known: one at each depth where runs leave it. Runs that leave it at the same
 // place by the same token are a bucket of their own. As the pivot is any run with equal probability, a run's
 // bucket halves every other time, so that a run is in O(log n) buckets, however the tree is shaped;
@@ -63,7 +74,11 @@ PrefixTree::PrefixTree(std::span<const TokenRun> runs) {
 void PrefixTree::find_nodes(std::span<const TokenRun> runs) {
     std::vector<Departure> departures(runs.size());
     std::vector<Bucket> buckets;
-    if (runs.size() > 1) buckets.push_back({0, static_cast<uint32_t>(runs.size()), 0});
+    for (uint32_t begin = 0, end = 0; begin < leaves_.size(); begin = end) {
+        const uint64_t salt = runs[leaves_[begin]].salt;
+        while (end < leaves_.size() && runs[leaves_[end]].salt == salt) ++end;
+        if (end - begin > 1) buckets.push_back({begin, end, 0});
+    }
     while (!buckets.empty()) {
         const Bucket bucket = buckets.back();
         buckets.pop_back();
@@ -71,12 +86,13 @@ void PrefixTree::find_nodes(std::span<const TokenRun> runs) {
         const std::span<Departure> sorted(departures.data() + bucket.begin, members.size());
 
         const uint64_t chance = mix((uint64_t{bucket.begin} << 32) + bucket.end);
-        const TokenRun pivot = runs[members[chance % members.size()]];
+        const std::span<const int32_t> pivot = runs[members[chance % members.size()]].tokens;
         for (size_t i = 0; i < members.size(); ++i) {
             if (i + prefetch_distance < members.size()) {
-                __builtin_prefetch(runs[members[i + prefetch_distance]].data() + bucket.depth);
+                __builtin_prefetch(runs[members[i + prefetch_distance]].tokens.data() +
+                                   bucket.depth);
             }
-            const TokenRun run = runs[members[i]];
+            const std::span<const int32_t> run = runs[members[i]].tokens;
             const auto most = static_cast<int32_t>(std::min(run.size(), pivot.size()));
             const int32_t common =
                 bucket.depth + common_prefix(run.data() + bucket.depth, pivot.data() + bucket.depth,

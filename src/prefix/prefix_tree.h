@@ -1,5 +1,6 @@
 // Token runs -> the compact radix tree of their prefixes: one node for each prefix at which runs
-// part. No token is copied: a node's tokens are those of any run below it.
+// part. No token is copied: a node's tokens are those of any run below it. Runs of different salts
+// have no prefix in common but the empty one.
 //
 // Always: node 0 is the root, of depth 0, over all runs; nodes are in depth-first order, a parent
 // before its children; each node but the root is deeper than its parent and has at least two runs
@@ -12,20 +13,17 @@
 
 namespace batchllm {
 
-using TokenRun = std::span<const int32_t>;
+// Its identity: the tokens, and what else their keys and values depend on, as a number.
+struct TokenRun {
+    std::span<const int32_t> tokens;
+    uint64_t salt = 0;
+};
 
 struct PrefixTreeNode {
     int32_t depth;   // tokens from the root
     uint32_t parent; // the root's is itself
     uint32_t begin;  // its runs are leaves [begin, end)
     uint32_t end;
-};
-
-// The tokens between a node and its parent: [offset, offset + length) of run `run`.
-struct PrefixEdge {
-    uint32_t run;
-    int32_t offset;
-    int32_t length;
 };
 
 class PrefixTree {
@@ -40,13 +38,8 @@ class PrefixTree {
     // [runs] the deepest node above each leaf, in the order of leaves().
     std::span<const uint32_t> leaf_parents() const { return leaf_parents_; }
 
-    PrefixEdge edge(uint32_t node) const {
-        const PrefixTreeNode &n = nodes_[node];
-        const int32_t above = nodes_[n.parent].depth;
-        return {leaves_.empty() ? 0 : leaves_[n.begin], above, n.depth - above};
-    }
-
   private:
+    void sort_by_salt(std::span<const TokenRun> runs);
     void find_nodes(std::span<const TokenRun> runs);
     void link_nodes();
 

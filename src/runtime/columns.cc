@@ -206,8 +206,8 @@ Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_
 }
 
 bool same_greedy_result(const PreparedParams &a, const PreparedParams &b) {
-    return a.task == b.task && a.form == b.form && a.max_tokens == b.max_tokens &&
-           a.repetition_penalty == b.repetition_penalty &&
+    return a.salt == b.salt && a.task == b.task && a.form == b.form &&
+           a.max_tokens == b.max_tokens && a.repetition_penalty == b.repetition_penalty &&
            a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
            a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
            a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias &&

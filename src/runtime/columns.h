@@ -65,6 +65,7 @@ struct PreparedParams : SamplingParams {
     Task task = Task::generate;
     EmbeddingForm form;                       // embed
     std::unique_ptr<const StopStrings> stops; // null: no stop strings
+    uint64_t salt = 0; // what else than tokens the rows' keys and values depend on: nothing, so far
 };
 
 // What rows may ask of a model.

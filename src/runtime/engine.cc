@@ -103,6 +103,32 @@ Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
     return tasks;
 }
 
+Result<batchllm_info> Engine::info(int32_t device) const {
+    const auto devices = static_cast<int32_t>(lanes_.size());
+    if (device < 0 || device >= devices) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "device is %d: the engine has %d", device,
+                     devices);
+    }
+    const Lane &lane = *lanes_[static_cast<size_t>(device)];
+    const BackendInfo &of = lane.info();
+    batchllm_info info{};
+    info.struct_size = sizeof info;
+    info.device_count = devices;
+    info.backend = of.name.c_str();
+    info.compute_type = of.compute_type.c_str();
+    info.device = of.device.c_str();
+    info.device_number = lane.device();
+    info.vocabulary = of.vocabulary;
+    info.hidden = of.hidden;
+    info.page_tokens = of.page_tokens;
+    info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
+    info.kv_pages = of.pages;
+    info.kv_page_bytes = of.page_bytes;
+    info.step_tokens = of.step_tokens;
+    info.max_request_tokens = max_request_tokens_;
+    return info;
+}
+
 std::span<const std::string> Engine::labels() const {
     return classifier_ ? std::span<const std::string>(classifier_->labels())
                        : std::span<const std::string>();
@@ -119,7 +145,12 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         }
         vocabulary = vocabulary_;
     }
-    return batchllm::make_constraint(specification, std::move(vocabulary));
+    ASSIGN_OR_RETURN(SpecifiedConstraint made,
+                     batchllm::make_constraint(specification, std::move(vocabulary)));
+    for (const std::string &warning : made.warnings) {
+        log_(BATCHLLM_LOG_WARNING, "a constraint is looser than its schema: " + warning);
+    }
+    return made;
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {
@@ -225,6 +256,12 @@ batchllm_stats Engine::stats() const {
                                        static_cast<double>(stats.logical_prompt_tokens);
     }
     return stats;
+}
+
+MaskWork Engine::mask_work() const {
+    MaskWork work = masks_.work();
+    for (const auto &lane : lanes_) work.waited += lane->waited_for_masks();
+    return work;
 }
 
 } // namespace batchllm

@@ -86,6 +86,9 @@ class Engine {
     void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
 
     batchllm_stats stats() const;
+    // Of one of the devices. Any thread.
+    Result<batchllm_info> info(int32_t device) const;
+    MaskWork mask_work() const; // of all devices
     // Of a model with a classification head; else empty.
     std::span<const std::string> labels() const;
 

@@ -16,13 +16,6 @@ int32_t expected_length(const Row &row, int64_t max_request_tokens) {
     return clipped_max_tokens(*row.params, row.length, max_request_tokens);
 }
 
-bool equal_rows(const Row &a, const Row &b) {
-    const int32_t length = a.computed_length();
-    return length == b.computed_length() &&
-           std::equal(a.tokens, a.tokens + static_cast<uint32_t>(length), b.tokens) &&
-           (a.params == b.params || same_greedy_result(*a.params, *b.params));
-}
-
 } // namespace
 
 Status Engine::use_plan(const Plan &plan) {
@@ -72,7 +65,7 @@ TokenRow Engine::token_row(int64_t *id) {
     const Row *row = *id < 0 ? nullptr : intake_.rows.find(*id);
     if (row == nullptr) *id = -1;
     if (row == nullptr || row->state != RowState::waiting) return {nullptr, 0, 0};
-    return {row->tokens, row->computed_length(), row->shareable()};
+    return row->token_row();
 }
 
 PlanOptions Engine::plan_options() const {

@@ -5,8 +5,10 @@
 namespace batchllm {
 namespace {
 
-void set_prompt(Sequence *sequence, std::span<const int32_t> tokens, int32_t shareable) {
-    sequence->prompt = {tokens.data(), static_cast<int32_t>(tokens.size()), shareable};
+void set_prompt(const Row &row, std::span<const int32_t> tokens, int32_t shareable,
+                Sequence *sequence) {
+    sequence->prompt = {tokens.data(), static_cast<int32_t>(tokens.size()), shareable,
+                        row.params->salt};
 }
 
 // All candidates of one token are read off the logits at the prompt's last position.
@@ -18,7 +20,7 @@ void make_candidates_sequence(const Row &row, Job *job) {
     }
     if (candidates.empty()) return;
     Sequence &sequence = job->sequences.emplace_back();
-    set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
+    set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1, &sequence);
     sequence.task = Task::score;
     sequence.wanted_positions = 1;
     sequence.target_offsets = {0, static_cast<int32_t>(candidates.size())};
@@ -33,7 +35,7 @@ void make_continuation_sequence(const Row &row, std::span<const int32_t> continu
     sequence.own_tokens.assign(row.tokens, row.tokens + row.length);
     sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
                                continuation.end() - 1);
-    set_prompt(&sequence, sequence.own_tokens, row.length - 1);
+    set_prompt(row, sequence.own_tokens, row.length - 1, &sequence);
     sequence.task = Task::score;
     sequence.wanted_positions = static_cast<int32_t>(continuation.size());
     sequence.targets.assign(continuation.begin(), continuation.end());
@@ -57,7 +59,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
     job->sequences.resize(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
         Sequence &sequence = job->sequences[static_cast<size_t>(i)];
-        set_prompt(&sequence, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1);
+        set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1, &sequence);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
         // Greedy samples stay the same also when each is computed for itself, on `sim` too.
@@ -80,7 +82,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
 void make_embedded_sequence(const Row &row, Job *job) {
     Sequence &sequence = job->sequences.emplace_back();
     const int32_t length = row.computed_length();
-    set_prompt(&sequence, {row.tokens, static_cast<size_t>(length)}, row.shareable());
+    set_prompt(row, {row.tokens, static_cast<size_t>(length)}, row.shareable(), &sequence);
     sequence.task = row.task();
     sequence.wanted_positions = length - row.shareable();
 }

@@ -46,6 +46,7 @@ Status Lane::sample(std::span<const TokenMask> masks) {
 Status Lane::collect() {
     RETURN_IF_ERROR(backend_->collect(&output_));
     seconds_ += backend_->last_run_seconds();
+    waited_ += backend_->last_wait_seconds();
     return {};
 }
 

@@ -49,6 +49,7 @@ class Lane {
     void finish() { scheduler_.finish_step(); }
 
     double seconds() const { return seconds_; } // of all its batches
+    double waited_for_masks() const { return waited_; }
 
     // Most tokens that its requests may still generate. The engine's.
     int64_t generation = 0;
@@ -59,7 +60,7 @@ class Lane {
     Scheduler scheduler_;
     BatchOutput output_;
     bool unsampled_ = false;
-    double seconds_ = 0;
+    double seconds_ = 0, waited_ = 0;
 };
 
 } // namespace batchllm

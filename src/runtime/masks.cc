@@ -1,9 +1,12 @@
 #include "runtime/masks.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace batchllm {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // A known mask is a look-up; threads are woken only for more of them.
 constexpr size_t least_for_threads = 16;
@@ -15,7 +18,8 @@ Sequence *constrained_sequence(Request *request) {
     return sequence;
 }
 
-TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer) {
+// *equal: AllowedTokens::mask.
+TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer, const void **equal) {
     Constrained *constrained = sequence->constrained.get();
     if (!constrained->failed.ok()) return nullptr;
     if (constrained->takes_forced && sequence->state == RequestState::decoding) {
@@ -35,6 +39,7 @@ TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer) {
                                     "the constraint allows no token of the model here");
         return nullptr;
     }
+    *equal = allowed->mask;
     return allowed->words;
 }
 
@@ -56,10 +61,29 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
         if (constrained_sequence(record.sampled[row]) != nullptr) constrained_.push_back(row);
     }
     if (constrained_.empty()) return {};
+    const auto start = Clock::now();
+    make_all(record, pool);
+    share_equal_masks();
+    for (const size_t row : constrained_) {
+        auto *sequence = static_cast<Sequence *>(record.sampled[row]);
+        if (sequence->constrained->forced.empty()) continue;
+        forced_.push_back(sequence);
+        work_.forced_tokens += static_cast<int64_t>(sequence->constrained->forced.size());
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    ++work_.batches;
+    work_.seconds += seconds;
+    work_.longest = std::max(work_.longest, seconds);
+    return masks_;
+}
+
+void RowMasks::make_all(const BatchRecord &record, const std::function<ThreadPool &()> &pool) {
     masks_.assign(record.sampled.size(), nullptr);
+    equal_.assign(record.sampled.size(), nullptr);
     const auto make_one = [&](int64_t i, int32_t) {
         const size_t row = constrained_[static_cast<size_t>(i)];
-        masks_[row] = mask_of(static_cast<Sequence *>(record.sampled[row]), tokenizer_);
+        masks_[row] =
+            mask_of(static_cast<Sequence *>(record.sampled[row]), tokenizer_, &equal_[row]);
     };
     const auto count = static_cast<int64_t>(constrained_.size());
     if (constrained_.size() < least_for_threads) {
@@ -67,11 +91,17 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
     } else {
         pool().parallel_for(count, make_one);
     }
+}
+
+// A mask of few tokens has bits of its own in each row. A backend sends equal pointers once.
+void RowMasks::share_equal_masks() {
+    first_of_.clear();
     for (const size_t row : constrained_) {
-        auto *sequence = static_cast<Sequence *>(record.sampled[row]);
-        if (!sequence->constrained->forced.empty()) forced_.push_back(sequence);
+        if (masks_[row] == nullptr) continue;
+        masks_[row] = first_of_.try_emplace(equal_[row], masks_[row]).first->second;
+        ++work_.rows;
     }
-    return masks_;
+    work_.distinct += static_cast<int64_t>(first_of_.size());
 }
 
 } // namespace batchllm

@@ -1,8 +1,10 @@
 // The rows of a batch that have a constraint -> masks for its sampling.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -10,6 +12,17 @@
 #include "runtime/job.h"
 
 namespace batchllm {
+
+// What masks have taken so far, in all batches that had any.
+struct MaskWork {
+    int64_t batches = 0;
+    int64_t rows = 0;     // with a mask
+    int64_t distinct = 0; // masks that a backend is given: equal ones of a batch count once
+    int64_t forced_tokens = 0;
+    double seconds = 0; // making them, forced tokens included
+    double longest = 0; // of one batch
+    double waited = 0;  // by devices: their forward had ended, and the masks were not there
+};
 
 class RowMasks {
   public:
@@ -25,12 +38,20 @@ class RowMasks {
 
     std::span<Sequence *const> forced() const { return forced_; }
 
+    const MaskWork &work() const { return work_; }
+
     // Whether a mask depends on a token that a batch before this one, in flight, samples.
     static bool wait_for_samples(const BatchRecord &record);
 
   private:
-    std::vector<TokenMask> masks_;    // [rows]
-    std::vector<size_t> constrained_; // rows
+    void make_all(const BatchRecord &record, const std::function<ThreadPool &()> &pool);
+    void share_equal_masks();
+
+    std::vector<TokenMask> masks_;                         // [rows]
+    std::vector<const void *> equal_;                      // [rows] AllowedTokens::mask
+    std::vector<size_t> constrained_;                      // rows
+    std::unordered_map<const void *, TokenMask> first_of_; // equal_ -> mask of the first such row
+    MaskWork work_;
     std::vector<Sequence *> forced_;
     const Tokenizer *tokenizer_;
 };

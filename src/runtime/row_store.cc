@@ -10,6 +10,12 @@ int32_t ScoreSpec::longest() const {
     return most;
 }
 
+bool equal_rows(const Row &a, const Row &b) {
+    const TokenRow x = a.token_row(), y = b.token_row();
+    return x.length == y.length && same_prefix(x, y, x.length) &&
+           (a.params == b.params || same_greedy_result(*a.params, *b.params));
+}
+
 int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
                       std::shared_ptr<const PreparedParams> params,
                       std::unique_ptr<const ScoreSpec> score, int64_t tokens_to_come) {

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/plan.h"
 #include "runtime/columns.h"
 
 namespace batchllm {
@@ -65,7 +66,11 @@ struct Row {
         const bool all = task() == Task::embed && params->form.pooling == Pooling::mean;
         return all ? 0 : computed_length() - 1;
     }
+    TokenRow token_row() const { return {tokens, computed_length(), shareable(), params->salt}; }
 };
+
+// Whether one computation answers both of two greedy rows.
+bool equal_rows(const Row &a, const Row &b);
 
 class RowStore {
   public:

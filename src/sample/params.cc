@@ -3,8 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include <simdjson.h>
-
+#include "base/printable.h"
 #include "constraint/handle.h"
 #include "sample/sampling.h"
 
@@ -81,7 +80,7 @@ Status read_stop_strings(const batchllm_params &params, SamplingParams *out) {
         if (text == nullptr) return error(code, "stop_strings[%lld] is NULL", index);
         const size_t length = std::strlen(text);
         if (length == 0) return error(code, "stop_strings[%lld] is empty", index);
-        if (!simdjson::validate_utf8(text, length)) {
+        if (!is_utf8({text, length})) {
             return error(code, "stop_strings[%lld] is not valid UTF-8", index);
         }
         if (length > static_cast<size_t>(stop_bytes_limit - bytes)) {

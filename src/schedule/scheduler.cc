@@ -21,7 +21,7 @@
 //     drops keys and values, and they are computed again, from prompt and output, as one prefill;
 //   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
 // With a batch in flight the oldest may lack a token that is being sampled: then that batch brings it,
-// and output grows. Requests that wait for their last samples hold nothing, so they are in nobody's way.
+// and output grows. Requests that wait for their last samples hold nothing, so they keep no other from its pages.
 #include <algorithm>
 #include <stdexcept>
 

@@ -10,7 +10,7 @@
 // A batch may be built while the one before it runs. The tokens which that one samples are then not
 // known; each stands in the new batch as a fed_token(). What ends a request by count (max_tokens, the
 // last score) is known at once; an EOS or a stop string is found one batch late, and that batch's
-// sample is nobody's.
+// sample is discarded.
 //
 // A request and a prefix have pages of each KV group. Those of a group with a window go back as soon as
 // no token to come sees them.

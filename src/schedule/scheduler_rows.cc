@@ -167,7 +167,7 @@ void Scheduler::Impl::leave_queue(Request *request) {
         return;
     }
     const auto at = std::find(preempted.begin(), preempted.end(), request);
-    if (at == preempted.end()) throw std::logic_error("scheduler: a stranger ends");
+    if (at == preempted.end()) throw std::logic_error("scheduler: a request ends that never came");
     preempted.erase(at);
 }
 
@@ -187,7 +187,7 @@ void Scheduler::Impl::end(Request *request) {
     clear_rows(request);
 }
 
-// What the newest batch in flight samples for the request is nobody's.
+// What the newest batch in flight samples for the request is discarded.
 void Scheduler::Impl::clear_rows(Request *request) {
     if (in_flight == 0) return;
     std::vector<Request *> &sampled = record(in_flight - 1).sampled;

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "text/conversation.h"
 #include "text/jinja/python_text.h"
 
@@ -161,7 +162,7 @@ Status ChatTemplate::add(std::string name, std::string file, std::string source)
         return error(BATCHLLM_ERROR_ROW_TEMPLATE, "%s: the chat template is longer than %zu bytes",
                      file.c_str(), most_template_bytes);
     }
-    if (!simdjson::validate_utf8(source.data(), source.size())) {
+    if (!is_utf8(source)) {
         return error(BATCHLLM_ERROR_ROW_TEMPLATE, "%s: the chat template is not valid UTF-8",
                      file.c_str());
     }
@@ -203,7 +204,7 @@ Result<const ChatTemplate::Named *> ChatTemplate::choose(bool tools) const {
 
 Status ChatTemplate::render(std::string_view text, const Options &options, std::string *out) const {
     RETURN_IF_ERROR(problem_);
-    if (!simdjson::validate_utf8(text.data(), text.size())) {
+    if (!is_utf8(text)) {
         return error(BATCHLLM_ERROR_ROW_INVALID_UTF8, "the conversation is not valid UTF-8");
     }
     ASSIGN_OR_RETURN(const JsonDocument document,
@@ -233,7 +234,7 @@ Status ChatTemplate::render(std::string_view text, const Options &options, std::
         ASSIGN_OR_RETURN(const auto arguments, conversation.arguments->members());
         for (const auto &[name, argument] : arguments) {
             ASSIGN_OR_RETURN(const jinja::Value value,
-                             jinja::to_value(&evaluator.heap(), argument.raw()));
+                             jinja::to_value(&evaluator.heap(), argument.view()));
             evaluator.set(name, value);
         }
     }

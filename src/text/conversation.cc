@@ -43,13 +43,13 @@ Status refuse_media(const JsonValue &part) {
 Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
     if (!content.is_array()) {
         if (content.is_string() || content.is_object() || content.is_null()) {
-            return jinja::to_value(heap, content.raw());
+            return jinja::to_value(heap, content.view());
         }
         return content.fail("must be a string, a list of parts, an object or null");
     }
     ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
     for (const JsonValue &part : parts) RETURN_IF_ERROR(refuse_media(part));
-    if (with_parts) return jinja::to_value(heap, content.raw());
+    if (with_parts) return jinja::to_value(heap, content.view());
     ASSIGN_OR_RETURN(std::string joined, join_parts(parts));
     return heap->string(std::move(joined));
 }
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_p
         if (key == "content") {
             ASSIGN_OR_RETURN(value, read_content(member, with_parts, heap));
         } else {
-            ASSIGN_OR_RETURN(value, jinja::to_value(heap, member.raw()));
+            ASSIGN_OR_RETURN(value, jinja::to_value(heap, member.view()));
         }
         dict->set(Value::string(key), value);
     }
@@ -149,7 +149,7 @@ Result<Value> read_objects(const JsonValue &value, Heap *heap) {
     for (const JsonValue &item : items) {
         if (!item.is_object()) return item.fail("must be an object");
     }
-    return jinja::to_value(heap, value.raw());
+    return jinja::to_value(heap, value.view());
 }
 
 Status read_continued(const JsonValue &value, Conversation *conversation) {

@@ -1,7 +1,6 @@
 #include "text/decoder_stages.h"
 
-#include <simdjson.h>
-
+#include "base/printable.h"
 #include "text/byte_alphabet.h"
 #include "text/lossy_utf8.h"
 #include "text/token_bytes.h"
@@ -83,7 +82,7 @@ class ByteFallbackStage : public WholeTokenStage {
     // A run of bytes is one token if it is UTF-8 as a whole, else as many as it has bytes.
     void release() {
         if (bytes_.empty()) return;
-        if (simdjson::validate_utf8(bytes_.data(), bytes_.size())) {
+        if (is_utf8(bytes_)) {
             give(bytes_);
         } else {
             for (size_t i = 0; i < bytes_.size(); ++i) give(kReplacementCharacter);

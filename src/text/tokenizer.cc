@@ -4,9 +4,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <simdjson.h>
-
 #include "base/file.h"
+#include "base/printable.h"
 #include "text/encoder_scratch.h"
 #include "text/token_bytes.h"
 #include "text/tokenizer_spec.h"
@@ -143,7 +142,7 @@ Status Tokenizer::encode(std::string_view text, const EncodeOptions &options,
         return error(BATCHLLM_ERROR_ROW_TOO_LONG, "text of %zu bytes; 2 GiB is the most",
                      text.size());
     }
-    if (!simdjson::validate_utf8(text.data(), text.size())) {
+    if (!is_utf8(text)) {
         return error(BATCHLLM_ERROR_ROW_INVALID_UTF8, "text is not valid UTF-8");
     }
     auto scratch = impl_->scratches.take();

@@ -21,16 +21,15 @@ constexpr size_t kMostAddedBytes = 4096;
 constexpr size_t kMostSteps = 16;
 
 Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
-    simdjson::dom::object object;
-    if (value.raw().get(object) != simdjson::SUCCESS) return value.fail("must be an object");
-    for (const auto [token, id_value] : object) {
-        int64_t id = 0;
-        if (!id_value.is_number() || id_value.get(id) != simdjson::SUCCESS || id < 0 ||
-            id > kMostId) {
+    const std::optional<JsonMembers> tokens = value.view().members();
+    if (!tokens.has_value()) return value.fail("must be an object");
+    for (const auto [token, id_value] : *tokens) {
+        const int64_t id = id_value.integer().value_or(-1);
+        if (id < 0 || id > kMostId) {
             return value.fail("token " + in_quotes(token) + ": id is not an integer from 0 to " +
                               std::to_string(kMostId));
         }
-        if (!simdjson::validate_utf8(token.data(), token.size())) {
+        if (!is_utf8(token)) {
             return value.fail("token of id " + std::to_string(id) + ": not valid Unicode");
         }
         if (token.size() > kMostTokenBytes) {
@@ -49,42 +48,43 @@ Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
 
 // A merge in either spelling: "a b" or ["a", "b"].
 Result<std::pair<std::string_view, std::string_view>>
-read_merge(const JsonValue &merges, simdjson::dom::element item, size_t index, bool legacy) {
+read_merge(const JsonValue &merges, JsonView item, size_t index, bool legacy) {
     const auto malformed = [&](const char *what) {
         return merges.fail("merge " + std::to_string(index) + ": " + what);
     };
     if (legacy) {
-        std::string_view text;
-        if (item.get(text) != simdjson::SUCCESS) return malformed("not a string, as those before");
-        const size_t space = text.find(' ');
+        const std::optional<std::string_view> text = item.string();
+        if (!text.has_value()) return malformed("not a string, as those before");
+        const size_t space = text->find(' ');
         if (space == std::string_view::npos ||
-            text.find(' ', space + 1) != std::string_view::npos) {
+            text->find(' ', space + 1) != std::string_view::npos) {
             return malformed("not two tokens with a space between them");
         }
-        return std::pair(text.substr(0, space), text.substr(space + 1));
+        return std::pair(text->substr(0, space), text->substr(space + 1));
     }
-    simdjson::dom::array pair;
-    std::string_view parts[2];
-    if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2 ||
-        pair.at(0).get(parts[0]) != simdjson::SUCCESS ||
-        pair.at(1).get(parts[1]) != simdjson::SUCCESS) {
+    const std::optional<JsonItems> pair = item.items();
+    std::optional<std::string_view> parts[2];
+    if (pair.has_value() && pair->size() == 2) {
+        size_t i = 0;
+        for (const JsonView part : *pair) parts[i++] = part.string();
+    }
+    if (!parts[0].has_value() || !parts[1].has_value()) {
         return malformed("not an array of two tokens, as those before");
     }
-    return std::pair(parts[0], parts[1]);
+    return std::pair(*parts[0], *parts[1]);
 }
 
 Status read_merges(const JsonValue &value, BpeSettings *model) {
-    simdjson::dom::array items;
-    if (value.raw().get(items) != simdjson::SUCCESS) return value.fail("must be a list");
+    const std::optional<JsonItems> items = value.view().items();
+    if (!items.has_value()) return value.fail("must be a list");
     const TokenTable &vocabulary = model->vocabulary;
     size_t index = 0;
     bool legacy = false;
     std::string joined;
-    for (const simdjson::dom::element item : items) {
+    for (const JsonView item : *items) {
         if (index == kMostMerges) return value.fail("more than 16777216 merges");
         if (index == 0) legacy = item.is_string();
-        std::string_view text;
-        if (legacy && item.get(text) == simdjson::SUCCESS && text.starts_with("#version")) {
+        if (legacy && item.string().value_or("").starts_with("#version")) {
             ++index; // the first line of merges.txt, carried along
             continue;
         }

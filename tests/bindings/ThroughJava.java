@@ -7,6 +7,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.batchllm.Constraint;
 import org.batchllm.Engine;
 import org.batchllm.EngineOptions;
 import org.batchllm.Result;
@@ -16,6 +17,8 @@ import org.batchllm.SamplingParams;
 
 /** The job of make_job.py through the Java package. Usage: ThroughJava MODEL_DIRECTORY INPUT.jsonl OUTPUT */
 final class ThroughJava {
+    private static final String SCHEMA = "\"json_schema\": ";
+
     /** make_job.py writes nothing that JSON escapes. */
     private static String field(String line, String name, String orElse) {
         Matcher found = Pattern.compile("\"" + name + "\": (?:\"([^\"\\\\]*)\"|([^,}]*))").matcher(line);
@@ -30,11 +33,14 @@ final class ThroughJava {
         for (String line : Files.readAllLines(Path.of(args[1]))) {
             tags.add(Long.parseLong(field(line, "id", null)));
             prompts.add(field(line, "prompt", null));
+            int schema = line.indexOf(SCHEMA); // the line's last key
             params.add(
                     SamplingParams.builder()
                             .maxTokens(Integer.parseInt(field(line, "max_tokens", null)))
                             .temperature(Double.parseDouble(field(line, "temperature", "0")))
                             .seed(Long.parseLong(field(line, "seed", "0")))
+                            .constraint(schema < 0 ? null : Constraint.ofJsonSchema(
+                                    line.substring(schema + SCHEMA.length(), line.length() - 1)))
                             .build());
         }
         String[] lines = new String[prompts.size()];

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the job that every binding runs: rows of text with prefixes shared by a few, many and no rows, a fifth of them
-sampled. Usage: make_job.py ROWS OUTPUT.jsonl
+sampled, a ninth of them JSON of a schema. Usage: make_job.py ROWS OUTPUT.jsonl
 
-Lines have "id" (the line's number, from 1), "prompt", "max_tokens" and, where sampled, "temperature" and "seed". A runner
+Lines have "id" (the line's number, from 1), "prompt", "max_tokens" and, where sampled, "temperature" and "seed"; last of
+all, in some, "json_schema". A runner
 takes MODEL_DIRECTORY, INPUT.jsonl and OUTPUT, and writes a line a row, in the order of the input: the generated token
 ids, parted by spaces. It gives rows their ids as tags, as the program does, since a row's tag is in its random numbers.
 """
@@ -12,6 +13,14 @@ import random
 import sys
 
 WORDS = "river stone lamp winter copper cloud märz tide über garden seven north glass paper orange".split()
+
+
+SCHEMAS = [
+    {"type": "object", "properties": {"wort": {"enum": WORDS}, "ganz": {"type": "integer", "minimum": -5, "maximum": 120},
+                                      "ja": {"type": "boolean"}}, "required": ["wort", "ja"], "additionalProperties": False},
+    {"type": "array", "items": {"type": "string", "pattern": "^[a-zä]{1,4}$"}, "minItems": 1, "maxItems": 3},
+    {"anyOf": [{"const": {"nichts": None}}, {"type": "string", "format": "date"}]},
+]  # fmt: skip
 
 
 def job(rows, seed=1):
@@ -26,6 +35,9 @@ def job(rows, seed=1):
         if i % 5 == 0:
             row["temperature"] = 0.8
             row["seed"] = draw.randrange(1 << 31)
+        if i % 9 == 4:
+            row["max_tokens"] = 90
+            row["json_schema"] = SCHEMAS[i // 9 % len(SCHEMAS)]
         yield row
 
 

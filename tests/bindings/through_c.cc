@@ -2,6 +2,7 @@
 #include <batchllm.h>
 
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct Job {
     std::vector<int64_t> offsets{0};
     std::vector<uint64_t> tags;
     std::vector<batchllm_params> params;
+    std::vector<std::string> schemas; // of each row; "": none
 };
 
 Job read_job(const char *path) {
@@ -33,21 +35,47 @@ Job read_job(const char *path) {
             params.seed = static_cast<uint64_t>(int64_t(line["seed"]));
         }
         job.params.push_back(params);
+        simdjson::dom::element schema;
+        const bool structured = line["json_schema"].get(schema) == simdjson::SUCCESS;
+        job.schemas.push_back(structured ? simdjson::minify(schema) : "");
     }
     return job;
 }
 
-int32_t run(const char *model, const Job &job, batchllm_results **results) {
+// A constraint for each schema that differs, named by the rows that have it.
+int32_t constrain(batchllm_engine *engine, Job *job,
+                  std::map<std::string, batchllm_constraint *> *made) {
+    for (size_t i = 0; i < job->params.size(); ++i) {
+        if (job->schemas[i].empty()) continue;
+        batchllm_constraint *&constraint = (*made)[job->schemas[i]];
+        batchllm_constraint_options options;
+        batchllm_constraint_options_init(&options, sizeof options);
+        options.kind = BATCHLLM_CONSTRAINT_JSON_SCHEMA;
+        options.text = job->schemas[i].c_str();
+        int32_t status = BATCHLLM_OK;
+        if (constraint == nullptr) {
+            status = batchllm_constraint_create(engine, &options, &constraint);
+        }
+        if (status != BATCHLLM_OK) return status;
+        job->params[i].constraint = constraint;
+    }
+    return BATCHLLM_OK;
+}
+
+int32_t run(const char *model, Job job, batchllm_results **results) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
     options.model_dir = model;
     const int64_t n = static_cast<int64_t>(job.params.size());
     batchllm_engine *engine = nullptr;
     int32_t status = batchllm_engine_create(&options, &engine);
+    std::map<std::string, batchllm_constraint *> constraints;
+    if (status == BATCHLLM_OK) status = constrain(engine, &job, &constraints);
     if (status == BATCHLLM_OK) {
         status = batchllm_add_text(engine, n, job.text.data(), job.offsets.data(), job.tags.data(),
                                    job.params.data(), n);
     }
+    for (const auto &[schema, constraint] : constraints) batchllm_constraint_destroy(constraint);
     if (status == BATCHLLM_OK) status = batchllm_run(engine, nullptr, nullptr);
     if (status == BATCHLLM_OK) status = batchllm_poll(engine, 0, results);
     batchllm_engine_destroy(engine);

@@ -11,7 +11,10 @@ with open(job, encoding="utf-8") as lines:
     rows = [json.loads(line) for line in lines]
 params = [
     batchllm.SamplingParams(
-        max_tokens=row["max_tokens"], temperature=row.get("temperature", 0.0), seed=row.get("seed", 0)
+        max_tokens=row["max_tokens"],
+        temperature=row.get("temperature", 0.0),
+        seed=row.get("seed", 0),
+        json_schema=row.get("json_schema"),
     )
     for row in rows
 ]

@@ -43,6 +43,19 @@ def token_rows(count, prefix=40, own=10, sharing=5):
     return rows
 
 
+def text_model(folder):
+    """A folder that a simulated model reads: a real tokenizer, and a configuration of its vocabulary."""
+    folder.mkdir()
+    config = json.loads((TESTS / "golden/qwen3_bf16/config.json").read_text())
+    text = (TESTS / "text/llama3/tokenizer.json").read_text()
+    tokenizer = json.loads(text)
+    ids = [token["id"] for token in tokenizer["added_tokens"]]
+    config["vocab_size"] = max(*ids, *tokenizer["model"]["vocab"].values()) + 1
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(text)
+    return folder
+
+
 class ProgramTest(unittest.TestCase):
     maxDiff = 4000
 

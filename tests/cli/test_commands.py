@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import unittest
 
-from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, parse, token_rows
+from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, parse, text_model, token_rows
 
 TOKENIZERS = sorted(TESTS.glob("text/*/tokenizer.json"))
 MODELS = sorted(path.parent for path in TESTS.glob("golden/*/golden.json"))
@@ -329,15 +329,7 @@ class TextRows(ProgramTest):
 
     def setUp(self):
         super().setUp()
-        self.model = self.directory / "model"
-        self.model.mkdir()
-        config = json.loads((TESTS / "golden/qwen3_bf16/config.json").read_text())
-        tokenizer = json.loads((TESTS / "text/llama3/tokenizer.json").read_text())
-        ids = [token["id"] for token in tokenizer["added_tokens"]]
-        config["vocab_size"] = max(*ids, *tokenizer["model"]["vocab"].values()) + 1
-        (self.model / "config.json").write_text(json.dumps(config))
-        (self.model / "tokenizer.json").write_bytes(
-            (TESTS / "text/llama3/tokenizer.json").read_bytes())
+        self.model = text_model(self.directory / "model")
         (self.model / "tokenizer_config.json").write_text(json.dumps({
             "bos_token": "<|begin_of_text|>",
             "chat_template": "{{ bos_token }}{% for m in messages %}"
@@ -430,9 +422,9 @@ class TextRows(ProgramTest):
         self.assertIn("line 1: the template refuses: No critics", errors[0]["message"])
         self.assertIn("parts of this type are not supported", errors[1]["message"])
         self.assertIn("special token", errors[2]["message"])
-        self.assertIn("stands twice", errors[5]["message"])
+        self.assertIn("given twice", errors[5]["message"])
         self.assertEqual({i: e["code"] for i, e in errors.items()},
-                         {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_TEMPLATE"})
+                         {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_FORMAT"})
 
     def test_chat_completions_are_answered_in_kind(self):
         def request(name, **body):
@@ -475,6 +467,64 @@ class TextRows(ProgramTest):
         self.assertEqual(found[5]["error"]["code"], "ROW_CONSTRAINT")
         answer = found["6"]["response"]["body"]["choices"][0]["message"]["content"]
         self.assertIn(json.loads(answer)["n"], (5, 6, 7))
+
+    def test_rows_and_options_say_how_json_is_written(self):
+        """The simulated model is inclined to low token ids: to spaces, to "b" before "n", to "." before "}"."""
+        number = {"type": "integer", "minimum": 1, "maximum": 9}
+        two = {"type": "object", "properties": {"n": number, "b": {"enum": ["x"]}}, "required": ["b", "n"], "additionalProperties": False}
+        one = {"type": "object", "properties": {"n": number}, "required": ["n"], "additionalProperties": False}
+
+        def texts(schema, own, *arguments):
+            rows = [{"id": i, "prompt": f"row {i}", "json_schema": schema, "max_tokens": 200, **own} for i in range(40)]
+            found = [row["text"] for row in self.run_text(rows, "--force", *arguments).values()]
+            for value in map(json.loads, found):
+                self.assertEqual(set(value), set(schema["required"]))
+                self.assertIn(value["n"], range(1, 10))
+            return found
+
+        self.sim[self.sim.index("--backend-options") + 1] = "eos_token=7,max_length=200,pages=4096"
+        plain = r'^\{"n":[1-9](,"b":"x")?\}$'
+        written = {"flexible_whitespace": (two, r"[\n ]"), "any_member_order": (two, r'^\{"b"'), "any_numbers": (one, r"\.0|[eE]")}
+        for key, (schema, pattern) in written.items():
+            option = "--" + key.replace("_", "-")
+            for found in (texts(schema, {}), texts(schema, {key: False}, option)):
+                for text in found:
+                    self.assertRegex(text, plain)
+            for found in (texts(schema, {key: True}), texts(schema, {}, option)):
+                self.assertTrue(any(re.search(pattern, text) for text in found), (key, found[:5]))
+
+    def test_a_loose_schema_is_taken_with_a_warning(self):
+        schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 1, "maximum": 9}, "maxItems": 2}
+        file = self.directory / "schema.json"
+        file.write_text(json.dumps(schema))
+
+        def chat(name, **strict):
+            return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {
+                "model": "m", "messages": [{"role": "user", "content": "hi"}],
+                "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, **strict}}}}
+
+        rows = [{"id": 0, "prompt": "a", "json_schema": schema}, {"id": 1, "prompt": "a", "json_schema": schema, "loose_schema": True},
+                {"id": 2, "prompt": "b", "json_schema": schema, "loose_schema": True}]
+        found = self.run_text(rows, expect=3)
+        self.assertEqual(found[0]["error"]["code"], "ROW_CONSTRAINT")
+        self.assertIn("#/uniqueItems", found[0]["error"]["message"])
+        self.assertLessEqual(len(json.loads(found[1]["text"])), 2)
+        self.assertEqual(self.stderr.count("#/uniqueItems:"), 1)  # once, not once a row
+        rows = [chat("exact", strict=True), chat("loose", strict=False), chat("unsaid"), chat("null", strict=None), chat("bad", strict=1)]
+        for options, loose in (((), {"loose"}), (("--loose-schema",), {"loose", "unsaid", "null"})):
+            found = {row["custom_id"]: row for row in self.run_rows(rows, "--force", *options, expect=3, backend=self.sim)}
+            good = {name for name, row in found.items() if row["response"]["status_code"] == 200}
+            self.assertEqual(good, loose)
+            self.assertIn("strict", found["bad"]["error"]["message"])
+        row = [{"id": 0, "prompt": "a"}]
+        self.input.write_bytes(lines(row))
+        run = ["run", *self.sim, "-i", self.input, "-o", self.output, "--force", "--progress", "none", "--json-schema", file]
+        done = self.run_program(*run)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"#/uniqueItems", done.stderr)
+        done = self.run_program(*run, "--loose-schema")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count(b"#/uniqueItems:"), 1)
 
     def test_a_model_without_a_template_says_so(self):
         (self.model / "tokenizer_config.json").unlink()

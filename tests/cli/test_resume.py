@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
+from program import PROGRAM, SIM, ProgramTest, by_id, lines, text_model, token_rows
 
 # Small steps and memory, so that rows finish one after the other over a second or so; four windows.
 SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB", "--window-rows", "1500"]
@@ -185,6 +185,100 @@ class Interrupted(ProgramTest):
         finally:
             subprocess.run(["umount", disk], check=True)
         self.assertEqual(rows, self.undisturbed())
+
+
+class Structured(ProgramTest):
+    """A job of JSON: its schema is the command line's, and some rows have one of their own."""
+
+    SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["book", "toy"]}, "price": {"type": "integer", "minimum": 0, "maximum": 99},
+                                               "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "maxItems": 4}},
+              "required": ["kind", "price", "tags"], "additionalProperties": False}  # fmt: skip
+
+    def setUp(self):
+        super().setUp()
+        self.schema = self.directory / "schema.json"
+        self.schema.write_text(json.dumps(self.SCHEMA))
+        rows = [{"id": i, "prompt": f"Describe item {i % 50} in the words of buyer {i}.", "max_tokens": 60} for i in range(3000)]
+        for i in range(0, len(rows), 3):
+            rows[i].update(temperature=1.0, seed=i)
+        for i in range(0, len(rows), 10):
+            rows[i]["json_schema"] = {"const": {"row": i % 40}}
+        for i in range(5, len(rows), 50):
+            rows[i]["regex"] = f"[{i % 9}]{{1,9}}"
+        self.input.write_bytes(lines(rows))
+        self.run_options = ["run", "--backend", "sim", "--backend-options", "eos_token=7,max_length=60,pages=4096", "--step-tokens", "64",
+                            "--window-rows", "700", "--model", text_model(self.directory / "model"), "-i", self.input,
+                            "--progress", "none", "--json-schema", self.schema]  # fmt: skip
+
+    def check(self, rows):
+        self.assertEqual(set(rows), set(range(3000)))
+        for i, row in rows.items():
+            self.assertNotIn("error", row)
+            self.assertEqual(row["finish_reason"], "stop")
+            if i % 10 == 0:
+                self.assertEqual(row["text"], '{"row":%d}' % (i % 40))
+            elif i % 50 == 5:
+                self.assertRegex(row["text"], f"^[{i % 9}]{{1,9}}$")
+            else:
+                value = json.loads(row["text"])
+                self.assertEqual(list(value), ["kind", "price", "tags"])
+                self.assertIn(value["kind"], ("book", "toy"))
+        return rows
+
+    def test_a_killed_job_is_resumed_to_the_same_rows(self):
+        whole = self.directory / "whole.jsonl"
+        done = self.run_program(*self.run_options, "-o", whole)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        expected = self.check(comparable(self.read_output(whole)))
+        killed = 0
+        for attempt in range(12):
+            child = subprocess.Popen([PROGRAM, *map(str, self.run_options), "-o", str(self.output), "--resume"], stderr=subprocess.PIPE)
+            size = self.output.stat().st_size if self.output.exists() else 0
+            while child.poll() is None and not (self.output.exists() and self.output.stat().st_size > size + 20000):
+                time.sleep(0.001)
+            child.kill()
+            child.communicate()
+            if child.returncode != -signal.SIGKILL:
+                break
+            killed += 1
+        self.assertGreater(killed, 1)
+        done = self.run_program(*self.run_options, "-o", self.output, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.check(comparable(self.read_output())), expected)
+
+    def test_another_constraint_is_refused_by_name(self):
+        self.input.write_bytes(lines([{"id": i, "prompt": f"row {i}"} for i in range(9)]))
+
+        def run(*arguments):
+            done = self.run_program(*self.run_options, "-o", self.output, *arguments)
+            return done.returncode, done.stderr.decode()
+
+        self.assertEqual(run(), (0, ""))
+        before = self.output.read_bytes()
+        self.assertEqual(run("--resume"), (0, ""))
+        longer = json.dumps({**self.SCHEMA, "properties": {**self.SCHEMA["properties"], "price": {"type": "integer", "maximum": 98}}})
+        changes = [["--flexible-whitespace"], ["--any-member-order"], ["--any-numbers"], ["--loose-schema"], ["--start-after", "x"]]
+        for change in [longer, None, *changes]:
+            if change is not None and not isinstance(change, list):
+                self.schema.write_text(change)
+            elif change is None:
+                self.schema.write_text('{"type": "boolean"}')
+            else:
+                self.schema.write_text(json.dumps(self.SCHEMA))
+            code, errors = run("--resume", *(change if isinstance(change, list) else []))
+            self.assertEqual(code, 1, (change, errors))
+            self.assertIn("option constraint (was ", errors)
+            self.assertLess(len(errors), 1500)  # not the schemas, which may be long
+            self.assertEqual(self.output.read_bytes(), before)
+
+    def test_how_json_is_written_counts_for_rows_with_schemas_of_their_own(self):
+        plain = self.run_options[: self.run_options.index("--json-schema")]
+        self.input.write_bytes(lines([{"id": i, "prompt": f"row {i}", "json_schema": self.SCHEMA} for i in range(9)]))
+        self.assertEqual(self.run_program(*plain, "-o", self.output).returncode, 0)
+        done = self.run_program(*plain, "-o", self.output, "--resume", "--flexible-whitespace")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"option constraint (was unset, now ", done.stderr)
+        self.assertEqual(self.run_program(*plain, "-o", self.output, "--resume").returncode, 0)
 
 
 class WhatMayBeResumed(ProgramTest):

@@ -1,16 +1,13 @@
-// libFuzzer: the text of a grammar or of a regular expression, and choices of tokens. It is refused with a reason, or
+// libFuzzer: the text of a grammar, a regular expression or a JSON schema, and choices of tokens. It is refused with a reason, or
 // what it allows keeps to constraint.h: allowed tokens are taken and no others, a text can always go on or end, what is
 // forced is allowed.
 //
-// Input: a byte (GBNF, Lark, expressions of ECMA and Python), the text, a zero byte, choices.
+// Input: a byte (its kind: constraint_input.h; 16: behind a marker), the text, a zero byte, choices.
 #include <algorithm>
 #include <bit>
 
 #include "constraint/constraint.h"
-#include "constraint/gbnf.h"
-#include "constraint/lark.h"
-#include "constraint/regex.h"
-#include "fuzz_folder.h"
+#include "constraint_input.h"
 
 using namespace batchllm;
 using fuzz::check;
@@ -31,18 +28,6 @@ std::shared_ptr<const TokenVocabulary> vocabulary() {
 
 bool is_allowed(const AllowedTokens &allowed, int32_t token) {
     return (allowed.words[token / 32] >> (token % 32) & 1) != 0;
-}
-
-Result<Grammar> read(int kind, std::string_view text, Budget *budget) {
-    if (kind == 0) return parse_gbnf(text, budget);
-    if (kind == 1) return parse_lark(text, budget);
-    ASSIGN_OR_RETURN(
-        Automaton automaton,
-        compile_regex(text, {.dialect = kind == 2 ? RegexDialect::ecma : RegexDialect::python},
-                      budget));
-    Grammar grammar;
-    grammar.set_root(automaton.empty() ? grammar.never() : grammar.terminal(std::move(automaton)));
-    return grammar;
 }
 
 void walk(std::shared_ptr<const Constraint> constraint, bool from_the_start,
@@ -87,11 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool found = false;
     const std::string_view text = fuzz::next_part(&input, &found);
     Budget budget(1 << 12, 1 << 20); // small, so that a run is short
-    const auto grammar = read(data[0] % 4, text, &budget);
+    const auto grammar = fuzz::read_grammar(data[0] % fuzz::kGrammarKinds, text, &budget);
     if (!grammar.ok()) {
-        check(grammar.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT ||
-              grammar.status().code() == BATCHLLM_ERROR_UNSUPPORTED);
-        check(!grammar.status().message().empty());
+        fuzz::check_refusal(grammar.status());
         return 0;
     }
     ConstraintOptions options;
@@ -100,8 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if ((data[0] & 16) != 0) options.start_after = "ab";
     const auto made = Constraint::make(*grammar, tokens, options);
     if (!made.ok()) {
-        check(made.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT ||
-              made.status().code() == BATCHLLM_ERROR_UNSUPPORTED);
+        fuzz::check_refusal(made.status());
         return 0;
     }
     walk(*made, options.start_after.empty(), input);

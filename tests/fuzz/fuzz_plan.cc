@@ -33,11 +33,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         Plan believed = *plan;
         for (size_t i = 0; i < rows.size(); ++i) {
             believed.fingerprints[i] =
-                token_fingerprint({tokens.data(), static_cast<size_t>(rows[i].length)});
+                token_fingerprint({tokens.data(), static_cast<size_t>(rows[i].length)}, 0);
         }
         if (!make_plan(rows, {}, plan->options, &believed).ok()) std::abort();
     };
     use(read_plan(bytes));
-    if (size > 0) use(read_plan_sections(bytes.subspan(1), (data[0] & 1) != 0));
+    if (size > 0)
+        use(read_plan_sections(bytes.subspan(1), data[0] & (plan_has_tokens | plan_has_salts)));
     return 0;
 }

@@ -64,7 +64,14 @@ final class EngineTest {
                     }
                 }
             }
+            EngineInfo info = engine.info();
+            Check.equal("sim", info.backend());
+            Check.equal(1, info.deviceCount());
+            Check.that(info.stepTokens() > 0 && info.hidden() > 0 && info.maxRequestTokens() > 0, info.toString());
+            Check.throwing(IllegalArgumentException.class, "device is 1", () -> engine.info(1));
             EngineStats stats = engine.stats();
+            Check.equal(info.kvPages(), stats.kvPagesTotal());
+            Check.equal(info.kvPageBytes(), stats.kvPageBytes());
             Check.equal(600L, stats.rows());
             Check.equal(600L, stats.rowsDone());
             Check.that(stats.savingRatio() > 0.4, "saving " + stats.savingRatio());

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -23,6 +24,17 @@ inline std::vector<TokenRow> views(const TokenRows &rows) {
         result.push_back({row.data(), length, std::max(0, length - 1)});
     }
     return result;
+}
+
+// Some of the rows under salts of their own.
+inline std::vector<TokenRow> salted(std::mt19937_64 &random, std::vector<TokenRow> rows) {
+    constexpr uint64_t salts[] = {0, 7, uint64_t{7} << 32}; // the last two differ in one half each
+    for (TokenRow &row : rows) row.salt = salts[random() % 3];
+    return rows;
+}
+
+inline bool starts_alike(const TokenRow &a, const TokenRow &b, int32_t length) {
+    return a.salt == b.salt && std::equal(a.tokens, a.tokens + length, b.tokens);
 }
 
 // "" or what does not hold.
@@ -43,8 +55,7 @@ inline std::string fault_of(const Plan &plan, const std::vector<TokenRow> &rows)
             if (group.prefix < 0) continue;
             const PlanPrefix &prefix = plan.prefixes[at(group.prefix)];
             if (prefix.length > rows[at(row)].shareable) return "prefix beyond the shareable part";
-            if (!std::equal(rows[at(row)].tokens, rows[at(row)].tokens + prefix.length,
-                            rows[at(prefix.row)].tokens)) {
+            if (!starts_alike(rows[at(row)], rows[at(prefix.row)], prefix.length)) {
                 return "prefix is not the row's";
             }
         }
@@ -60,8 +71,7 @@ inline std::string fault_of(const Plan &plan, const std::vector<TokenRow> &rows)
         if (prefix.parent >= static_cast<int32_t>(i)) return "parent behind its child";
         const PlanPrefix &parent = plan.prefixes[at(prefix.parent)];
         if (parent.length >= prefix.length) return "parent is not shorter";
-        if (!std::equal(rows[at(parent.row)].tokens, rows[at(parent.row)].tokens + parent.length,
-                        rows[at(prefix.row)].tokens)) {
+        if (!starts_alike(rows[at(parent.row)], rows[at(prefix.row)], parent.length)) {
             return "parent is not a prefix";
         }
     }
@@ -92,15 +102,16 @@ inline TokenRows random_rows(std::mt19937_64 &random, int rows, int alphabet, in
 // The least number of tokens computed with one shared prefix a row, found by trying every set of
 // prefixes; -1 when there are too many to try.
 inline int64_t least_processed(const std::vector<TokenRow> &rows, int32_t min_prefix_tokens) {
-    std::map<std::vector<int32_t>, int> sharers;
+    using Prefix = std::pair<uint64_t, std::vector<int32_t>>; // salt, tokens
+    std::map<Prefix, int> sharers;
     int64_t logical = 0;
     for (const TokenRow &row : rows) {
         logical += row.length;
         for (int32_t n = min_prefix_tokens; n <= row.shareable; ++n) {
-            ++sharers[std::vector<int32_t>(row.tokens, row.tokens + n)];
+            ++sharers[{row.salt, std::vector<int32_t>(row.tokens, row.tokens + n)}];
         }
     }
-    std::vector<std::vector<int32_t>> candidates;
+    std::vector<Prefix> candidates;
     for (const auto &[prefix, count] : sharers) {
         if (count > 1) candidates.push_back(prefix);
     }
@@ -109,13 +120,13 @@ inline int64_t least_processed(const std::vector<TokenRow> &rows, int32_t min_pr
     for (uint32_t set = 0; set < (uint32_t{1} << candidates.size()); ++set) {
         int64_t saved = 0;
         for (size_t i = 0; i < candidates.size(); ++i) {
-            if (set >> i & 1) saved -= static_cast<int64_t>(candidates[i].size());
+            if (set >> i & 1) saved -= static_cast<int64_t>(candidates[i].second.size());
         }
         for (const TokenRow &row : rows) {
             size_t longest = 0;
             for (size_t i = 0; i < candidates.size(); ++i) {
-                const auto &prefix = candidates[i];
-                if ((set >> i & 1) == 0 || prefix.size() <= longest) continue;
+                const auto &[salt, prefix] = candidates[i];
+                if ((set >> i & 1) == 0 || salt != row.salt || prefix.size() <= longest) continue;
                 if (prefix.size() <= static_cast<size_t>(row.shareable) &&
                     std::equal(prefix.begin(), prefix.end(), row.tokens)) {
                     longest = prefix.size();

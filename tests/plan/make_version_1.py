@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/plan/version-1.plan and version-1-tokens.plan.
+"""Writes tests/plan/version-1.plan, version-1-tokens.plan and version-1-salts.plan.
 
 A second implementation of docs/plan-file.md, apart from the library's, so that the two check each
 other. Needs the packages xxhash and zstandard. Run it in this folder; the files are committed and must
@@ -44,18 +44,18 @@ def run(tokens):
     return out
 
 
-def fingerprint(row):
-    return xxhash.xxh3_64_intdigest(struct.pack("<%di" % len(row), *row)) or 1
+def fingerprint(row, salt):
+    return xxhash.xxh3_64_intdigest(struct.pack("<%di" % len(row), *row), seed=salt) or 1
 
 
-def sections(with_tokens):
+def sections(with_tokens, salts, prefixes):
     options = varint(1) + varint(2) + varint(0) + varint(16) + struct.pack("<Q", 0x1122334455667788)
-    options += varint(len(ROWS)) + varint(len(PREFIXES)) + varint(len(GROUPS))
+    options += varint(len(ROWS)) + varint(len(prefixes)) + varint(len(GROUPS))
     out = section(1, options)
-    out += section(2, b"".join(struct.pack("<Q", fingerprint(row)) for row in ROWS))
+    out += section(2, b"".join(struct.pack("<Q", fingerprint(*pair)) for pair in zip(ROWS, salts)))
     out += section(3, b"".join(varint(len(row)) for row in ROWS))
     body, previous = b"", 0
-    for i, (row, length, parent) in enumerate(PREFIXES):
+    for i, (row, length, parent) in enumerate(prefixes):
         body += zigzag(row - previous) + varint(length) + varint(0 if parent is None else i - parent)
         previous = row
     out += section(4, body)
@@ -76,17 +76,26 @@ def sections(with_tokens):
     out += section(6, body)
     if with_tokens:
         body = b""
-        for row, length, parent in PREFIXES:
-            body += run(ROWS[row][0 if parent is None else PREFIXES[parent][1]:length])
+        for row, length, parent in prefixes:
+            body += run(ROWS[row][0 if parent is None else prefixes[parent][1]:length])
         for prefix, rows in GROUPS:
             for row in rows:
-                body += run(ROWS[row][0 if prefix is None else PREFIXES[prefix][1]:])
+                body += run(ROWS[row][0 if prefix is None else prefixes[prefix][1]:])
         out += section(7, body)
+    if any(salts):
+        out += section(9, struct.pack("<%dQ" % len(salts), *salts))
     return out
 
 
-for name, flags in (("version-1.plan", 0), ("version-1-tokens.plan", 1)):
+NO_SALTS = [0] * len(ROWS)
+SALTS = [0, 0xFEDCBA9876543210, 0, 0, 0, 0xFEDCBA9876543210]
+APART = [(1, 16, None), (1, 24, 0), (0, 20, None)]  # rows of different salts have no common head
+for name, flags, salts, prefixes in (
+    ("version-1.plan", 0, NO_SALTS, PREFIXES),
+    ("version-1-tokens.plan", 1, NO_SALTS, PREFIXES),
+    ("version-1-salts.plan", 3, SALTS, APART),
+):
     compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=True)
     with open(name, "wb") as file:
         file.write(b"BLLMPLAN" + struct.pack("<II", 1, flags))
-        file.write(compressor.compress(sections(flags == 1)))
+        file.write(compressor.compress(sections(flags & 1, salts, prefixes)))

@@ -60,6 +60,26 @@ def test_rows_are_scored():
         assert len(row.scores) == 2 and all(score < 0 for score in row.scores) and row.finish_reason == "scored", row
 
 
+def test_text_keeps_to_a_schema_or_to_its_rows_own_expression():
+    rows = session.createDataFrame([(i, f"Row {i}", f"[{i}]{{2}}" if i else None) for i in range(6)], ["id", "prompt", "must"])
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    cpu = dict(model=model, backend="cpu", key_column="id", kv_memory_bytes=64 << 20)
+    for row in spark.transform(rows, json_schema=schema, **cpu).collect():
+        assert row.text in ('{"a":1}', '{"a":2}') and row.finish_reason == "stop", row
+    for row in spark.transform(rows, choices=("p", "q"), regex_column="must", **cpu).collect():
+        assert row.text == str(row.id) * 2 if row.id else row.text in ("p", "q"), row
+    raises(Exception, "#/uniqueItems", lambda: spark.transform(
+        rows, json_schema={"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, **cpu).collect())  # fmt: skip
+
+
+def test_rows_are_embedded():
+    rows = session.createDataFrame([(i, f"Row {i}") for i in range(6)], ["id", "prompt"])
+    for row in spark.transform(rows, task="embed", pooling="mean", normalize=True, dimensions=8, model=model, backend="cpu",
+                               kv_memory_bytes=64 << 20).collect():  # fmt: skip
+        assert len(row.embedding) == 8 and abs(sum(x * x for x in row.embedding) - 1) < 1e-5, row
+        assert row.finish_reason == "embedded"
+
+
 def test_what_cannot_work_says_why():
     rows = session.createDataFrame([(1, "a")], ["id", "prompt"])
     raises(TypeError, "no option 'tokens'; there are add_special, ", lambda: spark.transform(rows, tokens=3))

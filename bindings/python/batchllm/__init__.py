@@ -10,7 +10,7 @@ Hand over every row at once: what rows share is computed once. See docs/python.m
 """
 
 from .columns import Texts, Tokens
-from .engine import Engine, EngineStats, Progress
+from .engine import Engine, EngineInfo, EngineStats, Progress
 from .errors import (
     BackendUnavailableError,
     ClosedError,
@@ -50,6 +50,7 @@ __all__ = [
     "DeviceError",
     "Encoded",
     "Engine",
+    "EngineInfo",
     "EngineStats",
     "Error",
     "FileError",

@@ -9,7 +9,7 @@ import types
 import typing
 from array import array
 from itertools import accumulate
-from typing import Any, Literal, Mapping, Optional, Sequence, Union
+from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import native
 
@@ -19,7 +19,20 @@ if typing.TYPE_CHECKING:
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
 _MOST = 4096  # constraints kept; all are forgotten then, and rows keep what they use
 
-_Key = tuple[int, str, tuple[str, ...], str]
+
+
+class _Key(NamedTuple):
+    """What makes a constraint another one."""
+
+    kind: int
+    text: str
+    choices: tuple[str, ...]
+    start_after: str
+    flexible_whitespace: bool
+    any_member_order: bool
+    any_numbers: bool
+    loose_schema: bool
+
 
 
 def schema_of(wanted: Any) -> str:
@@ -88,22 +101,35 @@ def _key_of(params: SamplingParams) -> Optional[_Key]:
         raise ValueError(f"{given[0]} and {given[1]} both say what the output must look like")
     if not given:
         return None
-    after = params.start_after
+    kind, text, choices = _wanted(params)
+    return _Key(
+        kind,
+        text,
+        choices,
+        params.start_after,
+        bool(params.flexible_whitespace),
+        bool(params.any_member_order),
+        bool(params.any_numbers),
+        bool(params.loose_schema),
+    )
+
+
+def _wanted(params: SamplingParams) -> tuple[int, str, tuple[str, ...]]:
     if params.choices is not None:
         if isinstance(params.choices, str):
             raise TypeError("choices: a list of strings is expected, not a string")
-        return _CHOICES, "", tuple(params.choices), after
+        return _CHOICES, "", tuple(params.choices)
     if params.regex is not None:
-        return _REGEX, params.regex, (), after
+        return _REGEX, params.regex, ()
     if params.json_schema is not None:
-        return _JSON_SCHEMA, schema_of(params.json_schema), (), after
+        return _JSON_SCHEMA, schema_of(params.json_schema), ()
     if isinstance(params.grammar, Mapping):
         dialects = {"gbnf": _GBNF, "lark": _LARK}
         if len(params.grammar) != 1 or next(iter(params.grammar)) not in dialects:
             raise ValueError('grammar: a text, {"gbnf": text} or {"lark": text} is expected')
         dialect, text = next(iter(params.grammar.items()))
-        return dialects[dialect], text, (), after
-    return _GBNF, typing.cast(str, params.grammar), (), after
+        return dialects[dialect], text, ()
+    return _GBNF, typing.cast(str, params.grammar), ()
 
 
 class Constraints:
@@ -122,13 +148,18 @@ class Constraints:
         rows = params if hasattr(params, "__getitem__") else [params]
         if all(one is rows[0] for one in rows):
             rows = rows[:1]  # as their column is
-        used = []
+        places: dict[_Key, array[int]] = {}
+        keys: dict[int, Optional[_Key]] = {}  # of params that are the same object
         for row, one in enumerate(rows):
-            key = _key_of(one)
-            if key is None:
-                continue
+            if id(one) not in keys:
+                keys[id(one)] = _key_of(one)
+            key = keys[id(one)]
+            if key is not None:
+                places.setdefault(key, array("q")).append(row)
+        used = []
+        for key, those in places.items():
             used.append(self._get(engine, key))
-            native.batchllm_params_set_constraint(column, row, used[-1])
+            native.batchllm_params_set_constraint(column, those, used[-1])
         return used
 
     def clear(self) -> None:
@@ -137,13 +168,21 @@ class Constraints:
     def _get(self, engine: native.batchllm_engine, key: _Key) -> native.batchllm_constraint:
         made = self._made.get(key)
         if made is None:
-            kind, text, choices, after = key
-            texts = [choice.encode() + b"\0" for choice in choices]
-            if any(one.find(b"\0") != len(one) - 1 for one in texts) or "\0" in after:
+            texts = [choice.encode() + b"\0" for choice in key.choices]
+            if any(one.find(b"\0") != len(one) - 1 for one in texts) or "\0" in key.start_after:
                 raise ValueError("choices or start_after hold a zero byte")
             starts = array("q", accumulate(map(len, texts), initial=0))[:-1]
             made = native.batchllm_constraint_create_from(
-                engine, kind, text.encode(), b"".join(texts), starts, after.encode(), 0, 0, 0
+                engine,
+                key.kind,
+                key.text.encode(),
+                b"".join(texts),
+                starts,
+                key.start_after.encode(),
+                key.flexible_whitespace,
+                key.any_member_order,
+                key.any_numbers,
+                key.loose_schema,
             )
             if len(self._made) >= _MOST:
                 self._made.clear()

@@ -65,6 +65,25 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class EngineInfo:
+    """What became of the engine's options on one of its devices, and of the model; see batchllm_info in batchllm.h."""
+
+    device_count: int
+    backend: str
+    compute_type: str
+    device: str
+    device_number: int
+    vocabulary: int
+    hidden: int
+    page_tokens: int
+    kv_groups: int
+    kv_pages: int
+    kv_page_bytes: int
+    step_tokens: int
+    max_request_tokens: int
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Figures of the engine; see batchllm_stats in batchllm.h."""
 
@@ -557,6 +576,12 @@ class Engine:
         with self._lock:
             return Plan(native.batchllm_engine_take_plan(self._enter()))
 
+    def info(self, device: int = 0) -> EngineInfo:
+        """What "auto" and 0 in the options became, on the device at this place of `devices`, and the model's sizes."""
+        info = native.batchllm_info()
+        native.batchllm_engine_info(self._enter(), index(device), info)
+        return EngineInfo(**{name: getattr(info, name) for name in EngineInfo.__dataclass_fields__})
+
     def stats(self) -> EngineStats:
         """Figures so far."""
         stats = native.batchllm_stats()
@@ -661,7 +686,8 @@ class Engine:
         per_row = params is not None and not ready and not isinstance(params, SamplingParams)
         if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
-        shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[arg-type]
+        shared: Optional[native.batchllm_params_column]
+        shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -682,7 +708,7 @@ class Engine:
                 if job.over:  # an `astream` that was cancelled while its rows were being added
                     return
                 named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
-                wanted = params if not per_row else some[first : first + n]
+                wanted = None if ready else params if not per_row else some[first : first + n]
                 used = self._constraints.set(engine, native_params, wanted)
                 _add(engine, column, named_tags, native_params)
                 del used  # rows that were added keep what they need

@@ -57,6 +57,15 @@ class SamplingParams:
     """The output is a text of this grammar: GBNF, or `{"lark": text}`."""
     start_after: str = ""
     """The four hold only behind this text in the output, such as `</think>`."""
+    flexible_whitespace: bool = False
+    """JSON may have a space, or a line end and an indent, between its parts; else it has none."""
+    any_member_order: bool = False
+    """Members of JSON objects come in any order; else in the order in which the schema names them."""
+    any_numbers: bool = False
+    """JSON numbers may be 12.0 for 12, and have exponents; else they are plain."""
+    loose_schema: bool = False
+    """What a schema asks that cannot be enforced exactly is passed over, and a warning in the log says what, by keyword
+    and place; else it fails the call."""
 
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]

@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+from .constraints import schema_of
+
 __all__ = ["Metrics", "transform"]
 
 # Those of Java's BatchLlmOptions, where each is described; in Java they are written promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
-    "result_prefix",
+    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
     "max_requests", "idle_seconds",
+    "task", "pooling", "normalize", "dimensions",
+    "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
+    "any_member_order", "any_numbers", "loose_schema",
     "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
     "stop_strings",
@@ -84,7 +89,8 @@ class Metrics:
 
 def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any) -> DataFrame:
     """The rows with their own columns, their key, and: text, tokens, finish_reason, error (null when there was none),
-    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, scores.
+    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, scores, embedding, or label, score
+    and probabilities.
 
     Rows come in no order, or, with ordered=True, in that of their keys. Sort by anything else what is written or
     persisted: docs/spark.md says why.
@@ -92,7 +98,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
     Args:
         rows: with a column of prompts: text, lists of token ids, or JSON of chat messages (messages_column).
         metrics: counts into these.
-        options: as Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ...
+        options: as Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ... The json_schema may
+            be a mapping, a pydantic model or a dataclass too.
 
     Raises:
         TypeError: for an option that there is not, or whose value is of another type.
@@ -111,6 +118,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             continue
         if name in _FRACTIONS:
             value = float(value)
+        elif name == "json_schema":
+            value = schema_of(value)
         elif isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, os.PathLike):

@@ -61,6 +61,35 @@ class Constraints(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "both say"):
                 engine.generate(["a"], SamplingParams(regex="a", choices=["a"]))
 
+    def greedy(self, engine, likely, **params):
+        """Greedy: each character of `likely` is written before those behind it wherever the constraint allows it."""
+        tokenizer = batchllm.Tokenizer(MODEL)
+        tokens = [tokenizer.encode_one(character, add_special=False)[0] for character in likely]
+        biases = {token: 1000.0 / 2**i for i, token in enumerate(tokens)}
+        return engine.generate(["a"], SamplingParams(logit_bias=biases, max_tokens=40, **params))[0].text
+
+    def test_options_change_how_json_is_written(self):
+        schema = {"type": "object", "properties": {"b": {"enum": ["x"]}, "a": {"type": "boolean"}}, "required": ["a", "b"]}
+        schema["additionalProperties"] = False
+        number = {"type": "integer", "minimum": 1, "maximum": 9}
+        with batchllm.Engine(MODEL) as engine:
+            self.assertTrue(self.greedy(engine, " ", json_schema=schema).startswith('{"b":'))
+            self.assertTrue(self.greedy(engine, " ", json_schema=schema, flexible_whitespace=True).startswith('{ "b"'))
+            self.assertTrue(self.greedy(engine, "a", json_schema=schema).startswith('{"b":'))
+            self.assertTrue(self.greedy(engine, "a", json_schema=schema, any_member_order=True).startswith('{"a":'))
+            self.assertRegex(self.greedy(engine, ".0", json_schema=number), "^[1-9]$")
+            self.assertRegex(self.greedy(engine, ".0", json_schema=number, any_numbers=True), r"^[1-9]\.0$")
+
+    def test_a_loose_schema_says_in_the_log_what_it_does_not_enforce(self):
+        schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer"}, "maxItems": 2}
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertRaisesRegex(batchllm.UnsupportedError, "#/uniqueItems"):
+                engine.generate(["a"], SamplingParams(json_schema=schema))
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                engine.generate(["a", "b"], SamplingParams(json_schema=schema, loose_schema=True))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("#/uniqueItems:", logs.output[0])
+
     def test_fields_without_a_default_are_required(self):
         schema = json.loads(schema_of(Toy))
         toy = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]

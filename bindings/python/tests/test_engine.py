@@ -151,6 +151,12 @@ class Generate(unittest.TestCase):
             engine.generate(texts + ["new"], SamplingParams(max_tokens=1), plan=batchllm.Plan.load(f"{folder}/rows.plan"))
             self.assertEqual(engine.get_plan().stats().reused_rows, 20)
             self.assertGreater(engine.stats().saving_ratio, 0.5)
+            info = engine.info()
+            self.assertEqual((info.backend, info.device_count, info.vocabulary, info.kv_pages), ("sim", 1, 1000, 4096))
+            self.assertEqual(info.kv_page_bytes, engine.stats().kv_page_bytes)
+            self.assertGreater(info.step_tokens, 0)
+            with self.assertRaisesRegex(ValueError, "device is 1"):
+                engine.info(1)
 
     def test_add_run_poll_is_what_c_has(self):
         with sim() as engine:

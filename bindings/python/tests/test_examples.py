@@ -39,6 +39,17 @@ class Examples(unittest.TestCase):
         self.assertRegex(out, r"(?m)^row 2 cancelled after (2[4-9]|3\d) tokens$")
         self.assertRegex(out, r"went round \d+ times")
 
+    def test_structured_answers_have_the_fields_of_the_class(self):
+        out = run("structured.py", MODEL)
+        found = re.findall(r"Animal\(kind='(?:cat|dog|fish)', legs=[024], tame=(?:True|False)\)$", out, re.M)
+        self.assertEqual(len(found), 3, out)
+
+    @unittest.skipIf(importlib.util.find_spec("numpy") is None, "needs NumPy")
+    def test_embed(self):
+        near = [float(one) for one in re.findall(r"^(-?[01]\.\d{3}) [PW]", run("embed.py", MODEL), re.M)]
+        self.assertEqual(len(near), 2)
+        self.assertTrue(all(-1 <= one <= 1 for one in near), near)
+
     def test_rank(self):
         self.assertEqual(len(re.findall(r"^-> ", run("rank.py", MODEL), re.M)), 2)
 

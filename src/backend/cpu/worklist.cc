@@ -21,143 +21,180 @@ int64_t cost(const AttentionItem &item) {
 
 int32_t round_down(int32_t x) { return x / kGroupTokens * kGroupTokens; }
 
-} // namespace
+class Builder {
+  public:
+    Builder(const TokenBatch &batch, const std::vector<int32_t> &rows,
+            const WorklistOptions &options, Worklist *list)
+        : batch_(batch), rows_(rows), options_(options), list_(*list),
+          count_(static_cast<int32_t>(batch.nodes.size())) {}
 
-void build_worklist(const TokenBatch &batch, const std::vector<int32_t> &rows,
-                    const WorklistOptions &options, Worklist *list) {
-    const std::vector<ContextNode> &nodes = batch.nodes;
-    const int32_t count = static_cast<int32_t>(nodes.size());
-    list->items.clear();
-    list->queries.clear();
-    list->tasks.clear();
-    list->most_queries = 0;
-    list->most_groups = 0;
+    void build() {
+        list_.items.clear();
+        list_.queries.clear();
+        list_.tasks.clear();
+        list_.most_queries = 0;
+        list_.most_groups = 0;
+        find_members();
+        for (int32_t node = 0; node < count_; ++node) {
+            const size_t first_query = list_.queries.size();
+            add_queries(node);
+            add_items(node, first_query);
+        }
+        int64_t total = 0;
+        for (const AttentionItem &item : list_.items) total += cost(item);
+        target_ = std::max<int64_t>(1, total * options_.kv_heads / (int64_t{4} * options_.threads));
+        cut_by_positions();
+        number_parts();
+        make_tasks();
+    }
 
+  private:
     // Which nodes' tokens meet each node: itself and its descendants that have tokens in the batch.
     // Stored as one list, node by node (a counting sort over the pairs).
-    std::vector<int32_t> begin(static_cast<size_t>(count) + 1, 0);
-    for (int32_t n = 0; n < count; ++n) {
-        if (nodes[n].token_count == 0) continue;
-        for (int32_t a = n; a >= 0; a = nodes[a].parent) ++begin[a + 1];
-    }
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::vector<int32_t> members(static_cast<size_t>(begin[count]));
-    {
-        std::vector<int32_t> next(begin.begin(), begin.end() - 1);
-        for (int32_t n = 0; n < count; ++n) {
+    void find_members() {
+        const std::vector<ContextNode> &nodes = batch_.nodes;
+        begin_.assign(static_cast<size_t>(count_) + 1, 0);
+        for (int32_t n = 0; n < count_; ++n) {
             if (nodes[n].token_count == 0) continue;
-            for (int32_t a = n; a >= 0; a = nodes[a].parent) members[next[a]++] = n;
+            for (int32_t a = n; a >= 0; a = nodes[a].parent) ++begin_[a + 1];
+        }
+        std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+        members_.resize(static_cast<size_t>(begin_[count_]));
+        std::vector<int32_t> next(begin_.begin(), begin_.end() - 1);
+        for (int32_t n = 0; n < count_; ++n) {
+            if (nodes[n].token_count == 0) continue;
+            for (int32_t a = n; a >= 0; a = nodes[a].parent) members_[next[a]++] = n;
         }
     }
 
-    const int32_t item_queries = std::max(1, kItemRows / options.gqa_ratio);
-    for (int32_t a = 0; a < count; ++a) {
-        const ContextNode &node = nodes[a];
-        const size_t first_query = list->queries.size();
-        for (int32_t m = begin[a]; m < begin[a + 1]; ++m) {
-            const ContextNode &member = nodes[members[m]];
+    // The tokens that see any of the node, and what of it each of them sees.
+    void add_queries(int32_t n) {
+        const ContextNode &node = batch_.nodes[n];
+        for (int32_t m = begin_[n]; m < begin_[n + 1]; ++m) {
+            const ContextNode &member = batch_.nodes[members_[m]];
             for (int32_t t = member.token_begin; t < member.token_begin + member.token_count; ++t) {
-                if (!rows.empty() && rows[t] < 0) continue;
-                const int32_t position = batch.positions[t];
+                if (!rows_.empty() && rows_[t] < 0) continue;
+                const int32_t position = batch_.positions[t];
                 int32_t low = 0;
                 int32_t high = node.length;
-                if (options.window > 0) {
-                    low = std::max(0, position - options.window + 1 - node.start);
+                if (options_.window > 0) {
+                    low = std::max(0, position - options_.window + 1 - node.start);
                 }
-                if (members[m] == a) high = position - node.start + 1;
-                if (low < high) list->queries.push_back({t, low, high, 0});
+                if (members_[m] == n) high = position - node.start + 1;
+                if (low < high) list_.queries.push_back({t, low, high, 0});
             }
         }
-        const int32_t all = static_cast<int32_t>(list->queries.size() - first_query);
-        if (all == 0) continue;
-        // Cut evenly, so that no small item is left over.
+    }
+
+    // The node's queries from first_query on, cut evenly, so that no small item is left over.
+    void add_items(int32_t n, size_t first_query) {
+        const int32_t item_queries = std::max(1, kItemRows / options_.gqa_ratio);
+        const int32_t all = static_cast<int32_t>(list_.queries.size() - first_query);
         const int32_t pieces = (all + item_queries - 1) / item_queries;
         int32_t taken = 0;
         for (int32_t piece = 0; piece < pieces; ++piece) {
             const int32_t size = (all - taken + pieces - piece - 1) / (pieces - piece);
-            AttentionItem item{a, node.length, 0, static_cast<int32_t>(first_query) + taken, size};
+            AttentionItem item{n, batch_.nodes[n].length, 0,
+                               static_cast<int32_t>(first_query) + taken, size};
             for (int32_t q = item.query_begin; q < item.query_begin + size; ++q) {
-                item.key_begin = std::min(item.key_begin, list->queries[q].visible_begin);
-                item.key_end = std::max(item.key_end, list->queries[q].visible_end);
+                item.key_begin = std::min(item.key_begin, list_.queries[q].visible_begin);
+                item.key_end = std::max(item.key_end, list_.queries[q].visible_end);
             }
             item.key_begin = round_down(item.key_begin);
-            list->items.push_back(item);
+            list_.items.push_back(item);
             taken += size;
         }
     }
 
-    // Cut by positions what is too long for one thread.
-    int64_t total = 0;
-    for (const AttentionItem &item : list->items) total += cost(item);
-    const int64_t target =
-        std::max<int64_t>(1, total * options.kv_heads / (int64_t{4} * options.threads));
-    const size_t uncut = list->items.size();
-    std::vector<AttentionItem> cut;
-    cut.reserve(uncut);
-    std::vector<AttentionQuery> queries;
-    queries.reserve(list->queries.size());
-    for (const AttentionItem &item : list->items) {
-        const int32_t keys = item.key_end - item.key_begin;
-        const int64_t wanted = (cost(item) + target - 1) / target;
-        const int32_t pieces =
-            static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, keys / kLeastKeys)));
-        int32_t key = item.key_begin;
-        for (int32_t piece = 0; piece < pieces; ++piece) {
-            const int32_t last = piece + 1 == pieces
-                                     ? item.key_end
-                                     : round_down(key + (item.key_end - key) / (pieces - piece));
-            AttentionItem part{item.node, key, last, static_cast<int32_t>(queries.size()), 0};
-            for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
-                AttentionQuery query = list->queries[q];
-                query.visible_begin = std::max(query.visible_begin, key);
-                query.visible_end = std::min(query.visible_end, last);
-                if (query.visible_begin < query.visible_end) queries.push_back(query);
+    // Cuts what is too long for one thread.
+    void cut_by_positions() {
+        std::vector<AttentionItem> cut;
+        cut.reserve(list_.items.size());
+        std::vector<AttentionQuery> queries;
+        queries.reserve(list_.queries.size());
+        for (const AttentionItem &item : list_.items) {
+            const int32_t keys = item.key_end - item.key_begin;
+            const int64_t wanted = (cost(item) + target_ - 1) / target_;
+            const int32_t pieces = static_cast<int32_t>(
+                std::clamp<int64_t>(wanted, 1, std::max(1, keys / kLeastKeys)));
+            int32_t key = item.key_begin;
+            for (int32_t piece = 0; piece < pieces; ++piece) {
+                const int32_t last =
+                    piece + 1 == pieces ? item.key_end
+                                        : round_down(key + (item.key_end - key) / (pieces - piece));
+                AttentionItem part{item.node, key, last, static_cast<int32_t>(queries.size()), 0};
+                for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
+                    AttentionQuery query = list_.queries[q];
+                    query.visible_begin = std::max(query.visible_begin, key);
+                    query.visible_end = std::min(query.visible_end, last);
+                    if (query.visible_begin < query.visible_end) queries.push_back(query);
+                }
+                part.query_count = static_cast<int32_t>(queries.size()) - part.query_begin;
+                if (part.query_count > 0) cut.push_back(part);
+                key = last;
             }
-            part.query_count = static_cast<int32_t>(queries.size()) - part.query_begin;
-            if (part.query_count > 0) cut.push_back(part);
-            key = last;
         }
+        list_.items.swap(cut);
+        list_.queries.swap(queries);
     }
-    list->items.swap(cut);
-    list->queries.swap(queries);
 
     // Parts of each row, in the order of the items: ancestors before descendants.
-    list->rows = static_cast<int32_t>(batch.tokens.size());
-    if (!rows.empty()) {
-        list->rows = 0;
-        for (int32_t row : rows) list->rows = std::max(list->rows, row + 1);
-    }
-    list->part_begin.assign(static_cast<size_t>(list->rows) + 1, 0);
-    const auto row_of = [&](int32_t token) { return rows.empty() ? token : rows[token]; };
-    for (const AttentionQuery &query : list->queries) ++list->part_begin[row_of(query.token) + 1];
-    std::partial_sum(list->part_begin.begin(), list->part_begin.end(), list->part_begin.begin());
-    {
-        std::vector<int32_t> next(list->part_begin.begin(), list->part_begin.end() - 1);
-        for (AttentionQuery &query : list->queries) query.part = next[row_of(query.token)]++;
-    }
-    for (const AttentionItem &item : list->items) {
-        list->most_queries = std::max(list->most_queries, item.query_count);
-        list->most_groups =
-            std::max(list->most_groups, (item.key_end + kGroupTokens - 1) / kGroupTokens);
+    void number_parts() {
+        list_.rows = static_cast<int32_t>(batch_.tokens.size());
+        if (!rows_.empty()) {
+            list_.rows = 0;
+            for (const int32_t row : rows_) list_.rows = std::max(list_.rows, row + 1);
+        }
+        std::vector<int32_t> &begin = list_.part_begin;
+        begin.assign(static_cast<size_t>(list_.rows) + 1, 0);
+        const auto row_of = [&](int32_t token) { return rows_.empty() ? token : rows_[token]; };
+        for (const AttentionQuery &query : list_.queries) ++begin[row_of(query.token) + 1];
+        std::partial_sum(begin.begin(), begin.end(), begin.begin());
+        std::vector<int32_t> next(begin.begin(), begin.end() - 1);
+        for (AttentionQuery &query : list_.queries) query.part = next[row_of(query.token)]++;
+        for (const AttentionItem &item : list_.items) {
+            list_.most_queries = std::max(list_.most_queries, item.query_count);
+            list_.most_groups =
+                std::max(list_.most_groups, (item.key_end + kGroupTokens - 1) / kGroupTokens);
+        }
     }
 
     // Longest first; short ones several to a task. Stable, so that the list is always the same.
-    std::stable_sort(
-        list->items.begin(), list->items.end(),
-        [](const AttentionItem &a, const AttentionItem &b) { return cost(a) > cost(b); });
-    const int64_t task_cost = std::max<int64_t>(1, target / 4);
-    const int32_t items = static_cast<int32_t>(list->items.size());
-    for (int32_t first = 0; first < items;) {
-        int32_t last = first;
-        int64_t sum = 0;
-        while (last < items && (last == first || sum + cost(list->items[last]) <= task_cost)) {
-            sum += cost(list->items[last++]);
+    void make_tasks() {
+        std::stable_sort(
+            list_.items.begin(), list_.items.end(),
+            [](const AttentionItem &a, const AttentionItem &b) { return cost(a) > cost(b); });
+        const int64_t task_cost = std::max<int64_t>(1, target_ / 4);
+        const int32_t items = static_cast<int32_t>(list_.items.size());
+        for (int32_t first = 0; first < items;) {
+            int32_t last = first;
+            int64_t sum = 0;
+            while (last < items && (last == first || sum + cost(list_.items[last]) <= task_cost)) {
+                sum += cost(list_.items[last++]);
+            }
+            for (int32_t head = 0; head < options_.kv_heads; ++head) {
+                list_.tasks.push_back({first, last, head});
+            }
+            first = last;
         }
-        for (int32_t head = 0; head < options.kv_heads; ++head) {
-            list->tasks.push_back({first, last, head});
-        }
-        first = last;
     }
+
+    const TokenBatch &batch_;
+    const std::vector<int32_t> &rows_;
+    const WorklistOptions &options_;
+    Worklist &list_;
+    int32_t count_; // nodes
+    std::vector<int32_t>
+        begin_; // [nodes + 1] members of node n: members_[begin_[n], begin_[n + 1])
+    std::vector<int32_t> members_; // nodes
+    int64_t target_ = 1;           // cost of what one thread is to get at a time
+};
+
+} // namespace
+
+void build_worklist(const TokenBatch &batch, const std::vector<int32_t> &rows,
+                    const WorklistOptions &options, Worklist *list) {
+    Builder(batch, rows, options, list).build();
 }
 
 } // namespace batchllm::cpu

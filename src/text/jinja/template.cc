@@ -2,6 +2,8 @@
 
 #include <cinttypes>
 
+#include "base/printable.h"
+
 namespace batchllm::jinja {
 namespace {
 
@@ -10,45 +12,42 @@ class Converter {
   public:
     explicit Converter(Heap *heap) : heap_(heap) {}
 
-    Result<Value> convert(simdjson::dom::element element, int32_t depth) {
+    Result<Value> convert(JsonView view, int32_t depth) {
         if (depth > Heap::most_depth) {
             return template_error("JSON is nested deeper than %d levels", Heap::most_depth);
         }
-        switch (element.type()) {
-        case simdjson::dom::element_type::ARRAY: {
-            simdjson::dom::array array;
-            if (element.get(array) != simdjson::SUCCESS) break;
+        switch (view.kind()) {
+        case JsonView::Kind::array: {
             std::vector<Value> items;
-            for (const simdjson::dom::element item : array) {
+            const JsonItems list = *view.items();
+            for (const JsonView item : list) {
                 ASSIGN_OR_RETURN(const Value value, convert(item, depth + 1));
                 items.push_back(value);
             }
             return heap_->sequence(SequenceType::list, std::move(items));
         }
-        case simdjson::dom::element_type::OBJECT: {
-            simdjson::dom::object object;
-            if (element.get(object) != simdjson::SUCCESS) break;
+        case JsonView::Kind::object: {
             auto dict = std::make_unique<Dict>();
-            for (const auto member : object) {
-                RETURN_IF_ERROR(check(member.key));
-                ASSIGN_OR_RETURN(const Value value, convert(member.value, depth + 1));
-                dict->set(Value::string(member.key), value);
+            const JsonMembers members = *view.members();
+            for (const auto [key, member] : members) {
+                RETURN_IF_ERROR(check(key));
+                ASSIGN_OR_RETURN(const Value value, convert(member, depth + 1));
+                dict->set(Value::string(key), value);
             }
             return heap_->dict(std::move(dict));
         }
-        case simdjson::dom::element_type::STRING:
-            RETURN_IF_ERROR(check(std::string_view(element)));
-            return Value::string(std::string_view(element));
-        case simdjson::dom::element_type::INT64:
-            return Value::integer(int64_t(element));
-        case simdjson::dom::element_type::UINT64:
-            return template_error("number %" PRIu64 " is beyond 64 bits with a sign",
-                                  uint64_t(element));
-        case simdjson::dom::element_type::DOUBLE:
-            return Value::real(double(element));
-        case simdjson::dom::element_type::BOOL:
-            return Value::boolean(bool(element));
-        default:
+        case JsonView::Kind::string:
+            RETURN_IF_ERROR(check(*view.string()));
+            return Value::string(*view.string());
+        case JsonView::Kind::number:
+            if (const auto integer = view.integer()) return Value::integer(*integer);
+            if (const auto beyond = view.unsigned_integer()) {
+                return template_error("number %" PRIu64 " is beyond 64 bits with a sign", *beyond);
+            }
+            return Value::real(*view.number());
+        case JsonView::Kind::boolean:
+            return Value::boolean(*view.boolean());
+        case JsonView::Kind::null:
             break;
         }
         return Value::none();
@@ -57,7 +56,7 @@ class Converter {
   private:
     // The escape of half a character gets through the parser.
     static Status check(std::string_view text) {
-        if (simdjson::validate_utf8(text.data(), text.size())) return {};
+        if (is_utf8(text)) return {};
         return Status(BATCHLLM_ERROR_ROW_INVALID_UTF8, "a string is not valid Unicode");
     }
 
@@ -87,8 +86,6 @@ Limits limits_for(size_t input_bytes) {
     return limits;
 }
 
-Result<Value> to_value(Heap *heap, simdjson::dom::element element) {
-    return Converter(heap).convert(element, 1);
-}
+Result<Value> to_value(Heap *heap, JsonView view) { return Converter(heap).convert(view, 1); }
 
 } // namespace batchllm::jinja

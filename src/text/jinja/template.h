@@ -5,8 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <simdjson.h>
-
+#include "base/json_view.h"
 #include "base/status.h"
 #include "text/jinja/evaluator.h"
 #include "text/jinja/parser.h"
@@ -33,6 +32,6 @@ class Template {
 Limits limits_for(size_t input_bytes);
 
 // JSON, whose objects have distinct keys -> a value of the heap. Text stays where the document has it.
-Result<Value> to_value(Heap *heap, simdjson::dom::element element);
+Result<Value> to_value(Heap *heap, JsonView view);
 
 } // namespace batchllm::jinja

@@ -22,16 +22,19 @@ import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
- * What transforms do, in one process. Arguments: a folder for files, and a model directory with a tokenizer.
+ * What transforms do, in one process. Arguments: a folder for files, a model directory with a tokenizer, and the folder of
+ * the golden models.
  */
 public final class LocalTest {
     private static SparkSession spark;
     private static Path folder;
     private static String model;
+    private static Path golden;
 
     public static void main(String[] arguments) throws Exception {
         folder = Path.of(arguments[0]);
         model = arguments[1];
+        golden = Path.of(arguments[2], "embedding");
         spark = SparkSession.builder().getOrCreate();
         textRowsKeepTheirColumnsAndOrder();
         resultsDoNotDependOnPartitionsOrWindows();
@@ -44,6 +47,11 @@ public final class LocalTest {
         orderedResultsAreSortedAndComputedOnce();
         rowsAreScored();
         logprobsComeWithTokens();
+        oneConstraintHoldsForAllRows();
+        rowsHaveConstraintsOfTheirOwn();
+        aLooseSchemaIsTaken();
+        vectorsAreTheReferences();
+        labelsAreTheReferences();
         plansAreReused();
         aDamagedPlanFailsItsJobAlone();
         twoJobsAtOnceShareAnEngine();
@@ -320,6 +328,134 @@ public final class LocalTest {
             check(logprobs.size() == row.getList(row.fieldIndex("tokens")).size()
                             && logprobs.stream().allMatch(p -> p <= 0),
                     row.toString());
+        }
+    }
+
+    private static final String TOY =
+            "{\"type\": \"object\", \"properties\": {\"b\": {\"enum\": [\"x\", \"y\"]}, \"a\": {\"type\": \"boolean\"}},"
+            + " \"required\": [\"a\", \"b\"], \"additionalProperties\": false}";
+
+    private static void oneConstraintHoldsForAllRows() {
+        List<String> written = List.of("(yes|nein)", "[0-9]{3}", "\\{\"b\":\"[xy]\",\"a\":(true|false)\\}", "\\(?x\\)?", "z[0-9]");
+        List<BatchLlmOptions> given = new ArrayList<>();
+        given.add(text().maxTokens(40).choices(List.of("yes", "nein")));
+        given.add(text().maxTokens(40).regex("[0-9]{3}"));
+        given.add(text().maxTokens(40).jsonSchema(TOY));
+        given.add(text().maxTokens(40).grammar("root ::= \"x\" | \"(x)\""));
+        given.add(text().maxTokens(40).larkGrammar("start: \"z\" /[0-9]/"));
+        for (int i = 0; i < given.size(); ++i) {
+            for (Row row : BatchLlm.transform(texts(12), given.get(i).partitions(2)).collectAsList()) {
+                check(row.<String>getAs("text").matches(written.get(i)) && row.getAs("finish_reason").equals("stop"),
+                        row.toString());
+            }
+        }
+        Dataset<Row> rows = texts(3);
+        fails(() -> answers(rows, text().keyColumn("id").regex("(a")), "regex: character 1");
+        check(answers(rows, text().keyColumn("id")).size() == 3, "the engine after a wrong constraint");
+        fails(() -> BatchLlm.transform(rows, text().regex("a").choices(List.of("a"))), "choices and regex both say");
+        fails(() -> BatchLlm.transform(rows, text().regex("a").task("embed")), "only generated text");
+        fails(() -> BatchLlm.transform(rows, text().regexColumn("id")), "id: bigint is no text");
+        fails(() -> BatchLlm.transform(rows, text().choicesColumn("prompt")), "prompt: string is no array of texts");
+        fails(() -> BatchLlm.transform(rows, text().regexColumn("prompt").grammarColumn("prompt")), "both say");
+        fails(() -> BatchLlm.transform(rows, text().task("rank")), "task: rank is none of generate, embed, classify");
+        fails(() -> BatchLlm.transform(rows, text().task("embed").samples(2)), "samples");
+    }
+
+    private static void rowsHaveConstraintsOfTheirOwn() {
+        // Rows 4 mod 8 have the options', 5 mod 8 a wrong one, which is their own error.
+        String column = "case id % 8 when 4 then null when 5 then '(a' else concat('[', id % 3, ']{3}') end";
+        Dataset<Row> rows = texts(60).withColumn("must", functions.expr(column));
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        BatchLlmOptions options = text().keyColumn("id").regexColumn("must").choices(List.of("none")).partitions(2).windowRows(9);
+        List<Row> results = BatchLlm.transform(rows, options, metrics).collectAsList();
+        check(results.size() == 60 && metrics.errors() == 7, results.size() + " rows, " + metrics);
+        for (Row row : results) {
+            long id = row.getAs("id");
+            if (id % 8 == 5) {
+                check(row.<String>getAs("error").startsWith("ROW_CONSTRAINT: regex: character 1")
+                                && row.getAs("text") == null && row.getAs("finish_reason").equals("error"),
+                        row.toString());
+            } else {
+                String expected = id % 8 == 4 ? "none" : String.valueOf(id % 3).repeat(3);
+                check(expected.equals(row.getAs("text")), row.toString());
+            }
+        }
+        Dataset<Row> lists = texts(6).withColumn("must", functions.expr("if(id = 2, array('a', null), array('b', 'cd'))"));
+        for (Row row : BatchLlm.transform(lists, text().choicesColumn("must")).collectAsList()) {
+            if (row.<Long>getAs("id") == 2) {
+                check(row.<String>getAs("error").equals("ROW_CONSTRAINT: column must: a choice is null"), row.toString());
+            } else {
+                check(List.of("b", "cd").contains(row.<String>getAs("text")), row.toString());
+            }
+        }
+    }
+
+    private static void aLooseSchemaIsTaken() {
+        String unique = "{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [[1], [2]]}, \"minItems\": 1, \"maxItems\": 2,"
+                + " \"contains\": {\"format\": \"idn-email\"}}";
+        BatchLlmOptions options = text().keyColumn("id").jsonSchema(unique).maxTokens(40);
+        fails(() -> answers(texts(2), options), "#/");
+        for (Row row : answers(texts(2), options.looseSchema(true))) {
+            check(row.getAs("error") == null && row.getAs("finish_reason").equals("stop"), row.toString());
+        }
+    }
+
+    /** Rows of a golden model: prompts of token ids, and what is expected of them. */
+    private static Dataset<Row> expected(String name) {
+        return spark.read().option("multiLine", true).json(golden.resolve(name + "/embedding.json").toString())
+                .selectExpr("posexplode(rows) as (id, one)")
+                .selectExpr("id", "one.*");
+    }
+
+    private static BatchLlmOptions golden(String name) {
+        return new BatchLlmOptions().model(golden.resolve(name).toString()).keyColumn("id").backend("cpu").threads(1)
+                .computeType("f32").kvMemoryBytes(16 << 20).partitions(2);
+    }
+
+    private static void near(List<Double> expected, List<Float> found, double tolerance) {
+        check(expected.size() == found.size(), expected.size() + " numbers and " + found.size());
+        for (int i = 0; i < found.size(); ++i) {
+            check(Math.abs(expected.get(i) - found.get(i)) < tolerance, expected.get(i) + " is not " + found.get(i));
+        }
+    }
+
+    private static void vectorsAreTheReferences() {
+        Dataset<Row> rows = expected("qwen3_last_bf16");
+        BatchLlmOptions options = golden("qwen3_last_bf16").task("embed").normalize(false);
+        for (String pooling : List.of("last", "mean")) {
+            Dataset<Row> answers = BatchLlm.transform(rows, options.pooling(pooling));
+            check(answers.schema().apply("embedding").dataType().catalogString().equals("array<float>"), "type");
+            check(!Arrays.asList(answers.columns()).contains("text"), "columns");
+            List<Row> found = answers.collectAsList();
+            check(found.size() == rows.count(), found.size() + " rows");
+            for (Row row : found) {
+                near(row.getList(row.fieldIndex(pooling)), row.getList(row.fieldIndex("embedding")), 1e-4);
+                check(row.getAs("finish_reason").equals("embedded") && row.getAs("error") == null, row.toString());
+            }
+        }
+        for (Row row : BatchLlm.transform(rows, golden("qwen3_last_bf16").task("embed").dimensions(16)).collectAsList()) {
+            double length = 0;
+            for (Float value : row.<Float>getList(row.fieldIndex("embedding"))) length += value * value;
+            check(Math.abs(length - 1) < 1e-5, "length " + length);
+        }
+        Dataset<Row> bad = rows.withColumn("prompt", functions.expr("if(id = 1, array(-1), prompt)"));
+        for (Row row : BatchLlm.transform(bad, options).collectAsList()) {
+            check((row.<Integer>getAs("id") == 1) == (row.getAs("embedding") == null), row.toString());
+        }
+    }
+
+    private static void labelsAreTheReferences() {
+        List<String> labels = List.of("refuted", "open", "supported");
+        Dataset<Row> rows = expected("qwen3_labels_bf16").withColumnRenamed("probabilities", "expected");
+        List<Row> found = BatchLlm.transform(rows, golden("qwen3_labels_bf16").task("classify")).collectAsList();
+        check(found.size() == rows.count(), found.size() + " rows");
+        for (Row row : found) {
+            List<Double> expected = row.getList(row.fieldIndex("expected"));
+            near(expected, row.getList(row.fieldIndex("probabilities")), 1e-4);
+            double most = expected.stream().mapToDouble(Double::doubleValue).max().getAsDouble();
+            check(row.getAs("label").equals(labels.get(expected.indexOf(most))), row.toString());
+            check(Math.abs(row.<Float>getAs("score") - most) < 1e-4, row.toString());
+            check(row.getAs("finish_reason").equals("classified"), row.toString());
         }
     }
 

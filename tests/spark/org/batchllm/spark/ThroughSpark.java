@@ -18,13 +18,17 @@ public final class ThroughSpark {
 
     public static void main(String[] arguments) throws IOException {
         SparkSession spark = SparkSession.builder().getOrCreate();
-        Dataset<Row> rows = spark.read().json(arguments[1]);
+        // A schema, which is an object, as its text.
+        Dataset<Row> rows = spark.read()
+                .schema("id long, prompt string, max_tokens int, temperature double, seed long, json_schema string")
+                .json(arguments[1]);
         BatchLlmOptions options = new BatchLlmOptions()
                                           .model(arguments[0])
                                           .keyColumn("id")
                                           .maxTokensColumn("max_tokens")
                                           .temperatureColumn("temperature")
                                           .seedColumn("seed")
+                                          .jsonSchemaColumn("json_schema")
                                           .partitions(5);
         List<Row> answers = BatchLlm.transform(rows, options).persist().orderBy("id").collectAsList();
         try (PrintWriter out = new PrintWriter(

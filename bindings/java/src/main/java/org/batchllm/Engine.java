@@ -2,6 +2,7 @@ package org.batchllm;
 
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
 import java.util.NoSuchElementException;
@@ -30,12 +31,14 @@ public final class Engine implements AutoCloseable {
     private final batchllm_engine engine;
     private final Handle handle;
     private final AtomicBoolean stop = new AtomicBoolean();
+    private final Constraints constraints;
     // Of the thread that uses the engine.
     private boolean running;
     private boolean polled = true; // no row is without a result that poll has given
 
-    private Engine(batchllm_engine engine, Runnable free) {
+    private Engine(batchllm_engine engine, Constraints constraints, Runnable free) {
         this.engine = engine;
+        this.constraints = constraints;
         handle = new Handle("engine", free);
     }
 
@@ -57,12 +60,14 @@ public final class Engine implements AutoCloseable {
             if (made != null) made.delete();
             if (engine == null) NativeLog.remove(logNumber);
         }
-        return new Engine(engine, freeing(engine, logNumber));
+        Constraints constraints = new Constraints();
+        return new Engine(engine, constraints, freeing(engine, constraints, logNumber));
     }
 
     /** Refers to no Engine, as what a cleaner runs must not. */
-    private static Runnable freeing(batchllm_engine engine, long logNumber) {
+    private static Runnable freeing(batchllm_engine engine, Constraints constraints, long logNumber) {
         return () -> {
+            constraints.clear();
             engine.delete();
             NativeLog.remove(logNumber);
         };
@@ -76,8 +81,22 @@ public final class Engine implements AutoCloseable {
      */
     public void add(Rows rows) {
         try (Handle.Use use = handle.use()) {
-            rows.addTo(engine); // all of them, or none and an exception
+            rows.addTo(engine, constraints); // all of them, or none and an exception
             polled = false;
+        }
+    }
+
+    /**
+     * Makes a constraint now rather than with the first row that names one that is equal: so that a wrong one is known
+     * early.
+     *
+     * @param constraint for rows of this engine
+     * @return what a loose schema was widened by, by keyword and place; empty when nothing was
+     */
+    public List<String> prepare(Constraint constraint) {
+        try (Handle.Use use = handle.use()) {
+            String warnings = constraints.prepare(engine, constraint);
+            return warnings.isEmpty() ? List.of() : List.of(warnings.split("\n"));
         }
     }
 
@@ -258,6 +277,63 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
+     * A whole job of vectors: {@link Results#embeddings} has them one after the other, in the order of the rows, without
+     * a copy, and {@link Results#embeddingArrays} as arrays.
+     *
+     * @param rows without tags; their parameters may say {@link SamplingParams.Builder#pooling}, {@link
+     *     SamplingParams.Builder#normalize} and {@link SamplingParams.Builder#dimensions}
+     * @return to be closed
+     */
+    public Results embed(Rows rows) {
+        return generate(rows.withTask(Task.EMBED));
+    }
+
+    /**
+     * A whole job of labels, by a model with a classification head: {@link Results#labelLogits} and {@link
+     * Results#labelProbabilities}, in the order of {@link #labels} and of the rows.
+     *
+     * @param rows without tags
+     * @return to be closed
+     */
+    public Results classify(Rows rows) {
+        return generate(rows.withTask(Task.CLASSIFY));
+    }
+
+    /**
+     * How likely each prompt goes on with one text rather than with another, by a reranker that answers yes or no.
+     *
+     * @param prompts each a query and a document in the words that the model was trained on
+     * @param positive what the model says of a document that answers the query, such as "yes"
+     * @param negative the contrary
+     * @return from 0 to 1, in the order of the prompts; NaN of one that failed
+     */
+    public double[] rerank(Collection<String> prompts, String positive, String negative) {
+        try (Results results = generate(Rows.ofScores(prompts, List.of(positive, negative)))) {
+            double[] ranks = new double[results.size()];
+            for (int i = 0; i < ranks.length; i++) {
+                Result result = results.get(i);
+                double[] scores = result.scores();
+                ranks[i] = result.ok() ? 1 / (1 + Math.exp(scores[1] - scores[0])) : Double.NaN;
+            }
+            return ranks;
+        }
+    }
+
+    /**
+     * The labels of a model with a classification head.
+     *
+     * @return in the order of {@link Results#labelLogits}; empty of other models
+     */
+    public List<String> labels() {
+        try (Handle.Use use = handle.use()) {
+            List<String> labels = new ArrayList<>();
+            long count = Native.batchllm_engine_label_count(engine);
+            for (long i = 0; i < count; i++) labels.add(Native.batchllm_engine_label(engine, i));
+            return labels;
+        }
+    }
+
+    /**
      * A whole job whose results come as they finish: adds the rows now, and runs while more are asked
      * for. The engine can be used between two results, also to cancel rows.
      *
@@ -294,6 +370,33 @@ public final class Engine implements AutoCloseable {
                 return ready.next();
             }
         };
+    }
+
+    /**
+     * What "auto" and 0 in the options became, and the sizes of the model.
+     *
+     * @param device its place among the options' devices, from 0
+     * @return a copy
+     */
+    public EngineInfo info(int device) {
+        try (Handle.Use use = handle.use()) {
+            batchllm_info info = new batchllm_info();
+            try {
+                Native.batchllm_engine_info(engine, device, info);
+                return new EngineInfo(info);
+            } finally {
+                info.delete();
+            }
+        }
+    }
+
+    /**
+     * The same of the first device, which mostly is the only one.
+     *
+     * @return a copy
+     */
+    public EngineInfo info() {
+        return info(0);
     }
 
     /**

@@ -11,7 +11,11 @@ public enum FinishReason {
     /** The row failed: see its status and error. */
     ERROR(Native.BATCHLLM_FINISH_ERROR),
     /** The row was scored, not continued. */
-    SCORED(Native.BATCHLLM_FINISH_SCORED);
+    SCORED(Native.BATCHLLM_FINISH_SCORED),
+    /** The row has a vector: {@link Task#EMBED}. */
+    EMBEDDED(Native.BATCHLLM_FINISH_EMBEDDED),
+    /** The row has labels: {@link Task#CLASSIFY}. */
+    CLASSIFIED(Native.BATCHLLM_FINISH_CLASSIFIED);
 
     private final int number;
 

@@ -16,6 +16,9 @@ public final class Result {
     private final float[][] topLogprobs;
     private final double[] scores;
     private final float[][] scoreLogprobs;
+    private final float[] embedding;
+    private final float[] labelLogits;
+    private final float[] labelProbabilities;
 
     Result(Results.Columns columns, int i) {
         tag = columns.tags.get(i);
@@ -50,6 +53,9 @@ public final class Result {
                             (int) columns.scoreTokenOffsets.get(j),
                             (int) columns.scoreTokenOffsets.get(j + 1));
         }
+        embedding = Results.Columns.floats(columns.embeddings, columns.embeddingOffsets, i);
+        labelLogits = Results.Columns.floats(columns.labelLogits, columns.labelOffsets, i);
+        labelProbabilities = Results.Columns.floats(columns.labelProbabilities, columns.labelOffsets, i);
     }
 
     /**
@@ -190,6 +196,33 @@ public final class Result {
         return copy(scoreLogprobs);
     }
 
+    /**
+     * Of an embedded row, its vector.
+     *
+     * @return a copy; else empty
+     */
+    public float[] embedding() {
+        return embedding.clone();
+    }
+
+    /**
+     * Of a classified row, the logit of each label, in the order of {@link Engine#labels}.
+     *
+     * @return a copy; else empty
+     */
+    public float[] labelLogits() {
+        return labelLogits.clone();
+    }
+
+    /**
+     * Of a classified row, the probability of each label.
+     *
+     * @return a copy; else empty
+     */
+    public float[] labelProbabilities() {
+        return labelProbabilities.clone();
+    }
+
     private static float[][] copy(float[][] lists) {
         float[][] copy = lists.clone();
         for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
@@ -200,6 +233,8 @@ public final class Result {
     public String toString() {
         if (!ok()) return "Result(tag " + tag + ", " + Status.name(status) + ": " + error + ")";
         if (finishReason == FinishReason.SCORED) return "Result(tag " + tag + ", " + scores.length + " scores)";
+        if (finishReason == FinishReason.EMBEDDED) return "Result(tag " + tag + ", " + embedding.length + " dimensions)";
+        if (finishReason == FinishReason.CLASSIFIED) return "Result(tag " + tag + ", " + labelLogits.length + " labels)";
         return "Result(tag " + tag + ", " + tokens.length + " tokens, " + finishReason + ", \"" + text + "\")";
     }
 }

@@ -47,7 +47,12 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         SCORE_OFFSETS(Native::batchllm_results_column_score_offsets),
         SCORES(Native::batchllm_results_column_scores),
         SCORE_TOKEN_OFFSETS(Native::batchllm_results_column_score_token_offsets),
-        SCORE_LOGPROBS(Native::batchllm_results_column_score_logprobs);
+        SCORE_LOGPROBS(Native::batchllm_results_column_score_logprobs),
+        EMBEDDING_OFFSETS(Native::batchllm_results_column_embedding_offsets),
+        EMBEDDINGS(Native::batchllm_results_column_embeddings),
+        LABEL_OFFSETS(Native::batchllm_results_column_label_offsets),
+        LABEL_LOGITS(Native::batchllm_results_column_label_logits),
+        LABEL_PROBABILITIES(Native::batchllm_results_column_label_probabilities);
 
         final Function<batchllm_results, Object> root;
 
@@ -79,6 +84,11 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         final DoubleBuffer scores;
         final LongBuffer scoreTokenOffsets;
         final FloatBuffer scoreLogprobs;
+        final LongBuffer embeddingOffsets;
+        final FloatBuffer embeddings;
+        final LongBuffer labelOffsets;
+        final FloatBuffer labelLogits;
+        final FloatBuffer labelProbabilities;
 
         Columns(batchllm_results results) {
             Function<Column, ByteBuffer> bytes =
@@ -104,6 +114,11 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             scores = bytes.apply(Column.SCORES).asDoubleBuffer();
             scoreTokenOffsets = bytes.apply(Column.SCORE_TOKEN_OFFSETS).asLongBuffer();
             scoreLogprobs = bytes.apply(Column.SCORE_LOGPROBS).asFloatBuffer();
+            embeddingOffsets = bytes.apply(Column.EMBEDDING_OFFSETS).asLongBuffer();
+            embeddings = bytes.apply(Column.EMBEDDINGS).asFloatBuffer();
+            labelOffsets = bytes.apply(Column.LABEL_OFFSETS).asLongBuffer();
+            labelLogits = bytes.apply(Column.LABEL_LOGITS).asFloatBuffer();
+            labelProbabilities = bytes.apply(Column.LABEL_PROBABILITIES).asFloatBuffer();
         }
 
         int[] tokens(int i) {
@@ -134,6 +149,10 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             range.position(from);
             range.get(copy);
             return copy;
+        }
+
+        static float[] floats(FloatBuffer column, LongBuffer offsets, int i) {
+            return floats(column, (int) offsets.get(i), (int) offsets.get(i + 1));
         }
 
         static String string(ByteBuffer column, int from, int to) {
@@ -467,6 +486,68 @@ public final class Results implements AutoCloseable, Iterable<Result> {
      */
     public FloatBuffer scoreLogprobs() {
         return lend(Column.SCORE_LOGPROBS).asFloatBuffer();
+    }
+
+    /**
+     * Where each result's vector lies in {@link #embeddings}: a row that was not embedded, or that failed, has none.
+     *
+     * @return [size + 1]
+     */
+    public LongBuffer embeddingOffsets() {
+        return lend(Column.EMBEDDING_OFFSETS).asLongBuffer();
+    }
+
+    /**
+     * The vectors of embedded rows, one after the other: [size, dimensions] where every row has one of as many
+     * dimensions.
+     *
+     * @return numbers
+     */
+    public FloatBuffer embeddings() {
+        return lend(Column.EMBEDDINGS).asFloatBuffer();
+    }
+
+    /**
+     * The vectors as arrays, which are copies.
+     *
+     * @return one a result; empty for one without a vector
+     */
+    public float[][] embeddingArrays() {
+        try (Handle.Use use = handle.share()) {
+            Columns all = columns();
+            float[][] vectors = new float[size][];
+            for (int i = 0; i < size; i++) vectors[i] = Columns.floats(all.embeddings, all.embeddingOffsets, i);
+            return vectors;
+        }
+    }
+
+    /**
+     * Where each result's labels lie in {@link #labelLogits} and {@link #labelProbabilities}: a row that was not
+     * classified, or that failed, has none.
+     *
+     * @return [size + 1]
+     */
+    public LongBuffer labelOffsets() {
+        return lend(Column.LABEL_OFFSETS).asLongBuffer();
+    }
+
+    /**
+     * The logits of classified rows' labels, in the order of {@link Engine#labels}.
+     *
+     * @return numbers
+     */
+    public FloatBuffer labelLogits() {
+        return lend(Column.LABEL_LOGITS).asFloatBuffer();
+    }
+
+    /**
+     * The probabilities of classified rows' labels. The model's problem_type says how they are made: softmax over the
+     * labels, the sigmoid of each, or, for regression, the logits.
+     *
+     * @return the same shape as labelLogits
+     */
+    public FloatBuffer labelProbabilities() {
+        return lend(Column.LABEL_PROBABILITIES).asFloatBuffer();
     }
 
     /** Frees the results, or lets the buffers that were taken keep them. Throws during a use. */

@@ -3,7 +3,9 @@ package org.batchllm;
 import java.nio.LongBuffer;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -229,9 +231,24 @@ public final class Rows {
         return tags != null;
     }
 
-    void addTo(batchllm_engine engine) {
+    /** The same rows for another task than their parameters say. */
+    Rows withTask(Task task) {
+        if (textContinuations != null || tokenContinuations != null) {
+            throw new IllegalArgumentException("rows to be scored have no other task");
+        }
+        if (params == null) return withParams(SamplingParams.builder().task(task).build());
+        Map<SamplingParams, SamplingParams> changed = new IdentityHashMap<>();
+        List<SamplingParams> all = new ArrayList<>(params.size());
+        for (SamplingParams one : params) {
+            all.add(changed.computeIfAbsent(one, from -> from.toBuilder().task(task).build()));
+        }
+        return copy(tags, all);
+    }
+
+    void addTo(batchllm_engine engine, Constraints constraints) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
+            if (column != null) constraints.set(engine, column, params);
             if (textContinuations != null) {
                 Native.batchllm_add_score_text_columns(
                         engine,

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.ToDoubleFunction;
 import java.util.function.ToLongFunction;
 
@@ -24,6 +25,10 @@ public final class SamplingParams {
         INTEGERS.put("logprobs", params -> params.logprobs);
         INTEGERS.put("parse_special", params -> params.parseSpecial ? 1 : 0);
         INTEGERS.put("add_special", params -> params.addSpecial ? 1 : 0);
+        INTEGERS.put("task", params -> params.task.number);
+        INTEGERS.put("pooling", params -> params.pooling.number);
+        INTEGERS.put("normalize", params -> params.normalize == null ? 0 : params.normalize ? 1 : -1);
+        INTEGERS.put("dimensions", params -> params.dimensions);
         NUMBERS.put("temperature", params -> params.temperature);
         NUMBERS.put("top_p", params -> params.topP);
         NUMBERS.put("min_p", params -> params.minP);
@@ -54,6 +59,11 @@ public final class SamplingParams {
      */
     public Builder toBuilder() {
         return new Builder(values);
+    }
+
+    /** Null: none. */
+    Constraint constraint() {
+        return values.constraint;
     }
 
     /**
@@ -149,6 +159,11 @@ public final class SamplingParams {
         private int[] stopTokens = {};
         private List<byte[]> stopStrings = List.of();
         private Map<Integer, Float> biases = Map.of();
+        private Constraint constraint;
+        private Task task = Task.GENERATE;
+        private Pooling pooling = Pooling.MODEL;
+        private Boolean normalize;
+        private int dimensions;
 
         private Builder() {}
 
@@ -170,6 +185,11 @@ public final class SamplingParams {
             stopTokens = from.stopTokens;
             stopStrings = from.stopStrings;
             biases = from.biases;
+            constraint = from.constraint;
+            task = from.task;
+            pooling = from.pooling;
+            normalize = from.normalize;
+            dimensions = from.dimensions;
         }
 
         /**
@@ -358,6 +378,63 @@ public final class SamplingParams {
          */
         public Builder biases(Map<Integer, Float> values) {
             biases = Map.copyOf(values);
+            return this;
+        }
+
+        /**
+         * What the output must look like. Log-probabilities are then of the model's distribution over the tokens that
+         * are allowed.
+         *
+         * @param value null, the default: anything
+         * @return this
+         */
+        public Builder constraint(Constraint value) {
+            constraint = value;
+            return this;
+        }
+
+        /**
+         * What the result is. With a task other than {@link Task#GENERATE} only {@link #addSpecial} and {@link
+         * #parseSpecial} count of the parameters above.
+         *
+         * @param value default {@link Task#GENERATE}
+         * @return this
+         */
+        public Builder task(Task value) {
+            task = Objects.requireNonNull(value);
+            return this;
+        }
+
+        /**
+         * How a vector is made.
+         *
+         * @param value default {@link Pooling#MODEL}
+         * @return this
+         */
+        public Builder pooling(Pooling value) {
+            pooling = Objects.requireNonNull(value);
+            return this;
+        }
+
+        /**
+         * Whether a vector is scaled to length 1.
+         *
+         * @param value default: as modules.json of the model says, without one not
+         * @return this
+         */
+        public Builder normalize(boolean value) {
+            normalize = value;
+            return this;
+        }
+
+        /**
+         * The first so many numbers of a vector, before it is scaled.
+         *
+         * @param value default 0: all
+         * @return this
+         */
+        public Builder dimensions(int value) {
+            dimensions = value;
             return this;
         }
 

@@ -13,7 +13,13 @@ final class Utf8 {
         if (text.indexOf('\0') >= 0) {
             throw new IllegalArgumentException("a zero character in \"" + text.replace("\0", "\\0") + "\"");
         }
-        return text.getBytes(StandardCharsets.UTF_8);
+        return bytes(text);
+    }
+
+    static byte[] bytes(CharSequence text) {
+        byte[] bytes = new byte[Math.toIntExact(length(text))];
+        encode(text, bytes, 0);
+        return bytes;
     }
 
     static String string(byte[] bytes) {

@@ -13,6 +13,10 @@ final class Answer {
     long sharedTokens;
     float[] logprobs;
     double[] scores;
+    float[] embedding;
+    String label; // the likeliest
+    float score; // its probability
+    float[] probabilities; // of all labels
 
     Answer(Request request) {
         this.request = request;

@@ -30,7 +30,7 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  *
  * <p>The result has the rows' own columns, the key, and: text, tokens, finish_reason, error (null when
  * there was none), prompt_tokens, shared_tokens, completion_tokens; and where asked for sample, logprobs,
- * scores. Rows come in no order, or, with {@link BatchLlmOptions#ordered}, in that of their keys.
+ * scores, embedding, label. Rows come in no order, or, with {@link BatchLlmOptions#ordered}, in that of their keys.
  *
  * <p>The rows are read twice: once, by this call, to see where their prompts share prefixes (a sample
  * of prompts goes to the driver), and when the result is computed. Rows that share a prefix meet
@@ -121,7 +121,7 @@ public final class BatchLlm {
 
     private static int outputTokens(BatchLlmOptions options) {
         if (options.expectedTokens != 0) return options.expectedTokens;
-        return options.continuationsColumn != null ? 1 : options.maxTokens;
+        return options.generates() ? options.maxTokens : 1;
     }
 
     private static int partitions(long rows, BatchLlmOptions options, JavaSparkContext context) {

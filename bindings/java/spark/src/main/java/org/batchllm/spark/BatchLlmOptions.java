@@ -1,11 +1,14 @@
 package org.batchllm.spark;
 
 import java.io.Serializable;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Objects;
+import org.batchllm.Pooling;
 import org.batchllm.Sharing;
+import org.batchllm.Task;
 
 /**
  * What {@link BatchLlm#transform} does: columns, model, sampling, partitions. Setters change this
@@ -23,6 +26,11 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     String maxTokensColumn;
     String temperatureColumn;
     String seedColumn;
+    String choicesColumn;
+    String regexColumn;
+    String jsonSchemaColumn;
+    String grammarColumn;
+    String larkGrammarColumn;
     String resultPrefix = "";
     // Engine.
     String model;
@@ -42,6 +50,22 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     long maxRequestTokens;
     long maxRequests;
     double idleSeconds = 60;
+    // Task.
+    String task = "generate";
+    String pooling;
+    Boolean normalize;
+    int dimensions;
+    // Constraint.
+    String[] choices;
+    String regex;
+    String jsonSchema;
+    String grammar;
+    String larkGrammar;
+    String startAfter = "";
+    boolean flexibleWhitespace;
+    boolean anyMemberOrder;
+    boolean anyNumbers;
+    boolean looseSchema;
     // Sampling.
     int maxTokens = 128;
     double temperature;
@@ -119,6 +143,39 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** A column of integers: seed of each row. Null in a row: {@link #seed}. */
     public BatchLlmOptions seedColumn(String name) {
         seedColumn = name;
+        return this;
+    }
+
+    /**
+     * A column of arrays of strings: {@link #choices} of each row. Null in a row, here and in the four that follow: what
+     * the options say for all rows. One such column at most.
+     */
+    public BatchLlmOptions choicesColumn(String name) {
+        choicesColumn = name;
+        return this;
+    }
+
+    /** A string column: {@link #regex} of each row. */
+    public BatchLlmOptions regexColumn(String name) {
+        regexColumn = name;
+        return this;
+    }
+
+    /** A string column: {@link #jsonSchema} of each row. */
+    public BatchLlmOptions jsonSchemaColumn(String name) {
+        jsonSchemaColumn = name;
+        return this;
+    }
+
+    /** A string column: {@link #grammar} of each row. */
+    public BatchLlmOptions grammarColumn(String name) {
+        grammarColumn = name;
+        return this;
+    }
+
+    /** A string column: {@link #larkGrammar} of each row. */
+    public BatchLlmOptions larkGrammarColumn(String name) {
+        larkGrammarColumn = name;
         return this;
     }
 
@@ -232,6 +289,100 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** How long an engine that no task uses stays loaded, for the next task. Default 60. */
     public BatchLlmOptions idleSeconds(double seconds) {
         idleSeconds = seconds;
+        return this;
+    }
+
+    // ---- What is wanted of the rows ----
+
+    /**
+     * "generate" (default): text and tokens. "embed": a vector, in the column "embedding". "classify": the columns
+     * "label", the likeliest, "score", its probability, and "probabilities", of all labels in the model's order.
+     */
+    public BatchLlmOptions task(String name) {
+        task = Objects.requireNonNull(name);
+        return this;
+    }
+
+    /** How a vector is made: "last", "mean" or "first". Default: as the model's files say. */
+    public BatchLlmOptions pooling(String name) {
+        pooling = name;
+        return this;
+    }
+
+    /** Whether a vector is scaled to length 1. Default: as the model's files say. */
+    public BatchLlmOptions normalize(boolean value) {
+        normalize = value;
+        return this;
+    }
+
+    /** The first so many numbers of a vector. 0 (default): all. */
+    public BatchLlmOptions dimensions(int count) {
+        dimensions = count;
+        return this;
+    }
+
+    // ---- What generated text must look like: one of the five at most ----
+
+    /** One of these texts. */
+    public BatchLlmOptions choices(List<String> texts) {
+        choices = texts.toArray(new String[0]);
+        return this;
+    }
+
+    /** A match of this expression, from end to end. */
+    public BatchLlmOptions regex(String expression) {
+        regex = expression;
+        return this;
+    }
+
+    /** JSON that this schema accepts. */
+    public BatchLlmOptions jsonSchema(String schema) {
+        jsonSchema = schema;
+        return this;
+    }
+
+    /** A text of this grammar, in GBNF. */
+    public BatchLlmOptions grammar(String text) {
+        grammar = text;
+        return this;
+    }
+
+    /** A text of this grammar, in Lark's language. */
+    public BatchLlmOptions larkGrammar(String text) {
+        larkGrammar = text;
+        return this;
+    }
+
+    /** Only behind the first place where the output has this text, such as "&lt;/think&gt;". Default "": at once. */
+    public BatchLlmOptions startAfter(String text) {
+        startAfter = Objects.requireNonNull(text);
+        return this;
+    }
+
+    /** JSON may have spaces and line ends. Default false. */
+    public BatchLlmOptions flexibleWhitespace(boolean value) {
+        flexibleWhitespace = value;
+        return this;
+    }
+
+    /** Members of JSON objects come in any order. Default false: as the schema names them. */
+    public BatchLlmOptions anyMemberOrder(boolean value) {
+        anyMemberOrder = value;
+        return this;
+    }
+
+    /** JSON numbers may be 12.0 for 12, and have exponents. Default false. */
+    public BatchLlmOptions anyNumbers(boolean value) {
+        anyNumbers = value;
+        return this;
+    }
+
+    /**
+     * What a schema asks that cannot be enforced exactly is passed over, and a warning in the executor's log says what.
+     * Default false: it is an error of the row that has the schema, or of the job.
+     */
+    public BatchLlmOptions looseSchema(boolean value) {
+        looseSchema = value;
         return this;
     }
 
@@ -378,6 +529,25 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
+    /** Of the five that say what the output must look like, those that are set. */
+    List<String> constraintNames() {
+        List<String> names = new ArrayList<>();
+        if (choices != null) names.add("choices");
+        if (regex != null) names.add("regex");
+        if (jsonSchema != null) names.add("jsonSchema");
+        if (grammar != null) names.add("grammar");
+        if (larkGrammar != null) names.add("larkGrammar");
+        return names;
+    }
+
+    Task task() {
+        return Task.valueOf(task.toUpperCase(Locale.ROOT));
+    }
+
+    boolean generates() {
+        return task() == Task.GENERATE && continuationsColumn == null;
+    }
+
     /** A copy for the tasks, which get the plan by broadcast. */
     BatchLlmOptions withoutPlan() {
         try {
@@ -403,20 +573,28 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         notNegative("expectedTokens", expectedTokens);
         notNegative("sampleRows", sampleRows);
         notNegative("headBytes", headBytes);
-        if (enlarge != null) {
-            List<String> names =
-                    Arrays.stream(Sharing.values()).map(name -> name.name().toLowerCase(Locale.ROOT)).toList();
-            if (!names.contains(enlarge.toLowerCase(Locale.ROOT)))
-                throw new IllegalArgumentException("enlarge: " + enlarge + " is none of " + String.join(", ", names));
+        if (enlarge != null) oneOf("enlarge", enlarge, Sharing.values());
+        oneOf("task", task, Task.values());
+        if (pooling != null) oneOf("pooling", pooling, Pooling.values());
+        notNegative("dimensions", dimensions);
+        if (continuationsColumn != null && task() != Task.GENERATE) {
+            throw new IllegalArgumentException("continuationsColumn: rows with the task " + task + " are not scored");
         }
-        if (continuationsColumn != null && samples != 1) {
-            throw new IllegalArgumentException("samples: scored rows have one result");
+        if (!generates() && samples != 1) {
+            throw new IllegalArgumentException("samples: rows that generate nothing have one result");
         }
         if (continuationsColumn != null && messagesColumn != null) {
             throw new IllegalArgumentException("messagesColumn: conversations cannot be scored");
         }
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
+        }
+    }
+
+    private static void oneOf(String option, String given, Enum<?>[] values) {
+        List<String> names = Arrays.stream(values).map(value -> value.name().toLowerCase(Locale.ROOT)).toList();
+        if (!names.contains(given.toLowerCase(Locale.ROOT))) {
+            throw new IllegalArgumentException(option + ": " + given + " is none of " + String.join(", ", names));
         }
     }
 

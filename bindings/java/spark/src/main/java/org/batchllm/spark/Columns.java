@@ -24,6 +24,8 @@ import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.batchllm.Constraint;
+import org.batchllm.Task;
 import scala.collection.Seq;
 import scala.collection.immutable.ArraySeq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -49,6 +51,8 @@ final class Columns implements Serializable {
     private final boolean sampled;
     private final String sampleName;
     private final boolean logprobs;
+    private final Task task;
+    private final RowConstraints constraints;
     private final StructType result;
 
     /** Throws IllegalArgumentException, with the column's name, for what cannot be used. */
@@ -61,7 +65,9 @@ final class Columns implements Serializable {
         maxTokens = optional(input, options.maxTokensColumn);
         temperature = optional(input, options.temperatureColumn);
         seed = optional(input, options.seedColumn);
-        common = new RowParams(options.maxTokens, options.temperature, options.seed);
+        task = options.task();
+        constraints = new RowConstraints(input, options);
+        common = new RowParams(options.maxTokens, options.temperature, options.seed, constraints.common());
         sampled = options.samples > 1;
         sampleName = options.resultPrefix + "sample";
         logprobs = options.logprobs;
@@ -96,7 +102,7 @@ final class Columns implements Serializable {
         result = result(input, options.resultPrefix);
     }
 
-    private static int index(StructType input, String name) {
+    static int index(StructType input, String name) {
         int at = Arrays.asList(input.fieldNames()).indexOf(name);
         if (at < 0)
             throw new IllegalArgumentException(
@@ -131,6 +137,12 @@ final class Columns implements Serializable {
         if (sampled) added.add(field("sample", DataTypes.IntegerType, false));
         if (scored()) {
             added.add(field("scores", DataTypes.createArrayType(DataTypes.DoubleType, false), true));
+        } else if (task == Task.EMBED) {
+            added.add(field("embedding", DataTypes.createArrayType(DataTypes.FloatType, false), true));
+        } else if (task == Task.CLASSIFY) {
+            added.add(field("label", DataTypes.StringType, true));
+            added.add(field("score", DataTypes.FloatType, true));
+            added.add(field("probabilities", DataTypes.createArrayType(DataTypes.FloatType, false), true));
         } else {
             added.add(field("text", DataTypes.StringType, true));
             added.add(field("tokens", DataTypes.createArrayType(DataTypes.IntegerType, false), true));
@@ -170,6 +182,11 @@ final class Columns implements Serializable {
 
     boolean tokens() {
         return tokens;
+    }
+
+    /** Of rows that have none of their own; null: none. */
+    Constraint constraint() {
+        return constraints.common();
     }
 
     boolean scored() {
@@ -250,12 +267,12 @@ final class Columns implements Serializable {
     }
 
     private RowParams params(Object[] values) {
-        if (maxTokens < 0 && temperature < 0 && seed < 0) return common;
+        if (maxTokens < 0 && temperature < 0 && seed < 0 && !constraints.differ()) return common;
         Number most = value(values, maxTokens, common.maxTokens());
         // Beyond 32 bits there is no length: as good as the most there is.
         int length = (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
         return new RowParams(length, value(values, temperature, common.temperature()).doubleValue(),
-                value(values, seed, common.seed()).longValue());
+                value(values, seed, common.seed()).longValue(), constraints.of(values));
     }
 
     private static Number value(Object[] values, int at, Number otherwise) {
@@ -267,7 +284,7 @@ final class Columns implements Serializable {
         if (row.prompt == null) return "ROW_EMPTY: the prompt is null";
         if (scored() && (row.continuations == null || row.continuations.length == 0))
             return "ROW_EMPTY: no continuations";
-        return null;
+        return constraints.error(row.columns);
     }
 
     Row row(Answer answer) {
@@ -278,6 +295,12 @@ final class Columns implements Serializable {
         if (sampled) values[at++] = answer.sample;
         if (scored()) {
             values[at++] = answer.scores == null ? null : ArraySeq.unsafeWrapArray(answer.scores);
+        } else if (task == Task.EMBED) {
+            values[at++] = answer.embedding == null ? null : ArraySeq.unsafeWrapArray(answer.embedding);
+        } else if (task == Task.CLASSIFY) {
+            values[at++] = answer.label;
+            values[at++] = answer.label == null ? null : answer.score;
+            values[at++] = answer.probabilities == null ? null : ArraySeq.unsafeWrapArray(answer.probabilities);
         } else {
             values[at++] = answer.text;
             values[at++] = answer.tokens == null ? null : ArraySeq.unsafeWrapArray(answer.tokens);

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.broadcast.Broadcast;
+import org.batchllm.Constraint;
 
 /**
  * What joins a task to the engine that it shares with others: windows of rows go in by {@link
@@ -15,13 +16,15 @@ final class Feed {
     /** Prompts are tokens, not text. */
     final boolean tokens;
     final boolean scored;
+    final Constraint constraint; // of rows that have none of their own; null: none
     final Broadcast<byte[]> plan; // null: none
 
     private final LinkedBlockingQueue<List<Answer>> answers = new LinkedBlockingQueue<>();
     private volatile Throwable failure;
     private volatile boolean abandoned;
 
-    Feed(BatchLlmOptions options, boolean tokens, boolean scored, Broadcast<byte[]> plan) {
+    Feed(BatchLlmOptions options, boolean tokens, boolean scored, Constraint constraint, Broadcast<byte[]> plan) {
+        this.constraint = constraint;
         this.options = options;
         this.tokens = tokens;
         this.scored = scored;

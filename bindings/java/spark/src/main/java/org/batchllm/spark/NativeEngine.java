@@ -10,12 +10,17 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.LongFunction;
+import java.util.stream.Collectors;
 import org.apache.spark.broadcast.Broadcast;
+import org.batchllm.BatchLlmException;
+import org.batchllm.Constraint;
 import org.batchllm.Engine;
 import org.batchllm.EngineOptions;
 import org.batchllm.FinishReason;
 import org.batchllm.Plan;
+import org.batchllm.Pooling;
 import org.batchllm.Progress;
 import org.batchllm.Result;
 import org.batchllm.Results;
@@ -31,6 +36,7 @@ final class NativeEngine implements AutoCloseable {
     private static final int PREFIX = "BATCHLLM_ERROR_".length();
 
     private final Engine engine;
+    private final List<String> labels; // of a model with a classification head
     private Plan plan; // the last one used
     private long planId; // of its broadcast
     private long polled; // rows
@@ -38,6 +44,7 @@ final class NativeEngine implements AutoCloseable {
 
     NativeEngine(BatchLlmOptions options, String devices) {
         engine = Engine.create(engineOptions(options, devices));
+        labels = engine.labels();
     }
 
     /** Equal for options that the same engine serves, whatever the sampling: the device aside. */
@@ -71,9 +78,16 @@ final class NativeEngine implements AutoCloseable {
 
     /**
      * Rows whose keys differ from each other and from those of all rows in the engine. Throws: none were
-     * added.
+     * added. Returns the answers of those that were not: their own constraints are wrong, or cannot be enforced.
      */
-    void add(Feed feed, List<Request> requests) {
+    List<Answer> add(Feed feed, List<Request> all) {
+        List<Answer> refused = refuse(all, feed.constraint);
+        if (refused.size() == all.size()) return refused;
+        List<Request> requests = all;
+        if (!refused.isEmpty()) {
+            Set<Request> out = refused.stream().map(answer -> answer.request).collect(Collectors.toSet());
+            requests = all.stream().filter(request -> !out.contains(request)).toList();
+        }
         long[] keys = new long[requests.size()];
         List<byte[]> prompts = new ArrayList<>(keys.length);
         for (int i = 0; i < keys.length; ++i) {
@@ -85,6 +99,31 @@ final class NativeEngine implements AutoCloseable {
                 : feed.options.messagesColumn != null ? Rows.ofChat(text(prompts))
                                                       : Rows.ofText(text(prompts));
         engine.add(rows.withTags(keys).withParams(params(feed.options, requests)));
+        return refused;
+    }
+
+    /** common: the constraint of rows that have none of their own, whose failure is the feed's. */
+    private List<Answer> refuse(List<Request> requests, Constraint common) {
+        Map<Constraint, String> errors = new HashMap<>();
+        List<Answer> refused = new ArrayList<>();
+        for (Request request : requests) {
+            Constraint own = request.params.constraint();
+            if (own == null || own.equals(common)) continue;
+            String error = errors.computeIfAbsent(own, this::error);
+            if (!error.isEmpty()) refused.add(Answer.error(request, "ROW_CONSTRAINT: " + error));
+        }
+        return refused;
+    }
+
+    /** Why rows cannot have this constraint; "" when they can. */
+    private String error(Constraint constraint) {
+        try {
+            engine.prepare(constraint);
+            return "";
+        } catch (BatchLlmException.InvalidArgument | BatchLlmException.Unsupported | BatchLlmException.InvalidState
+                | IllegalArgumentException e) {
+            return e.getMessage();
+        }
     }
 
     private static Rows scores(Feed feed, List<Request> requests, List<byte[]> prompts) {
@@ -134,7 +173,12 @@ final class NativeEngine implements AutoCloseable {
                                                  .parseSpecial(options.parseSpecial)
                                                  .addSpecial(options.addSpecial)
                                                  .stopTokens(options.stopTokens)
-                                                 .stopStrings(options.stopStrings);
+                                                 .stopStrings(options.stopStrings)
+                                                 .task(options.task())
+                                                 .dimensions(options.dimensions);
+        if (options.pooling != null)
+            builder.pooling(Pooling.valueOf(options.pooling.toUpperCase(Locale.ROOT)));
+        if (options.normalize != null) builder.normalize(options.normalize);
         Map<RowParams, SamplingParams> made = new HashMap<>();
         List<SamplingParams> params = new ArrayList<>(requests.size());
         for (Request request : requests) {
@@ -143,6 +187,7 @@ final class NativeEngine implements AutoCloseable {
                     -> builder.maxTokens(own.maxTokens())
                                .temperature(own.temperature())
                                .seed(own.seed())
+                               .constraint(own.constraint())
                                .build()));
         }
         return params;
@@ -195,7 +240,7 @@ final class NativeEngine implements AutoCloseable {
         }
     }
 
-    private static Answer answer(Result result, Request request) {
+    private Answer answer(Result result, Request request) {
         Answer answer = new Answer(request);
         answer.finishReason = result.finishReason().name().toLowerCase(Locale.ROOT);
         answer.sample = result.sample();
@@ -205,12 +250,25 @@ final class NativeEngine implements AutoCloseable {
             answer.error = Status.name(result.status()).substring(PREFIX) + ": " + result.error();
         } else if (result.finishReason() == FinishReason.SCORED) {
             answer.scores = result.scores();
+        } else if (result.finishReason() == FinishReason.EMBEDDED) {
+            answer.embedding = result.embedding();
+        } else if (result.finishReason() == FinishReason.CLASSIFIED) {
+            answer.probabilities = result.labelProbabilities();
+            int best = likeliest(answer.probabilities);
+            answer.label = labels.get(best);
+            answer.score = answer.probabilities[best];
         } else {
             answer.text = result.text();
             answer.tokens = result.tokens();
             answer.logprobs = result.logprobs();
         }
         return answer;
+    }
+
+    private static int likeliest(float[] probabilities) {
+        int best = 0;
+        for (int i = 1; i < probabilities.length; ++i) best = probabilities[i] > probabilities[best] ? i : best;
+        return best;
     }
 
     /** Computed so far. */

@@ -159,13 +159,16 @@ final class SharedEngine implements AutoCloseable {
     /** Rows whose keys are free, and in `running`. What fails here is the feed's own fault. */
     private void start(Feed feed, List<Request> rows) {
         if (rows.isEmpty()) return;
+        List<Answer> refused;
         try {
-            engine.add(feed, rows);
+            refused = engine.add(feed, rows);
         } catch (RuntimeException e) {
             feed.fail(e);
             startHeld(rows);
             return;
         }
+        if (!refused.isEmpty()) deliver(refused);
+        if (refused.size() == rows.size()) return;
         added = true;
         try {
             engine.plan(feed);

@@ -36,7 +36,7 @@ final class TaskRows implements Iterator<Row> {
         this.options = options;
         this.metrics = metrics;
         windows = new Windows<>(requests(rows), options.windowRows, options.windowBytes);
-        feed = new Feed(options, columns.tokens(), columns.scored(), plan);
+        feed = new Feed(options, columns.tokens(), columns.scored(), columns.constraint(), plan);
         devices = options.devices != null ? options.devices : devices(context);
     }
 

@@ -1,0 +1,218 @@
+package org.batchllm;
+
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * What the output of a row must look like: one of a list of texts, a match of a regular expression, JSON that a schema
+ * accepts, or a text of a grammar. Named by {@link SamplingParams.Builder#constraint}. Immutable, and of no engine: each
+ * engine makes its own of it once, with the first row that names one that is equal.
+ *
+ * <p>Where it is wrong, or cannot be enforced exactly, {@link Engine#prepare} and the call that adds the rows throw a
+ * {@link BatchLlmException} whose text has the place in it, and the call adds no row. docs/structured-output.md says
+ * what can be enforced.
+ */
+public final class Constraint implements Serializable {
+    private static final long serialVersionUID = 1;
+
+    private final int kind; // BATCHLLM_CONSTRAINT_
+    private final String text;
+    private final List<String> choices;
+    private final String startAfter;
+    private final boolean flexibleWhitespace;
+    private final boolean anyMemberOrder;
+    private final boolean anyNumbers;
+    private final boolean looseSchema;
+
+    private Constraint(
+            int kind,
+            String text,
+            List<String> choices,
+            String startAfter,
+            boolean flexibleWhitespace,
+            boolean anyMemberOrder,
+            boolean anyNumbers,
+            boolean looseSchema) {
+        this.kind = kind;
+        this.text = Objects.requireNonNull(text);
+        this.choices = choices;
+        this.startAfter = startAfter;
+        this.flexibleWhitespace = flexibleWhitespace;
+        this.anyMemberOrder = anyMemberOrder;
+        this.anyNumbers = anyNumbers;
+        this.looseSchema = looseSchema;
+    }
+
+    private static Constraint ofText(int kind, String text) {
+        return new Constraint(kind, text, List.of(), "", false, false, false, false);
+    }
+
+    /**
+     * One of these texts.
+     *
+     * @param texts at least one, without zero characters
+     * @return a constraint
+     */
+    public static Constraint ofChoices(Collection<String> texts) {
+        List<String> choices = List.copyOf(texts);
+        return new Constraint(Native.BATCHLLM_CONSTRAINT_CHOICES, "", choices, "", false, false, false, false);
+    }
+
+    /**
+     * One of these texts.
+     *
+     * @param texts at least one, without zero characters
+     * @return a constraint
+     */
+    public static Constraint ofChoices(String... texts) {
+        return ofChoices(List.of(texts));
+    }
+
+    /**
+     * All of the output matches.
+     *
+     * @param expression in the dialect of Python's `re`
+     * @return a constraint
+     */
+    public static Constraint ofRegex(String expression) {
+        return ofText(Native.BATCHLLM_CONSTRAINT_REGEX, expression);
+    }
+
+    /**
+     * JSON that a schema accepts.
+     *
+     * @param schema of draft 7 or 2020-12
+     * @return a constraint
+     */
+    public static Constraint ofJsonSchema(String schema) {
+        return ofText(Native.BATCHLLM_CONSTRAINT_JSON_SCHEMA, schema);
+    }
+
+    /**
+     * A text of a grammar.
+     *
+     * @param grammar as llama.cpp has them
+     * @return a constraint
+     */
+    public static Constraint ofGbnf(String grammar) {
+        return ofText(Native.BATCHLLM_CONSTRAINT_GBNF, grammar);
+    }
+
+    /**
+     * A text of a grammar.
+     *
+     * @param grammar in Lark's language
+     * @return a constraint
+     */
+    public static Constraint ofLark(String grammar) {
+        return ofText(Native.BATCHLLM_CONSTRAINT_LARK, grammar);
+    }
+
+    /**
+     * Begins behind the first place where the output has this text. Before it the model writes what it likes, and its
+     * EOS ends the row.
+     *
+     * @param marker such as "&lt;/think&gt;"; "": at once
+     * @return a changed copy
+     */
+    public Constraint withStartAfter(String marker) {
+        Objects.requireNonNull(marker);
+        return new Constraint(kind, text, choices, marker, flexibleWhitespace, anyMemberOrder, anyNumbers, looseSchema);
+    }
+
+    /**
+     * JSON may have a space, or a line feed and an indent, between its parts.
+     *
+     * @param value default false: it has none
+     * @return a changed copy
+     */
+    public Constraint withFlexibleWhitespace(boolean value) {
+        return new Constraint(kind, text, choices, startAfter, value, anyMemberOrder, anyNumbers, looseSchema);
+    }
+
+    /**
+     * Members of JSON objects come in any order.
+     *
+     * @param value default false: in the order in which the schema names them
+     * @return a changed copy
+     */
+    public Constraint withAnyMemberOrder(boolean value) {
+        return new Constraint(kind, text, choices, startAfter, flexibleWhitespace, value, anyNumbers, looseSchema);
+    }
+
+    /**
+     * JSON numbers may be written as 12.0 for 12, and with exponents.
+     *
+     * @param value default false: plainly
+     * @return a changed copy
+     */
+    public Constraint withAnyNumbers(boolean value) {
+        return new Constraint(kind, text, choices, startAfter, flexibleWhitespace, anyMemberOrder, value, looseSchema);
+    }
+
+    /**
+     * What a schema asks that cannot be enforced exactly is passed over. {@link Engine#prepare} and a warning in the
+     * engine's log say what, by keyword and place.
+     *
+     * @param value default false: it is an error
+     * @return a changed copy
+     */
+    public Constraint withLooseSchema(boolean value) {
+        return new Constraint(kind, text, choices, startAfter, flexibleWhitespace, anyMemberOrder, anyNumbers, value);
+    }
+
+    /** For an engine; to be deleted by the caller. */
+    batchllm_constraint make(batchllm_engine engine) {
+        List<byte[]> texts = new ArrayList<>();
+        for (String choice : choices) texts.add(Utf8.terminable(choice));
+        // Each followed by a zero byte.
+        long[] starts = new long[texts.size()];
+        byte[] bytes = new byte[texts.stream().mapToInt(one -> one.length + 1).sum()];
+        int end = 0;
+        for (int i = 0; i < starts.length; i++) {
+            starts[i] = end;
+            System.arraycopy(texts.get(i), 0, bytes, end, texts.get(i).length);
+            end += texts.get(i).length + 1;
+        }
+        return Native.batchllm_constraint_create_from(
+                engine,
+                kind,
+                Utf8.bytes(text),
+                bytes,
+                starts,
+                Utf8.terminable(startAfter),
+                flexibleWhitespace ? Native.BATCHLLM_WHITESPACE_FLEXIBLE : Native.BATCHLLM_WHITESPACE_COMPACT,
+                anyMemberOrder ? Native.BATCHLLM_MEMBERS_ANY : Native.BATCHLLM_MEMBERS_DECLARED,
+                anyNumbers ? Native.BATCHLLM_NUMBERS_ANY : Native.BATCHLLM_NUMBERS_PLAIN,
+                looseSchema ? 1 : 0);
+    }
+
+    @Override
+    public boolean equals(Object object) {
+        if (!(object instanceof Constraint)) return false;
+        Constraint other = (Constraint) object;
+        return kind == other.kind
+                && flexibleWhitespace == other.flexibleWhitespace
+                && anyMemberOrder == other.anyMemberOrder
+                && anyNumbers == other.anyNumbers
+                && looseSchema == other.looseSchema
+                && startAfter.equals(other.startAfter)
+                && text.equals(other.text)
+                && choices.equals(other.choices);
+    }
+
+    @Override
+    public int hashCode() {
+        return Objects.hash(
+                kind, text, choices, startAfter, flexibleWhitespace, anyMemberOrder, anyNumbers, looseSchema);
+    }
+
+    @Override
+    public String toString() {
+        String[] kinds = {"", "one of ", "regex ", "JSON schema ", "GBNF ", "Lark "};
+        return "Constraint(" + kinds[kind] + (choices.isEmpty() ? text : choices.toString()) + ")";
+    }
+}

@@ -1,0 +1,156 @@
+package org.batchllm;
+
+/** What became of an engine's options on one of its devices, "auto" and 0 among them, and of its model. */
+public final class EngineInfo {
+    private final int deviceCount;
+    private final String backend;
+    private final String computeType;
+    private final String device;
+    private final int deviceNumber;
+    private final int vocabulary;
+    private final int hidden;
+    private final int pageTokens;
+    private final int kvGroups;
+    private final long kvPages;
+    private final long kvPageBytes;
+    private final long stepTokens;
+    private final long maxRequestTokens;
+
+    EngineInfo(batchllm_info info) {
+        deviceCount = info.getDevice_count();
+        backend = info.getBackend();
+        computeType = info.getCompute_type();
+        device = info.getDevice();
+        deviceNumber = info.getDevice_number();
+        vocabulary = info.getVocabulary();
+        hidden = info.getHidden();
+        pageTokens = info.getPage_tokens();
+        kvGroups = info.getKv_groups();
+        kvPages = info.getKv_pages();
+        kvPageBytes = info.getKv_page_bytes();
+        stepTokens = info.getStep_tokens();
+        maxRequestTokens = info.getMax_request_tokens();
+    }
+
+    /**
+     * The engine's devices.
+     *
+     * @return devices
+     */
+    public int deviceCount() {
+        return deviceCount;
+    }
+
+    /**
+     * The backend: "cpu", "cuda" or "sim".
+     *
+     * @return its name
+     */
+    public String backend() {
+        return backend;
+    }
+
+    /**
+     * The type of its arithmetic, like "bf16".
+     *
+     * @return its name
+     */
+    public String computeType() {
+        return computeType;
+    }
+
+    /**
+     * The processor or GPU and what is used of it, for people.
+     *
+     * @return a text
+     */
+    public String device() {
+        return device;
+    }
+
+    /**
+     * The device as the options number it.
+     *
+     * @return a number
+     */
+    public int deviceNumber() {
+        return deviceNumber;
+    }
+
+    /**
+     * Token ids are below it.
+     *
+     * @return tokens
+     */
+    public int vocabulary() {
+        return vocabulary;
+    }
+
+    /**
+     * The size of a hidden state.
+     *
+     * @return elements
+     */
+    public int hidden() {
+        return hidden;
+    }
+
+    /**
+     * Positions of a KV page.
+     *
+     * @return tokens
+     */
+    public int pageTokens() {
+        return pageTokens;
+    }
+
+    /**
+     * Groups of layers whose keys and values have pages of their own.
+     *
+     * @return groups
+     */
+    public int kvGroups() {
+        return kvGroups;
+    }
+
+    /**
+     * KV pages of this device.
+     *
+     * @return pages
+     */
+    public long kvPages() {
+        return kvPages;
+    }
+
+    /**
+     * The size of a KV page.
+     *
+     * @return bytes
+     */
+    public long kvPageBytes() {
+        return kvPageBytes;
+    }
+
+    /**
+     * Most tokens of a batch on this device.
+     *
+     * @return tokens
+     */
+    public long stepTokens() {
+        return stepTokens;
+    }
+
+    /**
+     * Most tokens of a row: prompt and output.
+     *
+     * @return tokens
+     */
+    public long maxRequestTokens() {
+        return maxRequestTokens;
+    }
+
+    @Override
+    public String toString() {
+        return backend + " (" + computeType + ", " + device + ")";
+    }
+}

@@ -1,0 +1,42 @@
+// JSON text -> a tree of values that keeps what a view drops: numbers as they were written, so that no bound
+// of a schema is rounded and a number that no type can hold is no error. The tree owns its text.
+//
+// UTF-8, one value, no object with two equal keys, at most 200 levels deep.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+struct JsonTree {
+    enum class Kind : uint8_t { null, boolean, number, string, array, object };
+    Kind kind = Kind::null;
+    bool boolean = false;
+    std::string text; // a string's value; a number as written
+    std::vector<JsonTree> items;
+    std::vector<std::pair<std::string, JsonTree>> members; // in the text's order
+
+    bool is_boolean() const { return kind == Kind::boolean; }
+    bool is_number() const { return kind == Kind::number; }
+    bool is_string() const { return kind == Kind::string; }
+    bool is_array() const { return kind == Kind::array; }
+    bool is_object() const { return kind == Kind::object; }
+    const JsonTree *find(std::string_view key) const; // null: absent
+};
+
+// malformed_as_numbers: what begins as a number does and is none (01, 1.) is taken, text and all.
+enum class JsonNumbers : uint8_t { strict, malformed_too };
+
+// name: of the text, for errors ("NAME: not JSON: .. at byte 5"), which have the code
+// BATCHLLM_ERROR_INVALID_ARGUMENT. Refuses a text of more than `limit` bytes.
+Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit,
+                                 JsonNumbers numbers = JsonNumbers::strict);
+
+} // namespace batchllm

@@ -1,0 +1,144 @@
+// JSON text -> values. The only place that knows the parser behind it (simdjson): whatever reads JSON does
+// so through this header, through json.h (errors that name the file and the key) or through json_tree.h
+// (numbers as they were written).
+//
+// A text is UTF-8 and one value. The parser lets two equal keys of an object pass; find_equal_keys finds
+// them, and every reader refuses them, because one that takes the last of the two hides what another saw.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <simdjson.h>
+
+namespace batchllm {
+
+class JsonItems;
+class JsonMembers;
+
+// One value, to be copied freely. Valid until its parser parses again or ends.
+class JsonView {
+  public:
+    enum class Kind : uint8_t { null, boolean, number, string, array, object };
+
+    JsonView() = default; // to be assigned to, and nothing else
+    explicit JsonView(simdjson::dom::element element) : element_(element) {}
+
+    Kind kind() const;
+    bool is_null() const { return element_.is_null(); }
+    bool is_boolean() const { return element_.is_bool(); }
+    bool is_number() const { return element_.is_number(); }
+    bool is_string() const { return element_.is_string(); }
+    bool is_array() const { return element_.is_array(); }
+    bool is_object() const { return element_.is_object(); }
+
+    // Nothing when the value is of another type. A number with a fraction or an exponent is no integer, and
+    // neither is one that the type cannot hold.
+    std::optional<bool> boolean() const { return get<bool>(); }
+    std::optional<int64_t> integer() const { return get<int64_t>(); }
+    std::optional<uint64_t> unsigned_integer() const { return get<uint64_t>(); }
+    std::optional<double> number() const { return get<double>(); }
+    // May hold half a surrogate pair, written as an escape: that gets past the parser and is not UTF-8.
+    std::optional<std::string_view> string() const { return get<std::string_view>(); }
+    // Kept under a name before a loop: `for (.. : *value.items())` goes over what is gone already.
+    std::optional<JsonItems> items() const;     // of an array
+    std::optional<JsonMembers> members() const; // of an object
+    // Nothing also when this is no object.
+    std::optional<JsonView> find(std::string_view key) const;
+
+    // As JSON without white space. Walks the whole value.
+    std::string text() const { return simdjson::minify(element_); }
+
+  private:
+    template <typename T> std::optional<T> get() const {
+        T value{};
+        if (element_.get(value) != simdjson::SUCCESS) return std::nullopt;
+        return value;
+    }
+
+    simdjson::dom::element element_;
+};
+
+class JsonItems {
+  public:
+    class Iterator {
+      public:
+        explicit Iterator(simdjson::dom::array::iterator at) : at_(at) {}
+        JsonView operator*() const { return JsonView(*at_); }
+        Iterator &operator++() { return ++at_, *this; }
+        bool operator!=(const Iterator &other) const { return at_ != other.at_; }
+
+      private:
+        simdjson::dom::array::iterator at_;
+    };
+
+    explicit JsonItems(simdjson::dom::array array) : array_(array) {}
+    Iterator begin() const { return Iterator(array_.begin()); }
+    Iterator end() const { return Iterator(array_.end()); }
+    bool empty() const { return !(begin() != end()); }
+    size_t size() const { return array_.size(); } // beyond 2^24 - 1 it says 2^24 - 1
+    std::optional<JsonView> first() const;
+
+  private:
+    simdjson::dom::array array_;
+};
+
+class JsonMembers {
+  public:
+    struct Member {
+        std::string_view key;
+        JsonView value;
+    };
+    class Iterator {
+      public:
+        explicit Iterator(simdjson::dom::object::iterator at) : at_(at) {}
+        Member operator*() const { return {at_.key(), JsonView(at_.value())}; }
+        Iterator &operator++() { return ++at_, *this; }
+        bool operator!=(const Iterator &other) const { return at_ != other.at_; }
+
+      private:
+        simdjson::dom::object::iterator at_;
+    };
+
+    explicit JsonMembers(simdjson::dom::object object) : object_(object) {}
+    Iterator begin() const { return Iterator(object_.begin()); }
+    Iterator end() const { return Iterator(object_.end()); }
+    size_t size() const { return object_.size(); }
+    std::optional<JsonView> find(std::string_view key) const;
+
+  private:
+    simdjson::dom::object object_;
+};
+
+// The path of the first key that an object has twice ("rope.base", "rows[3].id"), made fit for an error's
+// text; nothing when no object has one.
+std::optional<std::string> find_equal_keys(JsonView value);
+
+// Why a text could not be parsed.
+struct JsonFault {
+    enum class Kind : uint8_t {
+        none,
+        memory,  // ran out
+        utf8,    // the text is not UTF-8
+        number,  // one is malformed, or too large for 64 bits and for a double
+        grammar, // anything else
+    };
+    Kind kind = Kind::none;
+    std::string text; // what is wrong, to follow "not JSON: "
+};
+
+// Keeps memory for the longest text it has met, about 14 times its size.
+class JsonParser {
+  public:
+    // padded: json_padding more bytes can be read behind the text, so that it need not be copied.
+    JsonFault parse(std::string_view text, bool padded, JsonView *root);
+
+  private:
+    simdjson::dom::parser parser_;
+};
+constexpr size_t json_padding = simdjson::SIMDJSON_PADDING;
+
+} // namespace batchllm

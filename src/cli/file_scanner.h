@@ -1,0 +1,35 @@
+// A file read front to back through one buffer: pieces up to a byte, or of a size.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace batchllm::cli {
+
+class FileScanner {
+  public:
+    // The descriptor is the caller's, and stays open as long; its own offset is left alone.
+    FileScanner(int fd, std::string path, int64_t offset)
+        : fd_(fd), path_(std::move(path)), offset_(offset) {}
+
+    // The bytes up to and including the next `end`; *whole is false when the file ends first. Valid until the
+    // next call.
+    Result<std::string_view> until(char end, bool *whole);
+    // Exactly `bytes` bytes; fewer only at the end of the file.
+    Result<std::string_view> exactly(size_t bytes);
+
+  private:
+    std::string_view take(size_t bytes);
+    Result<bool> fill(); // false at the end of the file
+
+    int fd_;
+    std::string path_;
+    int64_t offset_;
+    std::string buffer_;
+    size_t begin_ = 0;
+};
+
+} // namespace batchllm::cli

@@ -1,0 +1,25 @@
+// What a terminal of a Lark grammar can be written as -> its automaton: a character range, a string in
+// any case, a name from Lark's own library `common`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "constraint/automaton.h"
+
+namespace batchllm {
+
+// TERMINALS are in upper case, rules in lower case; leading underscores do not count.
+bool is_lark_terminal(std::string_view name);
+
+// The regular expression of `%import common.NAME`, null if `common` has no such name.
+const char *lark_common_terminal(std::string_view name);
+
+// "a".."z": nothing unless both are one character and the first is not above the last.
+std::optional<Automaton> characters_between(const std::string &first, const std::string &last);
+
+// "text"i. Only ASCII's letters have two cases.
+Result<Automaton> ignoring_case(const std::string &text, Budget *budget);
+
+} // namespace batchllm
