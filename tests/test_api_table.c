@@ -231,9 +231,11 @@ static void advice_is_given_once_and_only_where_it_helps(void **state) {
         options.log = take_warning;
         batchllm_engine *engine = sim_engine_with(&options);
         add_hundred_token_rows(engine, own_first);
-        add_hundred_token_rows(engine, own_first);
         batchllm_plan *plan = NULL;
         assert_ok(batchllm_engine_get_plan(engine, &plan));
+        assert_int_equal(warnings, own_first);
+        assert_ok(batchllm_run(engine, NULL, NULL));
+        add_hundred_token_rows(engine, own_first);
         batchllm_plan_advice advice;
         advice.struct_size = sizeof advice;
         assert_ok(batchllm_plan_get_advice(plan, &advice));
