@@ -758,7 +758,7 @@ BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, s
  *   options        required, for its template
  * Errors: INVALID_ARGUMENT for a template that cannot be read, with the place; that names no column or
  * one that is not there; or, with fields to reorder, whose lines cannot be moved. Nothing is borrowed
- * afterwards. Takes one thread: about ten seconds for a million rows of ten fields to reorder. */
+ * afterwards. */
 BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
                                            int64_t column_count,
                                            const batchllm_table_options *options,
