@@ -11,10 +11,10 @@ DATA is a file of JSON lines, or of such compressed with zstd, or a folder with 
 Peers that are not installed are left out, aloud.
 
 All run on one core, a schema in one after the other, so that other programs disturb all alike; times are of each
-calling thread's processor time. Instances, right and wrong ones, are written by json.dumps, members in the order that the
-schema declares, and cut into tokens once. Each is followed token by token as long as the mask allows, with one mask
-more at its end. "same masks" are those that every one of them made: of schemas that none refused, up to the first
-token that one of them did not allow.
+calling thread's processor time. Instances, right and wrong ones, are written by json.dumps, members in the order that
+the schema declares, and cut into tokens once. Each is followed token by token as long as the mask allows, with one
+mask more at its end. "same masks" are those that every one of them made: of schemas that none refused, up to the first
+token that one of them did not allow. Interrupted (^C), it prints what it has.
 """
 import argparse
 import collections
@@ -222,7 +222,10 @@ def main():
             subprocess.run([sys.executable, os.path.join(HERE, 'masks_vocabulary.py'), vocabulary], check=True)
         tokenizer = Tokenizer.from_file(vocabulary)
         sides = start_sides(arguments, vocabulary, tokenizer.token_to_id('</s>'))
-        run(cases, arguments, tokenizer, sides)
+        try:
+            run(cases, arguments, tokenizer, sides)
+        except KeyboardInterrupt:
+            print('INTERRUPTED: what was done so far')
     print_table(sides)
     print_between(sides)
     if arguments.details:

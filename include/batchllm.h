@@ -109,8 +109,8 @@ BATCHLLM_API const char *batchllm_last_error(void);
 
 /* ---- Engine options -------------------------------------------------------------------------- */
 
-/* What of a batch's prompts is shared (batchllm_engine_options.enlarge, batchllm_plan_options). */
-#define BATCHLLM_ENLARGE_NONE 0 /* share nothing: equal rows and samples are computed singly too */
+/* Which prefixes prompts share (batchllm_engine_options.enlarge, batchllm_plan_options). */
+#define BATCHLLM_ENLARGE_NONE 0 /* share nothing, not even between equal rows or samples of a row */
 #define BATCHLLM_ENLARGE_OPTIMAL                                                                   \
     1                            /* the exact optimum of single-level sharing by prefixes of at
                                       least min_prefix_tokens; the default */
@@ -195,8 +195,8 @@ typedef struct batchllm_params {
     int32_t ignore_eos;       /* nonzero: the model's EOS ids do not stop the row */
     int32_t logprobs;         /* -1 (default): none; 0: of the chosen tokens; n: and of the n
                                  likeliest; at most 20 */
-    int32_t parse_special;    /* nonzero (default): special tokens written in the text are taken
-                                 as such; 0: they are plain text (for text from strangers) */
+    int32_t parse_special;    /* nonzero (default): special tokens written in the text count as
+                                 special tokens; 0: they are plain text (for untrusted text) */
     int32_t add_special; /* nonzero (default): the tokenizer's template adds BOS and the like */
     const int32_t *stop_tokens; /* [stop_token_count], besides the model's EOS ids */
     int64_t stop_token_count;
@@ -206,13 +206,13 @@ typedef struct batchllm_params {
     const int32_t *bias_tokens; /* [bias_count] */
     const float *bias_values;   /* [bias_count] added to those tokens' logits */
     int64_t bias_count;
-    /* What is wanted of the row. With a task other than BATCHLLM_TASK_GENERATE only add_special and
-     * parse_special count of the parameters above. */
+    /* What the row is for. With a task other than BATCHLLM_TASK_GENERATE, add_special and
+     * parse_special are the only parameters above that have an effect. */
     int32_t task;    /* BATCHLLM_TASK_; default 0: generate */
     int32_t pooling; /* embed: BATCHLLM_POOLING_; default 0: as the model's files say */
     int32_t
-        normalize; /* embed: 1: to length 1; -1: as it is; default 0: as the model's files say */
-    int32_t dimensions; /* embed: the first so many, before it is normalised; default 0: all */
+        normalize; /* embed: 1: scale to length 1; -1: do not; default 0: as the model's files say */
+    int32_t dimensions; /* embed: keep the first so many, then normalise; default 0: all */
     const batchllm_constraint *constraint; /* of the engine that the rows are added to; NULL: none.
                                               Since 0.2 */
 } batchllm_params;
@@ -229,10 +229,10 @@ BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *optio
                                             batchllm_engine **out);
 BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
 
-/* The labels of a model with a classification head (*ForSequenceClassification), in the order of
- * label_logits; 0 of other models. */
+/* Number of labels of a model with a classification head (*ForSequenceClassification), in the order
+ * of label_logits; 0 for other models. */
 BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
-/* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL when there is no such. */
+/* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL if there is none. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
 /* ---- Constraints -------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
  *   the tokens that the constraint allows at that position: they add up to 1 over those.
  * - Temperature, top-k, penalties and biases work on what the constraint allows. A bias of -infinity
  *   on all of it is the row's ROW_NOT_A_NUMBER.
- * - Where one text alone can come next, its tokens are not sampled but those that the tokenizer makes of
- *   it, unless the row asks for log-probabilities, biases or stop tokens.
- * - Special tokens are never chosen for their spelling, but for EOS ids where the text may end.
+ * - Where only one text can come next, its tokens are not sampled: they are those that the tokenizer makes
+ *   of it, unless the row asks for log-probabilities, biases or stop tokens.
+ * - Special tokens are never chosen because of their spelling; EOS ids only where the text may end.
  *
  * All since 0.2. */
 
@@ -276,7 +276,7 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
 
 typedef struct batchllm_constraint_options {
     uint32_t struct_size;
-    int32_t kind;               /* BATCHLLM_CONSTRAINT_; 0 (default) is none of them */
+    int32_t kind;               /* BATCHLLM_CONSTRAINT_; 0 (default): not set, an error */
     const char *text;           /* UTF-8: the expression, schema or grammar; NULL for CHOICES */
     int64_t text_bytes;         /* < 0 (default): `text` is zero-terminated */
     const char *const *choices; /* [choice_count] UTF-8, zero-terminated; CHOICES alone */
@@ -295,9 +295,9 @@ typedef struct batchllm_constraint_options {
 BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *options,
                                                    size_t struct_size);
 
-/* Makes a constraint for rows of this engine: it knows the tokens of its model. One is enough for any
- * number of rows, which share what is found out about it; rows of equal prompts are computed once only
- * if they name the same one. Nothing of the options is borrowed. Any thread, also while another one
+/* Makes a constraint for rows of this engine: it knows the tokens of its model. One serves any
+ * number of rows, which share what is computed for it; rows with equal prompts are computed once only if
+ * they name the same one. Nothing of the options is borrowed. Any thread, also while another one
  * uses the engine, but not beside batchllm_engine_destroy. Bounded in time and memory.
  * Errors: INVALID_ARGUMENT for a text that is wrong, with the place in it, and for a schema that no
  * value satisfies; UNSUPPORTED for what cannot be enforced exactly, by keyword and path, for what is
@@ -320,11 +320,11 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
 /* Adds n rows of tokens.
  *   tokens, offsets   column of n prompts; offsets [n + 1] counts tokens
  *   tags              [n] the caller's names of the rows, given back with the results; need not
- *                     differ; NULL: 0, 1, 2, ... in the order in which rows are added
+ *                     be unique; NULL: 0, 1, 2, ... in the order in which rows are added
  *   params            NULL: defaults. Else params_count structs that lie params->struct_size apart
  *   params_count      1 (for all rows) or n
- * Every row gets its result, also a bad one: the call fails only when the columns themselves cannot
- * be read (INVALID_ARGUMENT), and then adds none. */
+ * Every row gets a result, even an invalid one. The call fails only if the columns themselves cannot
+ * be read (INVALID_ARGUMENT), and then it adds no row. */
 BATCHLLM_API int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                                          const int64_t *offsets, const uint64_t *tags,
                                          const batchllm_params *params, int64_t params_count);
@@ -339,10 +339,10 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
  *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
  *   "tools", "documents"      lists of objects, for templates that know them
  *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
- *   "continue_final_message"  true: the model goes on with the last message; default false
+ *   "continue_final_message"  true: the model continues the last message; default false
  *   "chat_template_kwargs"    an object: further variables of the template
  * Other keys are errors. What a template prints is tokenized without BOS and the like added, and with
- * special tokens parsed: add_special of the parameters plays no part. With parse_special 0, a
+ * special tokens parsed; add_special of the parameters has no effect. With parse_special 0, a
  * conversation whose own text spells a special token is an error (the template's still are parsed).
  * A bad item, one that the template refuses, and every item where the model has no template that this
  * library can render, is that row's ROW_TEMPLATE. */
@@ -360,8 +360,8 @@ BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *te
  * position of logits.
  *   continuation_rows     [n + 1] offsets: which continuations are row i's (at least one each)
  *   continuation_offsets  [continuation_rows[n] + 1] counts tokens in `continuations`
- * The results have `scores`, and no generated tokens. Sampling parameters play no part: scores are
- * of the model's own distribution. */
+ * The results have `scores`, and no generated tokens. Sampling parameters have no effect: scores are
+ * those of the model's own distribution. */
 BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                                          const int64_t *offsets, const int32_t *continuations,
                                          const int64_t *continuation_offsets,
@@ -378,8 +378,8 @@ BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n,
 /* ---- Groups, steps ----------------------------------------------------------------------------
  */
 
-/* Plans all rows that were added and have not started: finds what they share, and the order. A step
- * does so by itself when there are unplanned rows, so rows are better added many at a time. A row
+/* Plans all rows that were added and have not started: finds what they share, and their order. A step
+ * does this by itself if there are unplanned rows, so add many rows at a time. A row
  * has started once the scheduler has it, a step or so before its first token is computed. */
 BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
 
@@ -399,17 +399,17 @@ typedef struct batchllm_progress {
     double seconds;      /* since the engine's first step */
 } batchllm_progress;
 
-/* Runs one iteration: takes one batch's outputs from a device, all devices being at work. *progress
+/* Runs one iteration: takes one batch's outputs from a device while all devices work. progress
  * may be NULL. Returns OK with rows_waiting + rows_running = 0 when there is nothing (left) to do.
  * Fails only for the engine as a whole; results so far can still be polled then. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
-/* Called after each step. Nonzero: stop. May call whatever takes the engine but batchllm_step and
+/* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
  * batchllm_run, which fail (STATE), and batchllm_engine_destroy. */
 typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
 
 /* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
- * the callback or batchllm_interrupt stopped it: call again to go on. */
+ * the callback or batchllm_interrupt stopped it: call again to continue. */
 BATCHLLM_API int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_function callback,
                                   void *user);
 
@@ -418,7 +418,7 @@ BATCHLLM_API int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_fun
 BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
 
 /* Cancels every unfinished row with this tag; each ends at the next step with what it has generated
- * and finish reason CANCELLED. Rows added after the call are not meant. Any thread. Unknown tags are
+ * and finish reason CANCELLED. Rows added later are unaffected. Any thread. Unknown tags are
  * ignored. */
 BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 

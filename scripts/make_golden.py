@@ -22,6 +22,7 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText,
                           AutoModelForSequenceClassification)
 
@@ -175,6 +176,40 @@ MODELS = {
         vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
                            out_hidden_size=64, patch_size=14, num_position_embeddings=16,
                            deepstack_visual_indexes=[0])), 298, None),
+    "gemma4_bf16": ("gemma4", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=6, intermediate_size=48, head_dim=16, global_head_dim=24,
+            sliding_window=24, num_kv_shared_layers=3, use_double_wide_mlp=True,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            hidden_size_per_layer_input=24, vocab_size_per_layer_input=310),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, num_key_value_heads=1, head_dim=16, patch_size=4,
+                           position_embedding_size=16),
+        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True),
+        None, None),
+    "gemma4_text_bf16": ("gemma4_text", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, global_head_dim=32, sliding_window=24,
+        num_attention_heads=4, num_global_key_value_heads=1, attention_k_eq_v=True,
+        layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0,
+        final_logit_softcapping=20.0, tie_word_embeddings=True), 299, None),
+    "qwen3_moe_bf16": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+        norm_topk_prob=True, num_hidden_layers=3, mlp_only_layers=[1]), [298, 299], None),
+    "qwen2_moe_bf16": ("qwen2_moe", "bfloat16", "type", dict(
+        SMALL, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=32,
+        shared_expert_intermediate_size=48), None, None),
+    "mixtral_bf16": ("mixtral", "bfloat16", "type", dict(
+        SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=30), 299, None),
+    "olmoe_bf16": ("olmoe", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_experts=8, num_experts_per_tok=3), None, None),
+    "granite_moe_bf16": ("granitemoe", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_local_experts=8, num_experts_per_tok=2,
+        tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
+        residual_multiplier=0.6, logits_scaling=0.25), None, None),
+    "glm4_moe_bf16": ("glm4_moe", "bfloat16", "new", dict(
+        SMALL, head_dim=32, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3,
+        moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, num_hidden_layers=3,
+        routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), 299, None),
 }
 
 
@@ -215,9 +250,11 @@ def fill_weights(model, seed, tied):
                         values *= 5
                     elif "post_" in name:
                         values *= 0.4
-                    values -= 1
+                    values -= not model.config.model_type.startswith("gemma4")
             elif name.endswith(".bias"):
                 values *= 0.12
+            elif "mlp.gate.weight" in name or "router" in name:
+                values *= 3 / math.sqrt(shape[1])  # so that few choices are close
             elif "embed_tokens" in name:
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
@@ -229,6 +266,9 @@ def fill_weights(model, seed, tied):
             else:
                 values *= 1.2 / math.sqrt(shape[-1])
             parameter.copy_(torch.from_numpy(values))
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("layer_scalar"):
+                buffer.copy_(torch.from_numpy(random.uniform(0.6, 1.2, tuple(buffer.shape))))
 
 
 def respell(path, spelling):
@@ -251,6 +291,13 @@ def respell(path, spelling):
         rope = config.pop("rope_parameters")
         config["rope_theta"] = rope["rope_theta"]
         config["rope_scaling"] = dict(type="mrope", mrope_section=rope["mrope_section"])
+        return write_config(config, path)
+    if config["model_type"] == "gemma4":
+        # Heads of layers without a window by the keys that the hub has.
+        text = config["text_config"]
+        own = text.pop("per_layer_config")
+        text["global_head_dim"] = next(iter(own.values()))["head_dim"]
+        text["num_global_key_value_heads"] = None
         return write_config(config, path)
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
@@ -341,6 +388,19 @@ def check_against_generate(model, prompts, rows, eos):
             assert a == b, (prompt, i, generated, row)
 
 
+def add_unread_tensors(model, path):
+    """Layers that share others' keys and values have tensors for their own in published files."""
+    text = model.config.get_text_config()
+    shared = getattr(text, "num_kv_shared_layers", 0)
+    if not shared:
+        return
+    tensors = load_file(path)
+    for layer in range(text.num_hidden_layers - shared, text.num_hidden_layers):
+        for name in ("k_proj", "v_proj", "k_norm"):
+            tensors[f"model.language_model.layers.{layer}.self_attn.{name}.weight"] = torch.ones(2)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def make_model(name, seed, output):
     model_type, dtype, spelling, settings, eos, shard_kb = MODELS[name]
     directory = os.path.join(output, name)
@@ -357,6 +417,8 @@ def make_model(name, seed, output):
     fill_weights(model, [seed, 0], config.tie_word_embeddings)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
+    if spelling == "hub":
+        add_unread_tensors(model, os.path.join(directory, "model.safetensors"))
     for file in os.listdir(directory):
         os.chmod(os.path.join(directory, file), 0o644)
     respell(os.path.join(directory, "config.json"), spelling)
@@ -489,6 +551,8 @@ def make_rope(output):
                   original_max_position_embeddings=8192),
              dict(rope_type="llama3", factor=8.0, low_freq_factor=1.5, high_freq_factor=3.7,
                   original_max_position_embeddings=64),
+             dict(rope_type="proportional", partial_rotary_factor=0.25),
+             dict(rope_type="proportional", partial_rotary_factor=0.3, factor=8.0),
              dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
              dict(rope_type="yarn", factor=2.5, original_max_position_embeddings=64, beta_fast=20.0,
                   beta_slow=3.0, truncate=False),
@@ -511,7 +575,7 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "glm", "glm4", "granite", "llama",
+FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
             "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 
@@ -534,19 +598,21 @@ def make_defaults(output):
     out = {}
     for model_type in FAMILIES:
         config = AutoConfig.for_model(model_type)
+        config.allow_global_per_layer_attribute_access = True  # of layers with a window
         facts = {key: getattr(config, key, None) for key in keys}
         for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon"):
             facts["epsilon"] = getattr(config, key, facts.get("epsilon"))
         facts["activation"] = getattr(config, "hidden_activation", None) or config.hidden_act
         facts["windows"] = windows_of(config)
         rope = config.rope_parameters
+        facts["rope_part"] = rope.get("full_attention", rope).get("partial_rotary_factor")
         facts["rope_theta"] = rope.get("full_attention", rope)["rope_theta"]
         facts["windowed_rope_theta"] = rope.get("sliding_attention", rope)["rope_theta"]
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         last = f".layers.{config.num_hidden_layers - 1}."
         facts["tensors"] = {
-            name: list(parameter.shape) for name, parameter in sorted(model.named_parameters())
+            name: list(tensor.shape) for name, tensor in sorted(model.state_dict().items())
             if name != "lm_head.weight" and
             (".layers." not in name or ".layers.0." in name or last in name)}
         out[model_type] = facts

@@ -2,6 +2,7 @@
 // named for what is particular to it; families that publish such layers are named beside.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -188,6 +189,53 @@ inline Model two_shapes() {
     return model;
 }
 
+// Layers 2 and 3 attend to the keys and values of layers 0 and 1; heads of two sizes; every layer has a
+// part of a second embedding.
+inline Model gemma4(bool inputs) {
+    Model model = changed(plain(4, 2, 64), [&](Layer *layer) {
+        norm_after(layer);
+        layer->feed_forward.activation = Activation::gelu_tanh;
+        layer->scalar = tensor(1, 1);
+    });
+    Model wide = changed(plain(4, 1, 128), [](Layer *) {});
+    model.layers[1].attention = wide.layers[0].attention;
+    model.layers[1].attention.rope = 1;
+    model.ropes.push_back(rope(128, 1e6F));
+    std::fill_n(model.ropes[1].frequencies.begin() + 16, 48, 0.0F);
+    for (Layer &layer : model.layers) {
+        Attention &a = layer.attention;
+        add_head_norms(NormKind::rms, &layer);
+        a.v_norm.kind = NormKind::rms;
+        a.scale = 0.03F;
+    }
+    model.layers[0].attention.window = 30;
+    for (const int32_t from : {0, 1}) {
+        Layer layer = model.layers[static_cast<size_t>(from)];
+        Attention &a = layer.attention;
+        a.kv_layer = from;
+        a.k = a.v = Weight();
+        a.k_norm = a.v_norm = Norm();
+        model.layers.push_back(layer);
+    }
+    if (!inputs) return model;
+    LayerInputs &parts = model.layer_inputs;
+    parts.width = 24;
+    const int64_t all = 4 * parts.width;
+    parts.embedding = tensor(model.vocabulary, all);
+    parts.embedding_scale = 4;
+    parts.projection.values = tensor(all, model.hidden);
+    parts.projection_scale = 0.1F;
+    parts.norm = norm(NormKind::rms, parts.width);
+    parts.scale = 0.7F;
+    for (Layer &layer : model.layers) {
+        layer.input.activation = Activation::gelu_tanh;
+        layer.input.gate.values = tensor(parts.width, model.hidden);
+        layer.input.down.values = tensor(model.hidden, parts.width);
+        layer.after_input = layer.after_attention;
+    }
+    return model;
+}
+
 } // namespace kinds
 
 inline std::vector<LayerKind> layer_kinds() {
@@ -264,6 +312,15 @@ inline std::vector<LayerKind> layer_kinds() {
         {"queries scaled by their position (Ministral 3)",
          [=] { return changed(plain(), long_scale); }},
         {"layers of two shapes", two_shapes},
+        {"shared keys and values, layer inputs (Gemma 4)", [] { return gemma4(true); }},
+        {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
+        {"a tied head with a bias",
+         [] {
+             Model model = plain();
+             model.tied = true;
+             add_bias(&model.head);
+             return model;
+         }},
         {"all at once", crowd},
     };
 }

@@ -133,11 +133,28 @@ inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows 
     }
 }
 
-inline Rows attention(const Model &model, const Attention &a, const Rows &x) {
-    Rows q = product(a.q, x), k = product(a.k, x);
-    const Rows v = product(a.v, x);
+// Of one layer.
+struct KeysValues {
+    Rows k, v;
+};
+
+// kept: [layers] of those before this one, and then of it, where it has its own.
+inline Rows attention(const Model &model, size_t layer, const Rows &x,
+                      std::vector<KeysValues> *kept) {
+    const Attention &a = model.layers[layer].attention;
+    Rows q = product(a.q, x);
     place(model, a, a.q_norm, a.heads, &q);
-    place(model, a, a.k_norm, a.kv_heads, &k);
+    if (a.kv_layer < 0) {
+        KeysValues own{product(a.k, x), product(a.v, x)};
+        place(model, a, a.k_norm, a.kv_heads, &own.k);
+        for (Row &row : own.v) {
+            for (int64_t h = 0; h < a.kv_heads; ++h) {
+                normalise(a.v_norm, h * a.head_dim, a.head_dim, &row);
+            }
+        }
+        (*kept)[layer] = std::move(own);
+    }
+    const auto &[k, v] = (*kept)[a.kv_layer < 0 ? layer : static_cast<size_t>(a.kv_layer)];
     for (size_t t = 0; t < x.size() && a.long_scale != 0; ++t) {
         const double periods = std::floor(static_cast<double>(t) / a.long_period);
         for (double &value : q[t]) value *= 1 + double(a.long_scale) * std::log(1 + periods);
@@ -179,12 +196,55 @@ inline void add(const Rows &delta, double scale, Rows *x) {
     }
 }
 
-inline void layer(const Model &model, const Layer &layer, Rows *x) {
+// [tokens][layers * width]; x: the residual stream before the first layer.
+inline Rows layer_inputs(const LayerInputs &inputs, std::span<const int32_t> tokens,
+                         const Rows &x) {
+    if (!inputs) return {};
+    Rows out = product(inputs.projection, x);
+    for (size_t t = 0; t < out.size(); ++t) {
+        Row &row = out[t];
+        const auto all = static_cast<int64_t>(row.size());
+        for (double &value : row) value *= double(inputs.projection_scale);
+        for (int64_t i = 0; i < all; i += inputs.width) {
+            normalise(inputs.norm, i, inputs.width, &row);
+        }
+        for (int64_t i = 0; i < all; ++i) {
+            const double own =
+                double(inputs.embedding_scale) * at(inputs.embedding, int64_t{tokens[t]} * all + i);
+            row[static_cast<size_t>(i)] =
+                double(inputs.scale) * (row[static_cast<size_t>(i)] + own);
+        }
+    }
+    return out;
+}
+
+// parts: of all layers.
+inline Rows input_block(const Model &model, size_t layer, const Rows &parts, const Rows &x) {
+    const InputBlock &block = model.layers[layer].input;
+    const auto width = static_cast<size_t>(model.layer_inputs.width);
+    Rows gate = product(block.gate, x);
+    for (size_t t = 0; t < x.size(); ++t) {
+        for (size_t i = 0; i < width; ++i) {
+            gate[t][i] = activated(block.activation, gate[t][i]) * parts[t][layer * width + i];
+        }
+    }
+    return product(block.down, gate);
+}
+
+inline void run_layer(const Model &model, size_t index, const Rows &parts,
+                      std::vector<KeysValues> *kept, Rows *x) {
+    const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
-    add(normalised(layer.after_attention, attention(model, layer.attention, input)), scale, x);
+    add(normalised(layer.after_attention, attention(model, index, input, kept)), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forward(layer.feed_forward, second)), scale, x);
+    if (model.layer_inputs) {
+        add(normalised(layer.after_input, input_block(model, index, parts, *x)), 1, x);
+    }
+    for (Row &row : *x) {
+        for (double &value : row) value *= or_else(layer.scalar, 0, 1);
+    }
 }
 
 // [tokens][vocabulary]
@@ -198,7 +258,9 @@ inline Rows logits(const Model &model, std::span<const int32_t> tokens) {
         }
         x.push_back(std::move(row));
     }
-    for (const Layer &one : model.layers) layer(model, one, &x);
+    const Rows parts = layer_inputs(model.layer_inputs, tokens, x);
+    std::vector<KeysValues> kept(model.layers.size());
+    for (size_t i = 0; i < model.layers.size(); ++i) run_layer(model, i, parts, &kept, &x);
     Rows out = product(model.head, normalised(model.final_norm, std::move(x)));
     const double cap = double(model.logits_softcap);
     for (Row &row : out) {

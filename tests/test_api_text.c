@@ -10,10 +10,10 @@ static const char *model_dir(void) {
     return directory;
 }
 
-static batchllm_engine *text_engine(const char *backend) {
+static batchllm_engine *engine_of(const char *model, const char *backend) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    options.model_dir = model_dir();
+    options.model_dir = model;
     options.backend = backend;
     options.kv_memory_bytes = 16 << 20;
     options.threads = 2;
@@ -21,6 +21,8 @@ static batchllm_engine *text_engine(const char *backend) {
     assert_ok(batchllm_engine_create(&options, &engine));
     return engine;
 }
+
+static batchllm_engine *text_engine(const char *backend) { return engine_of(model_dir(), backend); }
 
 static batchllm_tokenizer *tokenizer(void) {
     batchllm_tokenizer *made = NULL;
@@ -414,6 +416,41 @@ static void conversations_are_rows(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+/* A checkpoint with a vision tower, whose template has a place for images. */
+static void a_row_with_an_image_is_an_error_of_its_own(void **state) {
+    (void)state;
+    const char *directory = getenv("BATCHLLM_VISION_MODEL");
+    if (directory == NULL) fail_msg("BATCHLLM_VISION_MODEL is not set: run by meson test");
+    batchllm_engine *engine = engine_of(directory, "cpu");
+    texts in = {0, "", {0}};
+    add(&in, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi\"}]}]");
+    add(&in, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi\"}, "
+             "{\"type\": \"image\", \"url\": \"cat.png\"}]}]");
+    add(&in, "[{\"role\": \"user\", \"content\": [{\"image\": \"cat.png\"}]}]");
+    add(&in, "[{\"role\": \"user\", \"content\": \"hi\"}]");
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = 3;
+    params.ignore_eos = 1;
+    assert_ok(batchllm_add_chat(engine, in.n, in.bytes, in.offsets, NULL, &params, 1));
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 4);
+    int64_t place[4] = {-1, -1, -1, -1};
+    for (int64_t i = 0; i < 4; ++i) place[results->tags[i]] = i;
+    for (int64_t tag = 0; tag < 4; ++tag) {
+        const int image = tag == 1 || tag == 2;
+        assert_int_equal(results->statuses[place[tag]],
+                         image ? BATCHLLM_ERROR_ROW_TEMPLATE : BATCHLLM_OK);
+        assert_int_equal(results->token_offsets[place[tag] + 1] -
+                             results->token_offsets[place[tag]],
+                         image ? 0 : 3);
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 static batchllm_constraint_options constraint_options(int32_t kind, const char *text) {
     batchllm_constraint_options options;
     batchllm_constraint_options_init(&options, sizeof options);
@@ -501,6 +538,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_constraint_says_what_is_wrong),
         cmocka_unit_test(conversations_become_text),
         cmocka_unit_test(conversations_are_rows),
+        cmocka_unit_test(a_row_with_an_image_is_an_error_of_its_own),
         cmocka_unit_test(encode_gives_bytes_and_decode_gives_them_back),
         cmocka_unit_test(a_tokenizer_that_is_not_there_is_named),
         cmocka_unit_test(text_rows_come_back_as_the_text_of_their_tokens),

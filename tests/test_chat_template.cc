@@ -277,6 +277,13 @@ int check_conversations() {
     bad(R"([{"role": "user", "content": 1}])", "\"[0].content\" is 1");
     bad(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
         "parts of this type are not supported");
+    // Qwen-VL's template takes these for images, whatever their type.
+    bad(R"([{"role": "user", "content": [{"image": "cat.png"}]}])",
+        "parts with such a member are not supported");
+    bad(R"([{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {}}]}])",
+        "parts with such a member are not supported");
+    bad(R"([{"role": "user", "content": {"type": "image"}}])",
+        "parts of this type are not supported");
     bad(R"([{"role": "tool", "content": [{"type": "tool_reference", "name": "f"}]}])",
         "this template takes parts of type \"text\" alone");
     bad(R"({"messages": [{"role": "user", "content": null}], "continue_final_message": true})",
@@ -303,6 +310,8 @@ int check_conversations() {
     good(
         R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])",
         "user:a\nb;True");
+    good(R"([{"role": "user", "content": [{"type": "text", "text": "a", "image": null}]}])",
+         "user:a;True");
     good(R"({"tools": [], "messages": [{"role": "assistant", "content": null}]})",
          "assistant:None;False");
     good(

@@ -124,6 +124,11 @@ void check_rope_theta(const Model &got, const JsonValue &e) {
         RopeConfig plain;
         const char *key = attention.window != 0 ? "windowed_rope_theta" : "rope_theta";
         plain.theta = *e.at(key)->number(0, 1e9);
+        if (const auto part = e.given("rope_part");
+            part && attention.window == 0 && rope.dims() == attention.head_dim) {
+            plain.kind = RopeKind::proportional;
+            plain.part = *part->number(0, 1);
+        }
         assert_true(rope.frequencies == rope_frequencies(plain, rope.dims()));
     }
 }
@@ -169,6 +174,78 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         check_tensors(type, got, e);
         assert_false(got.dtype_stated);
     }
+}
+
+std::string gemma4(const std::string &more) {
+    return R"({"model_type": "gemma4_text", "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 100, "num_hidden_layers": 4, "head_dim": 16,
+        "global_head_dim": 32, "sliding_window": 8, "vocab_size_per_layer_input": 128,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                        "full_attention"], )" +
+           more + "}";
+}
+
+void layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind(void **) {
+    const Model model = must_load(gemma4(R"("num_kv_shared_layers": 2, "use_double_wide_mlp": true,
+                             "intermediate_size": 48)"));
+    for (const size_t i : {2, 3}) {
+        const Attention a = attention(model, i), source = attention(model, i - 2);
+        assert_int_equal(a.kv_layer, i - 2);
+        assert_true(a.kv_group == source.kv_group && a.kv_plane == source.kv_plane);
+        assert_true(!a.k && !a.v && !a.k_norm && !a.v_norm);
+        assert_int_equal(model.layers[i].feed_forward.width, 96);
+        assert_int_equal(model.layers[i - 2].feed_forward.width, 48);
+    }
+    assert_int_equal(model.kv_groups.size(), 2);
+    assert_int_equal(model.kv_planes(), 1);
+    must_fail(gemma4(R"("num_kv_shared_layers": 3)"), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"num_kv_shared_layers", "layer 1"});
+}
+
+void full_layers_of_gemma_4_have_heads_of_their_own(void **) {
+    const char *const spellings[] = {
+        R"("attention_k_eq_v": true, "num_global_key_value_heads": 1)",
+        R"("attention_k_eq_v": true, "per_layer_config": {"1": {"head_dim": 32, "num_key_value_heads": 1},
+           "3": {"head_dim": 32, "num_key_value_heads": 1}})",
+    };
+    for (const char *spelling : spellings) {
+        const Model model = must_load(gemma4(spelling));
+        const Attention windowed = attention(model, 0), full = attention(model, 1);
+        assert_true(windowed.head_dim == 16 && windowed.kv_heads == 2);
+        assert_true(full.head_dim == 32 && full.kv_heads == 1);
+        assert_string_equal(windowed.v.values.name.c_str(),
+                            "model.layers.0.self_attn.v_proj.weight");
+        assert_string_equal(full.v.values.name.c_str(), "model.layers.1.self_attn.k_proj.weight");
+    }
+    must_fail(gemma4(R"("per_layer_config": {"1": {"head_dim": 32}})"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"per_layer_config"});
+    must_fail(gemma4(R"("per_layer_config": {"1": {"window": 32}})"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"window"});
+}
+
+void a_tied_head_has_a_bias_of_its_own(void **) {
+    Model model = must_load(llama(R"("tie_word_embeddings": true)"));
+    add_bias(&model.head);
+    int32_t embeddings = 0, biases = 0;
+    for_each_tensor(model, [&](const Tensor &tensor) {
+        embeddings += tensor.name == "model.embed_tokens.weight";
+        biases += tensor.name == "lm_head.bias";
+        assert_string_not_equal(tensor.name.c_str(), "lm_head.weight");
+    });
+    assert_int_equal(embeddings, 1);
+    assert_int_equal(biases, 1);
+}
+
+void what_of_gemma_4_is_not_computed_is_refused_by_name(void **) {
+    must_fail(gemma4(R"("enable_moe_block": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"enable_moe_block", "mixture of experts"});
+    must_fail(gemma4(R"("use_bidirectional_attention": "all")"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_bidirectional_attention", "all"});
+    must_load(gemma4(R"("use_bidirectional_attention": "vision")"));
+    must_fail(gemma4(R"("rope_parameters": {"full_attention": {"rope_type": "default"}})"),
+              BATCHLLM_ERROR_MODEL_FORMAT, {"sliding_attention"});
+    must_fail(llama(R"("rope_parameters": {"rope_type": "proportional", "rope_theta": 10000.0})"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"rope_type", "proportional"});
 }
 
 void null_key_value_heads_are_as_many_as_heads(void **) {
@@ -643,12 +720,14 @@ void rope_frequencies_equal_those_of_transformers(void **) {
     for (const JsonValue &item : items) {
         RopeConfig rope;
         const std::string type = *item.at("rope_type")->string();
-        rope.kind = type == "llama3"   ? RopeKind::llama3
-                    : type == "yarn"   ? RopeKind::yarn
-                    : type == "linear" ? RopeKind::linear
-                                       : RopeKind::plain;
+        rope.kind = type == "llama3"         ? RopeKind::llama3
+                    : type == "yarn"         ? RopeKind::yarn
+                    : type == "linear"       ? RopeKind::linear
+                    : type == "proportional" ? RopeKind::proportional
+                                             : RopeKind::plain;
         rope.theta = *item.at("rope_theta")->number(0, 1e18);
-        if (type != "default") rope.factor = *item.at("factor")->number(0, 1e6);
+        rope.factor = *read_number(item, "factor", 1, 0, 1e6);
+        rope.part = *read_number(item, "partial_rotary_factor", 1, 0, 1);
         if (type == "llama3") {
             rope.low_freq_factor = *item.at("low_freq_factor")->number(0, 1e6);
             rope.high_freq_factor = *item.at("high_freq_factor")->number(0, 1e6);
@@ -689,6 +768,10 @@ void rope_frequencies_equal_those_of_transformers(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(absent_keys_have_the_defaults_of_transformers),
+        cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
+        cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
+        cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),
+        cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -174,12 +174,32 @@ void an_unknown_token_may_be_absent_when_no_text_can_need_it(void **) {
     assert_true(malformed(byte_level_file(255), "model.unk_token"));
 }
 
+// As transformers' encode does: it switches both off unless the call asks for them.
+void truncation_and_padding_are_left_aside(void **) {
+    const std::string both =
+        R"("truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0},)"
+        R"("padding":{"strategy":{"Fixed":8},"direction":"Right","pad_to_multiple_of":null,)"
+        R"("pad_id":0,"pad_type_id":0,"pad_token":"a"})";
+    const auto plain = Tokenizer::parse("FILE", file_of(kModel));
+    const auto given = Tokenizer::parse("FILE", file_of(kModel, both));
+    assert_true(plain.ok() && given.ok());
+    assert_string_equal((*plain)->note().c_str(), "");
+    assert_string_equal(
+        (*given)->note().c_str(),
+        "FILE: \"truncation\", \"padding\" left aside: rows are neither cut nor padded");
+    for (const char *text : {"", "a", "abcabcabcabc"}) {
+        std::vector<int32_t> wanted, got;
+        assert_true((*plain)->encode(text, {}, &wanted).ok());
+        assert_true((*given)->encode(text, {}, &got).ok());
+        assert_true(got == wanted);
+    }
+    // A plan that was made with the one serves the other.
+    assert_true((*plain)->fingerprint() == (*given)->fingerprint());
+    assert_true(malformed(file_of(kModel, R"("truncation":5)"), "\"truncation\" is 5"));
+}
+
 void what_is_not_supported_is_refused_by_name(void **) {
     assert_true(unsupported(file_of(R"({"type":"Unigram","vocab":[]})"), "Unigram"));
-    assert_true(unsupported(file_of(kModel, R"("truncation":{"max_length":5})"),
-                            "FILE: \"truncation\" is an object: would cut"));
-    assert_true(unsupported(file_of(kModel, R"("padding":{"pad_id":0})"),
-                            "FILE: \"padding\" is an object: would add"));
     assert_true(unsupported(file_of(kModel, R"("extra":1)"), "extra"));
     assert_true(unsupported(R"({"version":"2.0","model":)" + kModel + "}", "version"));
     assert_true(unsupported(file_of(kModel, R"("normalizer":{"type":"NFKC"})"), "NFKC"));
@@ -273,6 +293,7 @@ int main() {
         cmocka_unit_test(merges_that_cannot_be_are_refused),
         cmocka_unit_test(wrong_types_are_refused),
         cmocka_unit_test(an_unknown_token_may_be_absent_when_no_text_can_need_it),
+        cmocka_unit_test(truncation_and_padding_are_left_aside),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(a_template_that_cannot_be_is_refused),
         cmocka_unit_test(files_with_random_damage_load_or_are_refused),

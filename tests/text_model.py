@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes a model directory with a tokenizer for the tests: one of the golden models, and a byte-level
-tokenizer of 256 bytes and added tokens up to one beyond the model's. Usage: text_model.py GOLDEN_MODEL OUTPUT_DIRECTORY STAMP"""
+tokenizer of 256 bytes and added tokens up to one beyond the model's. Of a model with a vision tower, a chat template that has a place for images. Usage: text_model.py GOLDEN_MODEL OUTPUT_DIRECTORY STAMP"""
 import json
 import pathlib
 import shutil
@@ -22,6 +22,22 @@ CHAT_TEMPLATE = """{{ bos_token }}
     {{- message.role[0] ~ ':' ~ message.content | trim ~ eos_token }}
 {%- endfor %}
 {%- if tools %}{{ tools | length }}{% endif %}
+{%- if add_generation_prompt %}a:{% endif %}"""
+
+
+# As those of Gemma 3, Mistral 3 and Qwen-VL: an image becomes a token that its tower's states replace.
+VISION_TEMPLATE = """{{ bos_token }}
+{%- for message in messages %}
+    {{- message.role[0] ~ ':' }}
+    {%- if message.content is string %}{{ message.content }}
+    {%- else %}
+        {%- for part in message.content %}
+            {%- if part.type == 'image' or 'image' in part or 'image_url' in part %}<unused-259>
+            {%- elif part.type == 'text' %}{{ part.text }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}{{ eos_token }}
+{%- endfor %}
 {%- if add_generation_prompt %}a:{% endif %}"""
 
 
@@ -58,17 +74,19 @@ def tokenizer(vocabulary):
     }
 
 
-def main():
-    model, output, stamp = map(pathlib.Path, sys.argv[1:4])
+def make(model, output):
     output.mkdir(parents=True, exist_ok=True)
     for file in model.iterdir():
         if file.name != "golden.json":
             shutil.copyfile(file, output / file.name)
-    vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
+    config = json.loads((model / "config.json").read_text())
+    vocabulary = config.get("text_config", config)["vocab_size"]
+    template = VISION_TEMPLATE if "vision_config" in config else CHAT_TEMPLATE
     (output / "tokenizer.json").write_text(json.dumps(tokenizer(vocabulary)))
     (output / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"},
-                                                              "chat_template": CHAT_TEMPLATE}))
-    stamp.write_text("")
+                                                              "chat_template": template}))
 
 
-main()
+if __name__ == "__main__":
+    make(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    pathlib.Path(sys.argv[3]).write_text("")

@@ -176,6 +176,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         if (keys != all) clear_wide<HeadDim>(shared, at.slot, keys, all, group, thread);
     };
 
+    auto after = [](Place at) { return at.advance(), at; };
     Place key_slot = self.ring;
     ring.wait(key_slot);
     wgmma_fence();
@@ -183,8 +184,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     wgmma_wait<0>();
     ring.release(key_slot);
     key_slot.advance();
-    auto value_slot = key_slot;
-    value_slot.advance();
+    Place value_slot = after(key_slot);
     logits.cap(s);
     const Tile start(s0, s1, count.n0, 0, S::kKeys);
     hide_keys<S::kKeys>(start, bounds, position, lane, a.window, s);
@@ -210,10 +210,8 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         const Tile at(s0, s1, count.n0, tile, S::kKeys);
         const bool hidden = bounds.hide(at.stretch, at.key, S::kKeys);
         const auto old_keys = key_slot, old_values = value_slot;
-        key_slot = value_slot;
-        key_slot.advance();
-        value_slot = key_slot;
-        value_slot.advance();
+        key_slot = after(value_slot);
+        value_slot = after(key_slot);
         there = ring.full(key_slot) && ring.full(value_slot);
         keys = keys_in(key_slot);
         values = values_in(value_slot);

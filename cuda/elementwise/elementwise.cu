@@ -1,6 +1,7 @@
 // All are bound by memory: what each must move is named at its kernel. 16-byte accesses (32 for f32).
 #include "elementwise/elementwise.h"
 
+#include "elementwise/activation.cuh"
 #include "elementwise/element.cuh"
 
 #include <algorithm>
@@ -66,16 +67,6 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 }
 
 // ---- Activation: reads rows x width, twice with a gate, writes it once ----
-
-template <Activation Kind> __device__ __forceinline__ float activated(float x) {
-    if constexpr (Kind == Activation::silu) {
-        return x / (1.0f + __expf(-x));
-    } else if constexpr (Kind == Activation::gelu) {
-        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    } else {
-        return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-    }
-}
 
 template <typename T, Activation Kind, bool Gated>
 __global__ void activate(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {

@@ -141,6 +141,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
         }
     }
     if (adds) {
+        const float keep = a.keep != nullptr ? *a.keep : 1.0f;
         normalise(x, a.after, a.hidden, sums);
 #pragma unroll
         for (int v = 0; v < Vectors; ++v) {
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
             // The next norm reads what is stored: the same as in two passes.
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
-                x[v][k] = to_float(from_float<R>(sum[k] + a.scale * x[v][k]));
+                x[v][k] = to_float(from_float<R>(keep * (sum[k] + a.scale * x[v][k])));
             }
             store8(residual + i, x[v]);
         }

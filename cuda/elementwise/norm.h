@@ -38,8 +38,8 @@ struct NormArguments {
 };
 cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
 
-// residual += scale * after(delta + bias), rounded to its type; then out = next(residual). Either half
-// may be left out; a norm that is none passes its input on.
+// residual = keep * (residual + scale * after(delta + bias)), rounded to its type; then out =
+// next(residual). Either half may be left out; a norm that is none passes its input on.
 struct AddNormArguments {
     DType element, stream_type;
     void *residual;    // [count, hidden] of stream_type
@@ -50,6 +50,7 @@ struct AddNormArguments {
     DeviceNorm next;
     void *out; // [count, hidden] of element; null: not wanted
     int32_t count, hidden;
+    const float *keep = nullptr; // [1]; null: 1
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -159,7 +159,7 @@ template <int Vectors>
 __device__ __forceinline__ void normalise_head(const RopeArguments &a, int head, int lanes,
                                                int lane, float whole, float (&x)[Vectors][8]) {
     const bool query = head < a.heads, key = !query && head < a.heads + a.kv_heads;
-    const DeviceNorm &norm = query ? a.q_norm : a.k_norm;
+    const DeviceNorm &norm = query ? a.q_norm : key ? a.k_norm : a.v_norm;
     float mean = 0, scale = whole;
     if (!a.norm_whole) {
         float sum = 0;
@@ -181,7 +181,7 @@ __device__ __forceinline__ void normalise_head(const RopeArguments &a, int head,
         }
         scale = rsqrtf(head_sum(sum, lanes) / static_cast<float>(a.head_dim) + norm.epsilon);
     }
-    if (!(query || key) || !norm) return;
+    if (!norm) return;
     const int first = a.norm_whole ? (query ? head : head - a.heads) * a.padded_dim : 0;
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
@@ -266,14 +266,14 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(kTurnThread
             const int e = (v * lanes + lane) * kVector;
             if (head < heads && e < a.head_dim) load_head(a, row, head, e, x[v]);
         }
-        if (a.q_norm || a.k_norm) {
+        if (a.q_norm || a.k_norm || a.v_norm) {
             normalise_head(a, head, lanes, lane, head < a.heads ? whole.x : whole.y, x);
         }
         if (a.table != nullptr) {
             turn_head(a, a.table + int64_t{token} * (a.dims / 2), !value, lanes, lane,
                       staged + group * lanes * Vectors * kVector, x);
         }
-        const int kv_head = (head - a.heads) % a.kv_heads;
+        const int kv_head = a.kv_heads > 0 ? (head - a.heads) % a.kv_heads : 0;
         T *to = static_cast<T *>(a.kv) +
                 ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
 #pragma unroll
@@ -296,7 +296,7 @@ bool is_common(const RopeArguments &a) {
     const bool norms = a.q_norm.is_plain_rms() && a.k_norm.is_plain_rms() && !a.norm_whole &&
                        a.q_norm.epsilon == a.k_norm.epsilon;
     return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
-           a.head_dim % (2 * kVector) == 0 && a.head_dim <= 256 &&
+           a.head_dim % (2 * kVector) == 0 && a.head_dim <= 256 && a.kv_heads > 0 && !a.v_norm &&
            (norms || (!a.q_norm && !a.k_norm));
 }
 

@@ -15,16 +15,17 @@ namespace batchllm::cuda {
 cudaError_t launch_rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
                               int32_t half, float scale, float2 *table, cudaStream_t stream);
 
-// Queries, in place: bias, norm, rotation. Keys and values: the same (values the bias alone), into their
+// Queries, in place: bias, norm, rotation. Keys and values: the same (values not turned), into their
 // pages in the layout of attention/attention.h; for f32, [page][kv_head][K, V][64 keys][padded_dim].
 // Elements of a head beyond head_dim are zero, and stay so in pages and queries.
 struct RopeArguments {
     DType element;
-    void *qkv;         // [tokens, (heads + 2 kv_heads) * padded_dim]
+    void *qkv;         // [tokens, (heads + 2 kv_heads) * padded_dim]; kv_heads 0: queries alone
     const float *bias; // [(heads + 2 kv_heads) * padded_dim] or null
     DeviceNorm q_norm,
         k_norm;           // of each head: [padded_dim], or, norm_whole, of all of them together:
     bool norm_whole;      // [heads | kv_heads, padded_dim]; RMSNorm alone
+    DeviceNorm v_norm;    // of each head of the values; none where norm_whole
     const float2 *table;  // [tokens, dims / 2] cos, sin; null: no rotation
     int32_t dims;         // the first of a head, even: these turn
     bool pairs;           // element 2 i with 2 i + 1; else i with i + dims / 2

@@ -192,7 +192,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.scale = static_cast<float>(model_.layers[layer].attention.scale);
     a.window = shape.window;
     a.q = tensors.q;
-    a.q_stride = shape.q_stride();
+    a.q_stride = q_stride(layer);
     a.out = tensors.out;
     a.out_stride = shape.out_stride();
     a.kv = tensors.kv;
@@ -250,7 +250,7 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
         static_cast<float>(model_.layers[layer].attention.scale),
         shape.window,
         static_cast<const float *>(tensors.q),
-        shape.q_stride(),
+        q_stride(layer),
         static_cast<float *>(tensors.out),
         static_cast<const float *>(tensors.kv),
         pages_of(layer, input),

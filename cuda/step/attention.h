@@ -28,7 +28,8 @@ struct AttentionOptions {
 
 // What a layer's attention reads and writes, in elements.
 struct AttentionTensors {
-    const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first
+    const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first, or
+                                  // alone where the layer has no keys and values of its own
     void *out;                    // [tokens, heads * padded]
     const void *kv;               // the layer's pages
     const float *sinks = nullptr; // [heads], or null
@@ -72,11 +73,16 @@ class StepAttention {
         };
         std::vector<Launch> launches;
 
-        int64_t q_stride() const { return (int64_t{heads} + 2 * kv_heads) * head_dim; }
         int64_t out_stride() const { return int64_t{heads} * head_dim; }
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
+    // From one token's queries to the next one's; their keys and values between, where the layer has any.
+    int64_t q_stride(size_t layer) const {
+        const Shape &shape = shape_of(layer);
+        const bool own = model_.layers[layer].attention.kv_layer < 0;
+        return (int64_t{shape.heads} + (own ? 2 * shape.kv_heads : 0)) * shape.head_dim;
+    }
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 #include "elementwise/elementwise.h"
+#include "elementwise/layer_inputs.h"
 #include "elementwise/norm.h"
 #include "elementwise/rope.h"
 #include "step/supported.h"
@@ -13,37 +13,9 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kLogitsBytes = int64_t{256} << 20;
+constexpr DeviceNorm kNoNorm;
 
 } // namespace
-
-Forward::Forward(const Model &model, const ForwardOptions &options)
-    : model_(model), options_(options), attention_(model, options.element, options.attention) {
-    profile_.on = options.profile;
-    // Plain attention reads the nodes by launch, not by worklist; events are not captured.
-    graphs_.on = options.graphs && options.attention.fused && !options.profile &&
-                 options.element != DType::f32;
-    choose_planes();
-}
-
-void Forward::choose_planes() {
-    std::vector<int64_t> bytes; // [KV groups] of a page in a plane
-    plane_bytes_ = 1;
-    for (const KvGroup &group : model_.kv_groups) {
-        const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
-        bytes.push_back(int64_t{a.kv_heads} * 2 * kPageKeys * padded_head_dim(a.head_dim) *
-                        dtype_bytes(options_.element));
-        plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
-    }
-    for (const int64_t of_group : bytes) {
-        page_scale_.push_back(static_cast<int32_t>(plane_bytes_ / of_group));
-    }
-    attention_.set_page_scale(page_scale_);
-}
-
-int64_t Forward::most_pages() const {
-    return int64_t{INT32_MAX} / kPageKeys /
-           *std::max_element(page_scale_.begin(), page_scale_.end());
-}
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
@@ -70,8 +42,14 @@ Status Forward::allocate() {
         attended = std::max(attended, layer.o.columns);
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
-        if (layer.after_attention || layer.after_feed_forward) delta = hidden;
+        if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
+            layer.scalar != nullptr) {
+            delta = hidden;
+        }
     }
+    const int64_t width = model_.layer_inputs.width;
+    gate_up = std::max(gate_up, width);
+    activated = std::max(activated, width);
     // Rows beyond a batch are computed too, from whatever is here.
     ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
     ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
@@ -83,6 +61,10 @@ Status Forward::allocate() {
     }
     ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
     ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
+    if (width > 0) {
+        const int64_t all = weights_.input_projection.rows;
+        ASSIGN_OR_RETURN(layer_inputs_, zeroed_memory(rows_ * all * element, "layer inputs"));
+    }
     ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * row_bytes, "logits"));
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
@@ -96,76 +78,6 @@ Status Forward::allocate() {
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
     return make_linear();
-}
-
-Status Forward::allocate_ropes() {
-    for (const Rope &rope : model_.ropes) {
-        RopeTable table;
-        const auto half = static_cast<int64_t>(rope.frequencies.size());
-        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
-        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
-        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
-                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
-        ropes_.push_back(std::move(table));
-    }
-    return {};
-}
-
-Status Forward::make_linear() {
-    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
-    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
-    std::string path = options_.tuning_cache;
-    const std::string stamp = Linear::stamp(options_.device);
-    if (path.empty()) path = default_tuning_path(stamp + ".txt");
-    if (path == "none" || !options_.tune) path.clear();
-    TuningCache cache(path, stamp, &warning_);
-    ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
-                                    scratch.bytes(), std::move(cache)));
-    linear_ = std::make_unique<Linear>(std::move(linear));
-    return {};
-}
-
-Status Forward::take_pages(int64_t pages) {
-    // Padding of heads stays zero for ever.
-    ASSIGN_OR_RETURN(kv_, zeroed_memory(pages * page_bytes(), "the KV pages"));
-    pages_ = pages;
-    return {};
-}
-
-Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t rows,
-                      Staging *staging) {
-    const auto tokens = static_cast<int64_t>(batch.tokens.size());
-    const auto wanted_tokens = static_cast<int64_t>(wanted.size());
-    tokens_ = padded_rows(tokens);
-    wanted_ = padded_rows(wanted_tokens);
-    gather_ = wanted_tokens < tokens;
-    sample_rows_ = rows;
-    RETURN_IF_ERROR(input_.stage<int32_t>(kTokens, batch.tokens, tokens_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
-    RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
-    RETURN_IF_ERROR(stage_slots(batch, staging));
-    return attention_.stage(batch, &input_, staging);
-}
-
-// Where each token's keys and values go, in each KV group; the rows beyond the batch go nowhere.
-Status Forward::stage_slots(const TokenBatch &batch, Staging *staging) {
-    const auto count = static_cast<int64_t>(batch.pages.size()) * tokens_;
-    ASSIGN_OR_RETURN(int32_t *const all, input_.stage_room<int32_t>(kSlots, count, staging));
-    std::fill_n(all, count, -1);
-    for (size_t g = 0; g < batch.pages.size(); ++g) {
-        int32_t *const slots = all + static_cast<int64_t>(g) * tokens_;
-        for (size_t n = 0; n < batch.nodes.size(); ++n) {
-            const ContextNode &node = batch.nodes[n];
-            for (int32_t i = 0; i < node.token_count; ++i) {
-                const int32_t key = node.length - node.token_count + i;
-                const int32_t page =
-                    batch.pages[g].page(static_cast<int32_t>(n), key / kPageKeys) * page_scale_[g];
-                slots[node.token_begin + i] = page * kPageKeys + key % kPageKeys;
-            }
-        }
-    }
-    return {};
 }
 
 Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
@@ -195,7 +107,7 @@ Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cuda
 
 Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
     const auto count = static_cast<int32_t>(rows);
-    if (!e.after) {
+    if (!e.after && e.keep == nullptr) {
         RETURN_IF_ERROR(
             linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
         RETURN_IF_CUDA(
@@ -216,61 +128,13 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
                                      writes ? *e.next : DeviceNorm{},
                                      writes ? normed_.data() : nullptr,
                                      count,
-                                     model_.hidden};
+                                     model_.hidden,
+                                     e.keep};
     RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     return profile_.mark(Part::norm, stream);
 }
 
 // Memory for the step, where it needs more than any before it. Graphs know the old addresses.
-Status Forward::reserve(cudaStream_t stream) {
-    ASSIGN_OR_RETURN(bool moved, input_.reserve(stream));
-    const auto bytes = sample_rows_ * static_cast<int64_t>(sizeof(SampleResult));
-    if (samples_.bytes() < bytes) {
-        ASSIGN_OR_RETURN(DeviceMemory samples, DeviceMemory::create(2 * bytes, "samples"));
-        if (samples_.bytes() > 0) { // the batch before may be fed from it
-            RETURN_IF_CUDA(cudaMemcpyAsync(samples.data(), samples_.data(),
-                                           static_cast<size_t>(samples_.bytes()),
-                                           cudaMemcpyDeviceToDevice, stream));
-        }
-        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
-        samples_ = std::move(samples);
-        moved = true;
-    }
-    if (moved) graphs_.clear();
-    return {};
-}
-
-Status Forward::run(const Staging &staging, cudaStream_t stream) {
-    RETURN_IF_ERROR(reserve(stream));
-    RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
-    RETURN_IF_ERROR(input_.fill(staging, stream));
-    bool due = false;
-    Graph *graph = graphs_.find({tokens_, wanted_, gather_}, &due);
-    if (graph == nullptr && due) {
-        // What cannot be captured can still be launched.
-        Status captured = graphs_.begin(stream);
-        if (captured.ok()) captured = launch(stream);
-        if (captured.ok()) {
-            Result<Graph *> made = graphs_.end(stream);
-            if (made.ok()) {
-                graph = *made;
-            } else {
-                captured = made.status();
-            }
-        }
-        if (!captured.ok()) graphs_.give_up(stream);
-    }
-    return graph != nullptr ? replay(graph, stream) : launch(stream);
-}
-
-Status Forward::replay(Graph *graph, cudaStream_t stream) {
-    for (size_t i = 0; i < graph->marked(); ++i) {
-        const AttentionArguments arguments = attention_.arguments(i, attention_tensors(i), input_);
-        RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
-    }
-    return graph->replay(stream);
-}
-
 Status Forward::launch(cudaStream_t stream) {
     const auto tokens = static_cast<int32_t>(tokens_);
     RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,
@@ -282,6 +146,7 @@ Status Forward::launch(cudaStream_t stream) {
                                          model_.ropes[i].dims() / 2, model_.ropes[i].scale,
                                          ropes_[i].angles.as<float2>(), stream));
     }
+    if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(stream));
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
     RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
@@ -306,6 +171,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   w.q_norm,
                                   w.k_norm,
                                   a.norm_whole,
+                                  w.v_norm,
                                   turns ? ropes_[rope].angles.as<float2>() : nullptr,
                                   turns ? model_.ropes[rope].dims() : 0,
                                   turns && model_.ropes[rope].pairs,
@@ -313,7 +179,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   kv_of(index),
                                   static_cast<int32_t>(tokens_),
                                   a.heads,
-                                  a.kv_heads,
+                                  a.kv_layer < 0 ? a.kv_heads : 0,
                                   a.head_dim,
                                   padded_head_dim(a.head_dim),
                                   input_.at<int32_t>(kPositions),
@@ -379,14 +245,63 @@ Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStr
                                          f.width};
     RETURN_IF_CUDA(launch_activation(activation, stream));
     RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const bool last = index + 1 == weights_.layers.size();
+    const bool ends = !model_.layer_inputs; // the layer
     const Ending ending{w.down,
                         activated_.data(),
                         w.down_bias,
                         w.after_feed_forward,
                         described.residual_scale,
-                        last ? &weights_.final_norm : &weights_.layers[index + 1].before_attention,
-                        Part::down};
+                        ends ? &norm_after(index) : &kNoNorm,
+                        Part::down,
+                        ends ? w.scalar : nullptr};
+    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
+    return ends ? Status() : add_layer_input(index, residual, rows, stream);
+}
+
+// Of the residual stream before the first layer.
+Status Forward::make_layer_inputs(cudaStream_t stream) {
+    const LayerInputs &described = model_.layer_inputs;
+    RETURN_IF_ERROR(norm(kNoNorm, residual_.data(), tokens_, stream));
+    RETURN_IF_ERROR(linear_->run(weights_.input_projection, normed(kNoNorm, residual_.data()),
+                                 tokens_, layer_inputs_.data(), options_.element, false, stream,
+                                 described.projection_scale));
+    const LayerInputsArguments arguments{options_.element,
+                                         layer_inputs_.data(),
+                                         weights_.input_embedding,
+                                         input_.at<int32_t>(kTokens),
+                                         samples(),
+                                         weights_.input_norm,
+                                         described.embedding_scale,
+                                         described.scale,
+                                         static_cast<int32_t>(tokens_),
+                                         static_cast<int32_t>(model_.layers.size()),
+                                         described.width};
+    return check_cuda(launch_layer_inputs(arguments, stream), "layer inputs");
+}
+
+// The residual stream itself is the block's input.
+Status Forward::add_layer_input(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const int32_t width = model_.layer_inputs.width;
+    const int64_t element = dtype_bytes(options_.element);
+    RETURN_IF_ERROR(linear_->run(w.input_gate, normed(kNoNorm, residual), rows, gate_up_.data(),
+                                 options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
+    const bool gathered = residual == last_.data();
+    const LayerPartArguments part{options_.element,
+                                  model_.layers[index].input.activation,
+                                  gate_up_.data(),
+                                  layer_inputs_.data() +
+                                      static_cast<int64_t>(index) * width * element,
+                                  gathered ? input_.at<int32_t>(kWanted) : nullptr,
+                                  activated_.data(),
+                                  weights_.input_projection.rows,
+                                  static_cast<int32_t>(rows),
+                                  width};
+    RETURN_IF_CUDA(launch_layer_part(part, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
+    const Ending ending{w.input_down,       activated_.data(), nullptr, w.after_input, 1,
+                        &norm_after(index), Part::down,        w.scalar};
     return finish(ending, residual, rows, stream);
 }
 
@@ -409,16 +324,21 @@ Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream
     return profile_.mark(Part::logits, stream);
 }
 
-std::array<Forward::Product, 4> Forward::products(const DeviceLayer &w) const {
+std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
     // What ends a sublayer: added to the residual stream, or a delta.
     const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
         return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
     };
-    return {{{w.qkv, normed_.data(), qkv_.data(), element, false},
-             end(w.o, attended_.data(), w.after_attention),
-             {w.gate_up, normed_.data(), gate_up_.data(), element, false},
-             end(w.down, activated_.data(), w.after_feed_forward)}};
+    std::vector<Product> products = {{w.qkv, normed_.data(), qkv_.data(), element, false},
+                                     end(w.o, attended_.data(), w.after_attention),
+                                     {w.gate_up, normed_.data(), gate_up_.data(), element, false},
+                                     end(w.down, activated_.data(), w.after_feed_forward)};
+    if (model_.layer_inputs) {
+        products.push_back({w.input_gate, normed_.data(), gate_up_.data(), element, false});
+        products.push_back(end(w.input_down, activated_.data(), w.after_input));
+    }
+    return products;
 }
 
 Status Forward::prepare(cudaStream_t stream) {

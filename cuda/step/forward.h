@@ -10,7 +10,6 @@
 // of one rounded shape are the same launches, which graphs replay.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -104,6 +103,13 @@ class Forward {
     void choose_planes();
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    Status make_layer_inputs(cudaStream_t stream);
+    Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    // What follows layer `index`: the next one's norm, or the last of all.
+    const DeviceNorm &norm_after(size_t index) const {
+        return index + 1 == weights_.layers.size() ? weights_.final_norm
+                                                   : weights_.layers[index + 1].before_attention;
+    }
     // The product that ends a sublayer, added to the residual stream, and the norm that follows.
     struct Ending {
         const Matrix &w;
@@ -113,6 +119,7 @@ class Forward {
         float scale;
         const DeviceNorm *next; // null: what was normed before stays
         Part part;
+        const float *keep = nullptr; // [1] multiplies the sum; null: 1
     };
     Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
     Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
@@ -133,7 +140,8 @@ class Forward {
         DType y_type;
         bool accumulate;
     };
-    std::array<Product, 4> products(const DeviceLayer &weights) const; // QKV, O, gate and up, down
+    // QKV, O, gate and up, down, and the input block's two.
+    std::vector<Product> products(const DeviceLayer &weights) const;
 
     const Model &model_;
     ForwardOptions options_;
@@ -158,11 +166,12 @@ class Forward {
     DeviceMemory attended_; // [rows, heads * padded]
     DeviceMemory
         delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
-    DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
-    DeviceMemory activated_; // [rows, width]
-    DeviceMemory logits_;    // [logits_rows, padded vocabulary] f32
-    DeviceMemory kv_;        // [planes][pages]...
-    DeviceMemory samples_;   // [logits rows] SampleResult
+    DeviceMemory gate_up_;      // [rows, 2 width], or without a gate [rows, width]
+    DeviceMemory activated_;    // [rows, width]
+    DeviceMemory layer_inputs_; // [rows, layers * LayerInputs::width]
+    DeviceMemory logits_;       // [logits_rows, padded vocabulary] f32
+    DeviceMemory kv_;           // [planes][pages]...
+    DeviceMemory samples_;      // [logits rows] SampleResult
     struct RopeTable {
         DeviceMemory frequencies; // [dims / 2] f32
         DeviceMemory angles;      // [rows, dims / 2] cos, sin

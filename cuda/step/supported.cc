@@ -20,6 +20,8 @@ const char *missing(const Model &model, const Layer &layer) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
+    if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
+    if (layer.experts) return "experts: they run on the cpu backend alone so far";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
@@ -45,11 +47,18 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
 } // namespace
 
 Status check_supported(const Model &model) {
+    const LayerInputs &inputs = model.layer_inputs;
+    if (inputs.width % kVector != 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: a layer's part of the layer inputs is %d wide: must be a "
+                     "multiple of %d",
+                     inputs.width, kVector);
+    }
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));
         if (const char *what = missing(model, model.layers[i])) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda backend: layer %zu: %s", i, what);
         }
+        RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));
     }
     return {};
 }

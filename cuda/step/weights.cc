@@ -74,6 +74,7 @@ class Loader {
         scaled.scale = model_.logits_scale;
         RETURN_IF_ERROR(vector(head_rows, {{&model_.head.bias, 0}}, scaled, 0, &out->head_bias));
         RETURN_IF_ERROR(norm(model_.final_norm, hidden, {}, &out->final_norm));
+        RETURN_IF_ERROR(layer_inputs(out));
         for (const Layer &from : model_.layers) {
             DeviceLayer to;
             RETURN_IF_ERROR(norm(from.before_attention, hidden, {}, &to.before_attention));
@@ -82,9 +83,31 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
             RETURN_IF_ERROR(attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
+            RETURN_IF_ERROR(input_block(from, &to));
             out->layers.push_back(to);
         }
         return {};
+    }
+
+    Status layer_inputs(DeviceWeights *out) {
+        const LayerInputs &from = model_.layer_inputs;
+        if (!from) return {};
+        const int64_t all = from.projection.rows();
+        Matrix table;
+        RETURN_IF_ERROR(matrix(model_.vocabulary, all, {{&from.embedding, 0}}, {}, &table));
+        out->input_embedding = table.data;
+        RETURN_IF_ERROR(
+            matrix(all, model_.hidden, {{&from.projection.values, 0}}, {}, &out->input_projection));
+        return norm(from.norm, from.width, {}, &out->input_norm);
+    }
+
+    Status input_block(const Layer &from, DeviceLayer *to) {
+        RETURN_IF_ERROR(vector(1, {{&from.scalar, 0}}, {}, 1, &to->scalar));
+        if (!model_.layer_inputs) return {};
+        const int64_t hidden = model_.hidden, width = model_.layer_inputs.width;
+        RETURN_IF_ERROR(norm(from.after_input, hidden, {}, &to->after_input));
+        RETURN_IF_ERROR(matrix(width, hidden, {{&from.input.gate.values, 0}}, {}, &to->input_gate));
+        return matrix(hidden, width, {{&from.input.down.values, 0}}, {}, &to->input_down);
     }
 
     // Of a bias at the end of a sublayer: what normalises its result scales it too.
@@ -99,11 +122,13 @@ class Loader {
         const int64_t hidden = model_.hidden, padded = padded_head_dim(from.head_dim);
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
         const Placing heads_as_columns{1, 1, from.head_dim, padded};
-        const int64_t q_rows = from.heads * padded, kv_rows = from.kv_heads * padded;
+        const int64_t q_rows = from.heads * padded;
+        const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
         const int64_t qkv_rows = q_rows + 2 * kv_rows;
         const bool whole = from.norm_whole;
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
+        RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &to->v_norm));
         RETURN_IF_ERROR(vector(
             qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
             heads_as_rows, 0, &to->qkv_bias));

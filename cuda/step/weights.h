@@ -21,22 +21,31 @@ struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
     DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
+    DeviceNorm v_norm;                   // [padded]
+    DeviceNorm after_input;              // [hidden]
     const float *qkv_bias = nullptr;     // [(heads + 2 kv_heads) * padded], or null
     const float *o_bias = nullptr;       // [hidden]
     const float *gate_up_bias = nullptr; // [gate_up.rows]
     const float *down_bias = nullptr;    // [hidden]
     const float *sinks = nullptr;        // [heads], or null
-    Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden]
+    Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden], or without
+                                         // keys and values of its own [heads * padded, hidden]
     Matrix o;                            // [hidden, heads * padded]
     Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                         // [hidden, width]
+    Matrix input_gate;                   // [LayerInputs::width, hidden], or none
+    Matrix input_down;                   // [hidden, LayerInputs::width]
+    const float *scalar = nullptr;       // [1], or null: 1
 };
 
 struct DeviceWeights {
-    const void *embedding = nullptr;  // [vocabulary, hidden]
-    Matrix head;                      // [padded_vocabulary, hidden]: a multiple of 16 rows
-    const float *head_bias = nullptr; // [padded_vocabulary], or null
-    DeviceNorm final_norm;            // [hidden]
+    const void *embedding = nullptr;       // [vocabulary, hidden]
+    Matrix head;                           // [padded_vocabulary, hidden]: a multiple of 16 rows
+    const float *head_bias = nullptr;      // [padded_vocabulary], or null
+    DeviceNorm final_norm;                 // [hidden]
+    const void *input_embedding = nullptr; // [vocabulary, layers * LayerInputs::width]
+    Matrix input_projection;               // [layers * LayerInputs::width, hidden]
+    DeviceNorm input_norm;                 // [LayerInputs::width]
     std::vector<DeviceLayer> layers;
     DeviceMemory memory; // all of it
 };

@@ -31,7 +31,7 @@ struct JsonTree {
     const JsonTree *find(std::string_view key) const; // null: absent
 };
 
-// malformed_as_numbers: what begins as a number does and is none (01, 1.) is taken, text and all.
+// malformed_too: what begins as a number does and is none (01, 1.) is taken as one, as it was written.
 enum class JsonNumbers : uint8_t { strict, malformed_too };
 
 // name: of the text, for errors ("NAME: not JSON: .. at byte 5"), which have the code

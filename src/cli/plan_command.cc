@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <set>
+#include <span>
+#include <tuple>
 
 #include "base/file.h"
 #include "base/printable.h"
@@ -50,6 +53,19 @@ Result<batchllm_plan_stats> plan_stats(const batchllm_plan *plan) {
     RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(plan, &stats)));
     return stats;
 }
+
+// By settings, then token by token.
+struct LessRow {
+    using Key = std::tuple<int32_t, int32_t, std::span<const int32_t>>;
+    bool operator()(const Key &a, const Key &b) const {
+        const auto &[a_first, a_second, a_tokens] = a;
+        const auto &[b_first, b_second, b_tokens] = b;
+        if (a_first != b_first) return a_first < b_first;
+        if (a_second != b_second) return a_second < b_second;
+        return std::lexicographical_compare(a_tokens.begin(), a_tokens.end(), b_tokens.begin(),
+                                            b_tokens.end());
+    }
+};
 
 struct GroupSummary {
     int64_t group; // number in scheduling order
@@ -101,11 +117,39 @@ void append_plan_stats(JsonObject *object, const batchllm_plan_stats &stats) {
     object->field("tokenizer_fingerprint", static_cast<const char *>(fingerprint));
 }
 
-Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stats, int64_t failed,
-                        double tokenize_seconds) {
+// Rows whose every token's state is wanted: an engine computes each by itself, whatever prefix the plan
+// gives it, but rows that are equal once.
+struct WholeRows {
+    int64_t rows = 0;
+    int64_t tokens = 0;
+    int64_t equal = 0; // to one before them, in tokens and in wishes
+};
+
+WholeRows count_whole_rows(const Window &window) {
+    WholeRows found;
+    std::set<LessRow::Key, LessRow> seen;
+    for (size_t i = 0; i < window.lines.size(); ++i) {
+        const SamplingOptions &wish = *window.params[i];
+        if (wish.pooling != BATCHLLM_POOLING_MEAN) continue; // of rows to be embedded alone
+        const auto begin = static_cast<size_t>(window.offsets[i]);
+        const auto length = static_cast<size_t>(window.offsets[i + 1]) - begin;
+        ++found.rows;
+        found.tokens += static_cast<int64_t>(length);
+        found.equal += !seen.emplace(wish.normalize, wish.dimensions,
+                                     std::span(window.tokens).subspan(begin, length))
+                            .second;
+    }
+    return found;
+}
+
+Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stats,
+                        const WholeRows &whole, int64_t failed, double tokenize_seconds) {
     std::string out;
     JsonObject object(&out);
     append_plan_stats(&object, stats);
+    object.field("whole_rows", whole.rows)
+        .field("whole_prompt_tokens", whole.tokens)
+        .field("whole_rows_equal", whole.equal);
     object.field("rows_failed", failed);
     object.key("seconds");
     JsonObject seconds(&out);
@@ -175,12 +219,19 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     }
     RETURN_IF_ERROR(call_status(batchllm_plan_save(window->plan.get(), options.output.c_str())));
     ASSIGN_OR_RETURN(const batchllm_plan_stats stats, plan_stats(window->plan.get()));
+    const WholeRows whole = count_whole_rows(*window);
     if (!options.stats.empty()) {
-        RETURN_IF_ERROR(write_plan_stats(options.stats, stats, *failed, window->tokenize_seconds));
+        RETURN_IF_ERROR(
+            write_plan_stats(options.stats, stats, whole, *failed, window->tokenize_seconds));
     }
     std::string text = describe(stats);
     if (!options.previous.empty()) {
         text += "reused          " + format_count(stats.reused_rows) + " rows\n";
+    }
+    if (whole.rows > 0) {
+        text += "computed whole  " + format_count(whole.rows) + " rows of " +
+                format_count(whole.tokens) + " tokens (pooling mean): only equal ones share, " +
+                format_count(whole.equal) + " of them\n";
     }
     char seconds[64];
     std::snprintf(seconds, sizeof seconds, "planned in      %.3f s\n", stats.seconds);

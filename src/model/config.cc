@@ -127,6 +127,9 @@ Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32
 Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model) {
     DecoderShape shape;
+    if (const auto value = config.given("per_layer_config"); value && !defaults.per_layer) {
+        return value->unsupported("layers of different shapes are not supported");
+    }
     RETURN_IF_ERROR(read_dtype(config, model));
     ASSIGN_OR_RETURN(model->vocabulary,
                      read_count(config, "vocab_size", defaults.vocabulary, 1 << 24));

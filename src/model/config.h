@@ -31,6 +31,7 @@ struct ConfigDefaults {
     bool tied = false;
     const char *epsilon_key = "rms_norm_eps";
     double epsilon = 1e-6;
+    bool per_layer = false; // "per_layer_config" is known
 };
 
 // The numbers that shape a decoder, beside those that Model itself holds.
@@ -75,8 +76,9 @@ Status set_windows_but_every(const JsonValue &config, int32_t window, const char
 // What the keys of a rope are in a family.
 struct RopeDefaults {
     double theta = 10000;
-    double part = 1;      // of a head that rotates
-    bool partial = false; // "partial_rotary_factor" is known
+    double part = 1;           // of a head that rotates
+    bool partial = false;      // "partial_rotary_factor" is known
+    bool proportional = false; // so is the rope type "proportional"
     bool pairs = false;
     // "original_max_position_embeddings" where the top has none; 0: the object's, else the longest
     // request.
@@ -95,14 +97,12 @@ Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *mo
 
 // One rope for layers without a window, one for those with: "rope_parameters" by layer type, or the
 // keys at the top, where "rope_scaling" is that of full attention and the base of the others has a key
-// of its own (null: none).
+// of its own (null: none). After the windows are set.
 struct LayerRopes {
     Rope full, windowed;
 };
-Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, int32_t head_dim,
-                                    RopeDefaults full, RopeDefaults windowed,
-                                    const char *windowed_theta);
-// After the windows are set.
+Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, RopeDefaults full,
+                                    RopeDefaults windowed, const char *windowed_theta);
 void set_layer_ropes(LayerRopes ropes, Model *model);
 
 // Tensors by the names that most families give them: the weight `prefix`.weight, [rows, columns].
@@ -118,13 +118,37 @@ Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float 
 void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
+// Experts as most families name them, in place of a layer's feed-forward: the router is `prefix`gate,
+// expert E has `prefix`experts.E. and the names of gate, up and down. `router` says how they are chosen.
+struct ExpertsShape {
+    int32_t count = 0;
+    int32_t width = 0;
+    const char *gate = "gate_proj";
+    const char *up = "up_proj";
+    const char *down = "down_proj";
+};
+void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
+                 int64_t hidden, Layer *layer);
+// How many experts a layer has, and how many of them a token goes through ("num_experts_per_tok").
+struct ExpertCounts {
+    int32_t all = 0;
+    int32_t chosen = 0;
+};
+// Under the first of the keys that is given.
+Result<ExpertCounts> read_expert_counts(const JsonValue &config,
+                                        std::initializer_list<std::string_view> keys, int32_t all,
+                                        int32_t chosen);
+// A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
+FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
+
 // What several families do to all layers of such a decoder.
 Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
                       Model *model);
 void add_qkv_biases(Model *model);
 void add_output_biases(Model *model); // attention's
 void add_feed_forward_biases(Model *model);
-void set_head_norms(Model *model); // "q_norm" and "k_norm", of each head
+void set_head_norms(Model *model);  // "q_norm" and "k_norm", of each head
+void set_whole_norms(Model *model); // the same, of all heads together
 // "gate_up_proj" in place of "gate_proj" and "up_proj", gate first.
 void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward, none before: "post_attention_layernorm" and
@@ -142,5 +166,7 @@ Status describe_text_part(const JsonValue &config,
 // The names of the text model's tensors in such a checkpoint, as published and as transformers 5 saves
 // them; those of the tower and of what leads from it into the text model are passed over.
 void pass_over_vision(Model *model);
+// Tensors whose names begin with `part`, with or without "model." before it.
+void pass_over(const std::string &part, Model *model);
 
 } // namespace batchllm

@@ -37,6 +37,15 @@ Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float 
     return norm;
 }
 
+FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden) {
+    FeedForward feed_forward;
+    feed_forward.width = width;
+    feed_forward.gate = named_weight(prefix + "gate_proj", width, hidden);
+    feed_forward.up = named_weight(prefix + "up_proj", width, hidden);
+    feed_forward.down = named_weight(prefix + "down_proj", hidden, width);
+    return feed_forward;
+}
+
 std::string layer_prefix(size_t layer) { return "model.layers." + std::to_string(layer) + "."; }
 
 namespace {
@@ -59,11 +68,7 @@ Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int64_
     attention.v = named_weight(name + "v_proj", attention.kv_size(), hidden);
     attention.o = named_weight(name + "o_proj", hidden, attention.q_size());
 
-    FeedForward &feed_forward = layer.feed_forward;
-    feed_forward.width = shape.intermediate;
-    feed_forward.gate = named_weight(prefix + "mlp.gate_proj", shape.intermediate, hidden);
-    feed_forward.up = named_weight(prefix + "mlp.up_proj", shape.intermediate, hidden);
-    feed_forward.down = named_weight(prefix + "mlp.down_proj", hidden, shape.intermediate);
+    layer.feed_forward = named_feed_forward(prefix + "mlp.", shape.intermediate, hidden);
     return layer;
 }
 
@@ -82,7 +87,10 @@ void describe_decoder(const DecoderShape &shape, Model *model) {
 Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
                       Model *model) {
     ASSIGN_OR_RETURN(const Activation activation, read_activation(config, key, otherwise));
-    for (Layer &layer : model->layers) layer.feed_forward.activation = activation;
+    for (Layer &layer : model->layers) {
+        layer.feed_forward.activation = activation;
+        for (FeedForward &expert : layer.experts.each) expert.activation = activation;
+    }
     return {};
 }
 
@@ -113,6 +121,17 @@ void set_head_norms(Model *model) {
         const float epsilon = model->final_norm.epsilon;
         attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.head_dim, epsilon);
         attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.head_dim, epsilon);
+    }
+}
+
+void set_whole_norms(Model *model) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Attention &attention = model->layers[i].attention;
+        const std::string name = layer_prefix(i) + "self_attn.";
+        const float epsilon = model->final_norm.epsilon;
+        attention.norm_whole = true;
+        attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.q_size(), epsilon);
+        attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.kv_size(), epsilon);
     }
 }
 

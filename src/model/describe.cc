@@ -57,9 +57,6 @@ Status refuse_unsupported(const JsonValue &config) {
     if (const auto value = config.given("quantization_config")) {
         return value->unsupported("quantized weights are not supported");
     }
-    if (const auto value = config.given("per_layer_config")) {
-        return value->unsupported("layers of different shapes are not supported");
-    }
     if (const auto value = config.given("is_encoder_decoder")) {
         ASSIGN_OR_RETURN(const bool yes, value->boolean());
         if (yes) return value->unsupported("only decoders are supported");
@@ -91,9 +88,13 @@ void pass_over_vision(Model *model) {
                       {"language_model.lm_head.", "lm_head."},
                       {"model.language_model.", "model."}};
     for (const char *part : {"vision_tower.", "multi_modal_projector.", "visual."}) {
-        model->passed_over.emplace_back(part);
-        model->passed_over.push_back(std::string("model.") + part);
+        pass_over(part, model);
     }
+}
+
+void pass_over(const std::string &part, Model *model) {
+    model->passed_over.push_back(part);
+    model->passed_over.push_back("model." + part);
 }
 
 namespace {

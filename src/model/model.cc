@@ -15,13 +15,24 @@ template <typename M, typename Visit> void visit_weight(M *weight, const Visit &
     visit(&weight->bias);
 }
 
+template <typename F, typename Visit> void visit_feed_forward(F *feed_forward, const Visit &visit) {
+    for (auto *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
+        visit_weight(w, visit);
+    }
+}
+
 // M: Model, or const Model.
 template <typename M, typename Visit> void visit_tensors(M *model, const Visit &visit) {
     visit(&model->embedding);
-    if (!model->tied) visit_weight(&model->head, visit);
+    if (!model->tied) visit(&model->head.values);
+    visit(&model->head.bias); // a tied head's is its own
+    visit(&model->layer_inputs.embedding);
+    visit_weight(&model->layer_inputs.projection, visit);
+    visit_norm(&model->layer_inputs.norm, visit);
     for (auto &layer : model->layers) {
-        for (auto *norm : {&layer.before_attention, &layer.after_attention,
-                           &layer.before_feed_forward, &layer.after_feed_forward}) {
+        for (auto *norm :
+             {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
+              &layer.after_feed_forward, &layer.after_input}) {
             visit_norm(norm, visit);
         }
         auto &attention = layer.attention;
@@ -30,11 +41,16 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         }
         visit_norm(&attention.q_norm, visit);
         visit_norm(&attention.k_norm, visit);
+        visit_norm(&attention.v_norm, visit);
         visit(&attention.sinks);
-        auto &feed_forward = layer.feed_forward;
-        for (auto *w : {&feed_forward.gate, &feed_forward.up, &feed_forward.down}) {
-            visit_weight(w, visit);
-        }
+        visit_feed_forward(&layer.feed_forward, visit);
+        visit_weight(&layer.experts.router.weight, visit);
+        visit(&layer.experts.router.correction);
+        for (auto &expert : layer.experts.each) visit_feed_forward(&expert, visit);
+        visit_weight(&layer.shared_gate, visit);
+        visit_weight(&layer.input.gate, visit);
+        visit_weight(&layer.input.down, visit);
+        visit(&layer.scalar);
     }
     visit_norm(&model->final_norm, visit);
     visit_weight(&model->classifier, visit);
@@ -50,6 +66,7 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     std::vector<LayerKind> kinds;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention &a = model.layers[i].attention;
+        if (a.kv_layer >= 0) continue;
         // One that no request outgrows is none.
         const int32_t window = a.window < model.max_positions ? a.window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
@@ -135,6 +152,13 @@ void place_keys_and_values(Model *model) {
             attention.kv_plane = static_cast<int32_t>(group.layers.size());
             group.layers.push_back(kind.layers[i]);
         }
+    }
+    for (Layer &layer : model->layers) {
+        Attention &a = layer.attention;
+        if (a.kv_layer < 0) continue;
+        const Attention &source = model->layers[static_cast<size_t>(a.kv_layer)].attention;
+        a.kv_group = source.kv_group;
+        a.kv_plane = source.kv_plane;
     }
 }
 

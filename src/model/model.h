@@ -8,6 +8,7 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
+//     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
 #include <cstddef>
@@ -35,6 +36,8 @@ struct Tensor {
     std::string name;        // in the checkpoint
     int64_t stored_rows = 0; // of the tensor in the file, these being [first_row, first_row + rows)
     int64_t first_row = 0;
+    // Above 0: the tensor in the file is [stored_stack, stored_rows, columns], first_row counts through.
+    int64_t stored_stack = 0;
 
     explicit operator bool() const { return rows > 0; } // the model has it
     int64_t bytes() const { return rows * columns * dtype_bytes(dtype); }
@@ -83,7 +86,12 @@ struct Attention {
     Weight o;                // [hidden, heads * head_dim]
     Norm q_norm, k_norm;     // before the rope: of each head, [head_dim], or of all together
     bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
+    Norm v_norm;             // of each head of the values, [head_dim]
     Tensor sinks;            // [heads] one more score a head, whose value is 0; or none
+
+    // A layer before this one, with the same window and the same shape of heads, whose keys and values it
+    // attends to: it has no k, v, k_norm and v_norm and stores nothing. -1: it has its own.
+    int32_t kv_layer = -1;
 
     // Where its keys and values are: set by place_keys_and_values().
     int32_t kv_group = 0; // index into Model::kv_groups
@@ -109,21 +117,79 @@ struct FeedForward {
     Weight down; // [hidden, width]
 };
 
+enum class RouterKind : uint8_t {
+    softmax, // of all experts' logits
+    sigmoid, // of each
+};
+
+// A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid
+// of its logit. Chosen are the `chosen` experts whose score plus correction is highest, of equal ones
+// those that come first; an expert's weight is its score, over the chosen ones' sum where normalised,
+// times scale. With groups, equal parts of the experts in their order, only those of the
+// chosen_groups groups may be chosen whose two best experts have the highest sum.
+struct Router {
+    RouterKind kind = RouterKind::softmax;
+    Weight weight;     // [experts, hidden]
+    Tensor correction; // [experts], or none
+    int32_t chosen = 0;
+    int32_t groups = 1;
+    int32_t chosen_groups = 1;
+    bool normalised = false;
+    float scale = 1;
+};
+
+// Feed-forwards of one shape. A token's result is the weighted sum of those that its router chooses.
+struct Experts {
+    Router router;
+    std::vector<FeedForward> each;
+
+    explicit operator bool() const { return !each.empty(); }
+};
+
+// What a layer makes of its part p of the LayerInputs: down(activation(gate(x)) * p).
+struct InputBlock {
+    Activation activation = Activation::silu;
+    Weight gate; // [LayerInputs::width, hidden]
+    Weight down; // [hidden, LayerInputs::width]
+};
+
+// The feed-forward of a layer with experts is their result and, where there is one, that of
+// feed_forward, the shared expert, times sigmoid(shared_gate(x)).
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
     Attention attention;
-    FeedForward feed_forward;
-    bool parallel = false; // before_feed_forward is not used
+    FeedForward feed_forward; // none (width 0): experts alone
+    Experts experts;          // or none
+    Weight shared_gate;       // [1, hidden], or none: 1
+    bool parallel = false;    // before_feed_forward is not used
     float residual_scale = 1;
+    InputBlock input; // where the model has layer inputs
+    Norm after_input;
+    Tensor scalar; // [1], or none: 1
+};
+
+// A second embedding of every token, of which each layer has a part of its own. With x the residual
+// stream before the first layer, the parts of all layers stand one after the other in
+//     scale * (embedding_scale * embedding[token] + norm(projection_scale * projection(x)))
+struct LayerInputs {
+    int32_t width = 0; // of a part; 0: the model has none
+    Tensor embedding;  // [vocabulary, layers * width]
+    float embedding_scale = 1;
+    Weight projection; // [layers * width, hidden], without a bias
+    float projection_scale = 1;
+    Norm norm; // of each part, [width]: RMSNorm
+    float scale = 1;
+
+    explicit operator bool() const { return width > 0; }
 };
 
 // Layers whose keys and values live and are freed together: their pages are taken and given back as
 // one, by page tables of the group's own. They have one window and one shape of heads, and as many of them
 // make a group as a page has planes: so pages of all groups have one size, and any page serves any group.
 struct KvGroup {
-    int32_t window = 0; // of its layers; 0: all positions are kept
-    std::vector<int32_t> layers;
+    int32_t window = 0;          // of its layers; 0: all positions are kept
+    std::vector<int32_t> layers; // that have keys and values of their own
 };
 
 // What a classifier's logits become probabilities by.
@@ -145,6 +211,7 @@ struct Model {
 
     Tensor embedding; // [vocabulary, hidden]
     float embedding_scale = 1;
+    LayerInputs layer_inputs;
     std::vector<Rope> ropes;
     std::vector<Layer> layers;
     std::vector<KvGroup> kv_groups;
@@ -158,7 +225,7 @@ struct Model {
     LabelKind label_kind = LabelKind::one_of;
 
     // Names in the files that begin with `from` are read as if they began with `to`; tensors whose
-    // names begin with one of passed_over belong to other parts of the checkpoint.
+    // names, before or after that, begin with one of passed_over are of no use to this model.
     struct Renamed {
         std::string from, to;
     };

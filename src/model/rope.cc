@@ -53,6 +53,7 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
     const float low_wavelength = static_cast<float>(context / rope.low_freq_factor);
     const float high_wavelength = static_cast<float>(context / rope.high_freq_factor);
     const YarnRamp ramp(rope, dims);
+    const auto turning = static_cast<size_t>(rope.part * dims / 2);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
         // Through double: the correctly rounded float power.
@@ -61,6 +62,8 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
         float frequency = 1.0F / power;
         if (rope.kind == RopeKind::linear) {
             frequency /= factor;
+        } else if (rope.kind == RopeKind::proportional) {
+            frequency = i < turning ? frequency / factor : 0;
         } else if (rope.kind == RopeKind::llama3) {
             // Long waves are slowed by the factor, short ones left alone, and those between are
             // blended.

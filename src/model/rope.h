@@ -7,7 +7,7 @@
 
 namespace batchllm {
 
-enum class RopeKind : uint8_t { plain, linear, llama3, yarn, longrope };
+enum class RopeKind : uint8_t { plain, linear, llama3, yarn, longrope, proportional };
 
 // What a configuration says of it.
 struct RopeConfig {
@@ -25,6 +25,7 @@ struct RopeConfig {
     bool truncate = true; // the two bounds to whole pairs
 
     std::vector<float> factors = {}; // longrope: [dims / 2] one for each pair
+    double part = 1; // proportional: of the pairs, the first; those after it do not turn
 };
 
 // What a backend needs of it.

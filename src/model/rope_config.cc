@@ -1,4 +1,5 @@
 // The rope keys of a config.json -> frequencies.
+#include <algorithm>
 #include <cmath>
 
 #include "model/config.h"
@@ -44,7 +45,9 @@ class RopeReader {
     }
 
     Status read_object(const JsonValue &object) {
-        RETURN_IF_ERROR(read_part(object));
+        ASSIGN_OR_RETURN(const auto type, rope_type(object));
+        const bool proportional = defaults_.proportional && type == "proportional";
+        RETURN_IF_ERROR(proportional ? read_proportional(object) : read_part(object));
         if (const auto theta = object.given("rope_theta")) {
             ASSIGN_OR_RETURN(const double value, theta->number(1, theta_most));
             if (top_theta_ && value != config_.theta) {
@@ -52,7 +55,7 @@ class RopeReader {
             }
             config_.theta = value;
         }
-        return read_kind(object);
+        return proportional ? Status() : read_kind(object);
     }
 
     Rope rope() {
@@ -125,6 +128,14 @@ class RopeReader {
         const auto named = object.given("rope_type");
         return (named ? *named : *object.find("type"))
             .unsupported("only default, linear, llama3, yarn and longrope are supported");
+    }
+
+    // The part is of the pairs, all of which stand in the table.
+    Status read_proportional(const JsonValue &object) {
+        config_.kind = RopeKind::proportional;
+        ASSIGN_OR_RETURN(config_.part, read_number(object, "partial_rotary_factor", 1, 0, 1));
+        ASSIGN_OR_RETURN(config_.factor, read_number(object, "factor", 1, 1, factor_most));
+        return {};
     }
 
     Status read_llama3(const JsonValue &object) {
@@ -242,16 +253,27 @@ Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head
     return reader.rope();
 }
 
-Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, int32_t head_dim,
-                                    RopeDefaults full, RopeDefaults windowed,
-                                    const char *windowed_theta) {
+namespace {
+
+// Of the layers with a window, or of those without; where there are none, of the first.
+int32_t head_dim_of(const Model &model, bool windowed) {
+    const auto found =
+        std::find_if(model.layers.begin(), model.layers.end(),
+                     [&](const Layer &layer) { return (layer.attention.window != 0) == windowed; });
+    return (found == model.layers.end() ? model.layers[0] : *found).attention.head_dim;
+}
+
+} // namespace
+
+Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model, RopeDefaults full,
+                                    RopeDefaults windowed, const char *windowed_theta) {
     if (windowed_theta != nullptr) {
         ASSIGN_OR_RETURN(windowed.theta,
                          read_number(config, windowed_theta, windowed.theta, 1, theta_most));
     }
     ASSIGN_OR_RETURN(full.theta, read_number(config, "rope_theta", full.theta, 1, theta_most));
-    RopeReader full_reader(model, head_dim, full);
-    RopeReader windowed_reader(model, head_dim, windowed);
+    RopeReader full_reader(model, head_dim_of(model, false), full);
+    RopeReader windowed_reader(model, head_dim_of(model, true), windowed);
     ASSIGN_OR_RETURN(const auto object, rope_object(config));
     if (const auto by_type = config.given("rope_parameters")) {
         RETURN_IF_ERROR(by_type->only_keys({"full_attention", "sliding_attention"}));

@@ -59,13 +59,13 @@ class Checkpoint {
     Status rename(const Model &model) {
         std::unordered_map<std::string, Located> named;
         for (auto &[name, located] : tensors) {
-            if (is_passed_over(name, model)) continue;
             std::string described = name;
             for (const Model::Renamed &renamed : model.renamed) {
                 if (!name.starts_with(renamed.from)) continue;
                 described.replace(0, renamed.from.size(), renamed.to);
                 break;
             }
+            if (is_passed_over(name, model) || is_passed_over(described, model)) continue;
             const auto [place, is_new] = named.try_emplace(described, std::move(located));
             if (!is_new) {
                 return error(code, "%s: tensor %s stands there under two names",
@@ -201,6 +201,7 @@ class Taker {
                          path_of(located), tensor->name.c_str(), stored.type.c_str());
         }
         std::vector<int64_t> shape = {tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows};
+        if (tensor->stored_stack > 0) shape.insert(shape.begin(), tensor->stored_stack);
         if (tensor->columns > 1) shape.push_back(tensor->columns);
         if (stored.shape != shape) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s",

@@ -42,6 +42,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
         ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
         if (reads_text) {
             ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
+            if (!tokenizer_->note().empty()) log_(BATCHLLM_LOG_INFO, tokenizer_->note());
             ASSIGN_OR_RETURN(chat_, ChatTemplate::load(options.model_dir));
         }
     }

@@ -12,7 +12,8 @@ using jinja::Dict;
 using jinja::Heap;
 using jinja::Value;
 
-// Types of parts that hold something else than text, which no template can put into words.
+// Types of parts that hold something else than text, which no template can put into words. Templates take
+// a part for an image by its type, or by a member of that name.
 constexpr std::array<std::string_view, 9> media_types = {"image",     "image_url",   "input_image",
                                                          "video",     "video_url",   "audio",
                                                          "audio_url", "input_audio", "file"};
@@ -34,15 +35,26 @@ Result<std::string> join_parts(const std::vector<JsonValue> &parts) {
 Status refuse_media(const JsonValue &part) {
     if (!part.is_object()) return {};
     const std::optional<JsonValue> type = part.find("type");
-    if (!type.has_value() || !type->is_string()) return {};
-    ASSIGN_OR_RETURN(const std::string name, type->string());
-    if (std::find(media_types.begin(), media_types.end(), name) == media_types.end()) return {};
-    return type->fail("parts of this type are not supported");
+    const bool typed = type.has_value() && type->is_string();
+    if (typed) {
+        ASSIGN_OR_RETURN(const std::string name, type->string());
+        if (std::find(media_types.begin(), media_types.end(), name) != media_types.end()) {
+            return type->fail("parts of this type are not supported");
+        }
+    }
+    for (const std::string_view media : media_types) {
+        if (typed && media == "file") continue; // a part of a type of its own may name one
+        if (const auto member = part.given(media)) {
+            return member->fail("parts with such a member are not supported");
+        }
+    }
+    return {};
 }
 
 Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
     if (!content.is_array()) {
         if (content.is_string() || content.is_object() || content.is_null()) {
+            RETURN_IF_ERROR(refuse_media(content));
             return jinja::to_value(heap, content.view());
         }
         return content.fail("must be a string, a list of parts, an object or null");

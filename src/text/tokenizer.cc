@@ -40,6 +40,7 @@ struct Tokenizer::Impl {
                      std::vector<int32_t> *tokens) const;
 
     uint64_t fingerprint;
+    std::string note;
     std::vector<AddedToken> added_tokens;
     std::vector<TemplatePiece> special;
     std::vector<DecoderStep> decoder;
@@ -54,11 +55,11 @@ struct Tokenizer::Impl {
 };
 
 Tokenizer::Impl::Impl(TokenizerSpec spec)
-    : fingerprint(tokenizer_fingerprint(spec)), added_tokens(std::move(spec.added_tokens)),
-      special(std::move(spec.special)), decoder(std::move(spec.decoder)),
-      normalizer(std::move(spec.normalizer)), pre_tokenizer(std::move(spec.pre_tokenizer)),
-      model(std::move(spec.model), spec.byte_level), raw_finder(added_tokens, false),
-      normalized_finder(added_tokens, true) {
+    : fingerprint(tokenizer_fingerprint(spec)), note(std::move(spec.note)),
+      added_tokens(std::move(spec.added_tokens)), special(std::move(spec.special)),
+      decoder(std::move(spec.decoder)), normalizer(std::move(spec.normalizer)),
+      pre_tokenizer(std::move(spec.pre_tokenizer)), model(std::move(spec.model), spec.byte_level),
+      raw_finder(added_tokens, false), normalized_finder(added_tokens, true) {
     for (const AddedToken &token : added_tokens) added_ids.emplace(token.content, token.id);
     load_spellings();
 }
@@ -205,6 +206,8 @@ int32_t Tokenizer::find_special(std::string_view text) const {
     }
     return -1;
 }
+
+const std::string &Tokenizer::note() const { return impl_->note; }
 
 uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
 

@@ -47,7 +47,8 @@ class Tokenizer {
     int32_t token_id(std::string_view token) const; // by its exact spelling; -1: none
     // A special token that the text spells, wherever; -1: none.
     int32_t find_special(std::string_view text) const;
-    uint64_t fingerprint() const; // of all that changes how text becomes tokens; not 0
+    const std::string &note() const; // for people: what of the file is left aside, or ""
+    uint64_t fingerprint() const;    // of all that changes how text becomes tokens; not 0
 
   private:
     friend class StreamDecoder;

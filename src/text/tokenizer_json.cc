@@ -228,9 +228,15 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     return {};
 }
 
-Status refuse_unless_null(const JsonValue &root, const char *key, const char *why) {
+// "truncation" and "padding" say how a batch of texts is made one tensor. transformers switches both off
+// unless a call asks for them, and here no call does.
+Status leave_aside(const JsonValue &root, const char *key, TokenizerSpec *spec) {
     const std::optional<JsonValue> value = root.given(key);
-    return value.has_value() ? value->unsupported(why) : Status();
+    if (!value) return {};
+    if (!value->is_object()) return value->fail("must be an object or null");
+    if (!spec->note.empty()) spec->note += ", ";
+    spec->note += '"' + std::string(key) + '"';
+    return {};
 }
 
 // Metaspace with prepend_scheme first asks whether a piece starts where the raw text does. That is
@@ -264,10 +270,12 @@ Status read_root(const JsonValue &root, TokenizerSpec *spec) {
         ASSIGN_OR_RETURN(const std::string version, value->string());
         if (version != "1.0") return value->unsupported("only \"1.0\" is supported");
     }
-    RETURN_IF_ERROR(refuse_unless_null(
-        root, "truncation", "would cut texts silently; set it to null to use this file"));
-    RETURN_IF_ERROR(refuse_unless_null(
-        root, "padding", "would add tokens silently; set it to null to use this file"));
+    RETURN_IF_ERROR(leave_aside(root, "truncation", spec));
+    RETURN_IF_ERROR(leave_aside(root, "padding", spec));
+    if (!spec->note.empty()) {
+        spec->note =
+            root.file() + ": " + spec->note + " left aside: rows are neither cut nor padded";
+    }
     ASSIGN_OR_RETURN(const JsonValue model, root.at("model"));
     RETURN_IF_ERROR(read_model(model, &spec->model));
     if (const std::optional<JsonValue> part = root.given("normalizer")) {

@@ -29,6 +29,7 @@ struct TokenizerSpec {
     std::vector<PreTokenizerStep> pre_tokenizer;
     std::vector<TemplatePiece> special; // with add_special; without, only the text's tokens
     std::vector<DecoderStep> decoder;
+    std::string note;  // for people: what of the file is left aside, or ""
     int64_t texts = 1; // how often `special` has the text: once, in any sensible template
 };
 

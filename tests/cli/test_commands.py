@@ -7,8 +7,11 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from text_model import make as make_text_model
 from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, parse, text_model, token_rows
 
 TOKENIZERS = sorted(TESTS.glob("text/*/tokenizer.json"))
@@ -154,6 +157,18 @@ class Plans(ProgramTest):
         done = self.run_program("inspect", self.plan, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.decode()
+
+    def test_a_plan_says_which_rows_are_computed_whole(self):
+        prefix = list(range(1, 40))
+        rows = [{"id": i, "tokens": prefix + [40 + i % 4], "pooling": "mean", "dimensions": 8 * (i // 6)} for i in range(8)]
+        rows.append({"id": 8, "tokens": prefix + [90], "pooling": "last"})
+        self.input.write_bytes(lines(rows))
+        stats = self.directory / "stats.json"
+        done = self.run_program("plan", "-i", self.input, "-o", self.plan, "--stats", stats)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(stats.read_text())
+        self.assertEqual((found["whole_rows"], found["whole_prompt_tokens"], found["whole_rows_equal"]), (8, 320, 2))
+        self.assertIn(b"computed whole  8 rows of 320 tokens (pooling mean): only equal ones share, 2 of them", done.stderr)
 
     def test_a_plan_is_made_without_a_model_and_inspected(self):
         stats = self.directory / "stats.json"
@@ -425,6 +440,28 @@ class TextRows(ProgramTest):
         self.assertIn("given twice", errors[5]["message"])
         self.assertEqual({i: e["code"] for i, e in errors.items()},
                          {0: "ROW_TEMPLATE", 1: "ROW_TEMPLATE", 2: "ROW_TEMPLATE", 4: "ROW_FORMAT", 5: "ROW_FORMAT"})
+
+    def test_a_row_with_an_image_is_an_error_of_its_own(self):
+        said = [{"type": "text", "text": "hi"}]
+        images = [{"type": "image", "url": "cat.png"}, {"type": "image_url", "image_url": {"url": "cat.png"}},
+                  {"image": "cat.png"}]
+        contents = ["hi", said, *[[part, *said] for part in images], "hi there"]
+        rows = [{"id": i, "messages": [{"role": "user", "content": content}], "max_tokens": 2,
+                 "ignore_eos": True} for i, content in enumerate(contents)]
+        models = [path for path in MODELS if "vision_config" in json.loads((path / "config.json").read_text())]
+        self.assertGreaterEqual(len(models), 5)
+        for model in models:
+            with self.subTest(model=model.name):
+                directory = self.directory / model.name
+                make_text_model(model, directory)
+                found = by_id(self.run_rows(rows, "--force", expect=3, backend=[
+                    "--backend", "cpu", "--kv-memory", "4MiB", "--model", directory]))
+                self.assertEqual({i for i, row in found.items() if "error" in row}, {2, 3, 4})
+                for i in (2, 3, 4):
+                    self.assertEqual(found[i]["error"]["code"], "ROW_TEMPLATE")
+                    self.assertIn("not supported", found[i]["error"]["message"])
+                self.assertEqual([len(found[i]["tokens"]) for i in (0, 1, 5)], [2, 2, 2])
+                self.assertEqual(found[0]["tokens"], found[1]["tokens"])
 
     def test_chat_completions_are_answered_in_kind(self):
         def request(name, **body):

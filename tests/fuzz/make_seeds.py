@@ -24,6 +24,18 @@ TEMPLATES = [
     "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | last }}{{ strftime_now('%d %b') }}"]
 
 
+SCHEMAS = [
+    {"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 9}, "tags": {
+        "type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": True}}, "required": ["name"], "additionalProperties": False},
+    {"$defs": {"n": {"type": ["object", "null"], "properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
+    {"type": "number", "minimum": -2.5, "exclusiveMaximum": 1e3, "multipleOf": 0.25},
+    {"anyOf": [{"type": "string", "pattern": "^[a-z]+$", "format": "email"}, {"const": {"a": [1, None]}}], "not": {"const": "b@c.de"}},
+    {"patternProperties": {"^x-": {"type": "integer"}}, "propertyNames": {"maxLength": 4}, "minProperties": 1, "maxProperties": 3},
+    {"prefixItems": [{"type": "boolean"}, True], "items": {"type": "string"}, "contains": {"const": "c"}, "minItems": 1, "maxItems": 5},
+    {"if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["v"]}, "else": {"dependentRequired": {"k": ["w"]}},
+     "properties": {"k": {"enum": [1, 2]}, "v": {}, "w": {}}, "type": "object", "unevaluatedProperties": False}]
+
+
 def tokenizers():
     """One of each kind of part, with as little vocabulary as shows it."""
     vocab = {"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120a": 4, "<unk>": 5, "\u2581": 6, "\u2581a": 7, "<0xC3>": 8, "<0xA9>": 9}
@@ -95,6 +107,14 @@ def seeds():
                        (1, 'start: pair ("," pair)*\npair: NAME ":" (NUMBER | "null"i)\nNAME: /[a-z_]+/\n%import common.NUMBER\n%ignore " "\n'),
                        (2, r"^(?:a|b{2,5})(?=c)[^\d\s]+\p{Lu}\u{1F600}$"), (3, r"(?P<y>\d{4})-(?i:ab?)\Z"), (16, 'root ::= "abc"')):
         yield "constraint", f"{kind}-{len(text)}", bytes([kind]) + text.encode() + b"\0" + bytes(range(40, 90))
+    for i, schema in enumerate(SCHEMAS):
+        for kind in range(4, 8):
+            yield "constraint", f"{kind}-schema-{i}", bytes([kind]) + json.dumps(schema).encode() + b"\0" + bytes(range(40, 90))
+    for which in range(32):
+        for start in range(3):
+            steps = bytes((start * 83 + which * 31 + i * i * 7 + i) % 256 for i in range(50))
+            text = b'{"enum": ["a", 1]}\0' if which >= 17 else b""
+            yield "constraint_tokens", f"{which}-{start}", bytes([which]) + text + steps
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
                          "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}).encode()
     yield "safetensors", "two", struct.pack("<Q", len(header)) + header + bytes(12)

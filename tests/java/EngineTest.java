@@ -21,6 +21,7 @@ import org.batchllm.BatchLlmException;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
 import org.batchllm.Engine;
+import org.batchllm.EngineInfo;
 import org.batchllm.EngineOptions;
 import org.batchllm.EngineStats;
 import org.batchllm.FinishReason;
@@ -68,7 +69,7 @@ final class EngineTest {
             Check.equal("sim", info.backend());
             Check.equal(1, info.deviceCount());
             Check.that(info.stepTokens() > 0 && info.hidden() > 0 && info.maxRequestTokens() > 0, info.toString());
-            Check.throwing(IllegalArgumentException.class, "device is 1", () -> engine.info(1));
+            Check.throwing(BatchLlmException.InvalidArgument.class, "device is 1", () -> engine.info(1));
             EngineStats stats = engine.stats();
             Check.equal(info.kvPages(), stats.kvPagesTotal());
             Check.equal(info.kvPageBytes(), stats.kvPageBytes());

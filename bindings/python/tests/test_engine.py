@@ -151,12 +151,6 @@ class Generate(unittest.TestCase):
             engine.generate(texts + ["new"], SamplingParams(max_tokens=1), plan=batchllm.Plan.load(f"{folder}/rows.plan"))
             self.assertEqual(engine.get_plan().stats().reused_rows, 20)
             self.assertGreater(engine.stats().saving_ratio, 0.5)
-            info = engine.info()
-            self.assertEqual((info.backend, info.device_count, info.vocabulary, info.kv_pages), ("sim", 1, 1000, 4096))
-            self.assertEqual(info.kv_page_bytes, engine.stats().kv_page_bytes)
-            self.assertGreater(info.step_tokens, 0)
-            with self.assertRaisesRegex(ValueError, "device is 1"):
-                engine.info(1)
 
     def test_add_run_poll_is_what_c_has(self):
         with sim() as engine:
@@ -322,6 +316,19 @@ class Chat(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
+    def test_info_says_what_the_options_became(self):
+        with sim(step_tokens=300) as engine:
+            info = engine.info()
+            self.assertEqual((info.backend, info.device_count, info.vocabulary, info.kv_pages), ("sim", 1, 1000, 4096))
+            self.assertEqual(info.kv_page_bytes, engine.stats().kv_page_bytes)
+            self.assertEqual(info.step_tokens, 300)
+            with self.assertRaisesRegex(ValueError, "device is 1"):
+                engine.info(1)
+        with batchllm.Engine(MODEL, compute_type="f32") as engine:
+            info = engine.info()
+            self.assertIn(info.backend, ("cpu", "cuda"))
+            self.assertEqual((info.compute_type, info.vocabulary), ("f32", 290))
+
     def test_options_arrive_and_wrong_ones_are_named(self):
         for options, text in (
             ({"backend": "gpu"}, "gpu"),

@@ -1,36 +1,13 @@
 #include "backend/cpu/forward.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
+#include "backend/cpu/feed_forward.h"
+#include "backend/cpu/forward_tasks.h"
+
 namespace batchllm::cpu {
-namespace {
-
-constexpr int64_t kTokensOfTask = 16;
-
-int64_t task_count(int64_t rows) { return (rows + kTokensOfTask - 1) / kTokensOfTask; }
-
-// Adds the time since the last lap to a part.
-class Laps {
-  public:
-    void lap(double *part) {
-        const auto now = std::chrono::steady_clock::now();
-        *part += std::chrono::duration<double>(now - last_).count();
-        last_ = now;
-    }
-
-  private:
-    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-const float *bias_at(const Vector &bias, int64_t column) {
-    return bias.empty() ? nullptr : bias.data() + column;
-}
-
-} // namespace
-
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
                                                  ThreadPool *pool, int64_t step_tokens) {
     std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens));
@@ -53,9 +30,10 @@ Status Forward::allocate() {
         attended = std::max(attended, attention.q_size());
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
-        delta =
-            delta || layer.after_attention || layer.after_feed_forward || layer.residual_scale != 1;
+        delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
+                layer.residual_scale != 1 || layer.experts;
     }
+    width = std::max<int64_t>(width, model_.layer_inputs.width);
     for (const Rope &rope : model_.ropes) {
         angles_begin_.push_back(angles_);
         angles_ += rope.dims() / 2;
@@ -72,6 +50,12 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(queries_, Buffer::create(step_tokens_ * queries * element, what));
     ASSIGN_OR_RETURN(attended_, Buffer::create(rows * attended * element, what));
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
+    experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
+    RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
+    if (model_.layer_inputs) {
+        const int64_t inputs = model_.layer_inputs.projection.rows();
+        ASSIGN_OR_RETURN(layer_inputs_, Buffer::create(step_tokens_ * inputs * 4, what));
+    }
     zeros_.assign(static_cast<size_t>(head_dim), 0.0f);
     choose_work();
     return {};
@@ -96,25 +80,6 @@ Status Forward::take_pages(KvPages pages) {
     pages_ = std::move(pages);
     attention_ = std::make_unique<PagedAttention>(kernels_, pages_, pool_);
     return {};
-}
-
-// A token's embedding, and its angles.
-void Forward::embed(const TokenBatch &batch, int64_t token) {
-    float *x = residual_.floats() + token * model_.hidden;
-    read_row(model_.embedding, batch.tokens[token], x);
-    if (model_.embedding_scale != 1) {
-        for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
-    }
-    float *cosine = cosine_.floats() + token * angles_;
-    float *sine = sine_.floats() + token * angles_;
-    for (const Rope &rope : model_.ropes) {
-        for (const float frequency : rope.frequencies) {
-            // In float, as the reference models compute it.
-            const float angle = static_cast<float>(batch.positions[token]) * frequency;
-            *cosine++ = std::cos(angle) * rope.scale;
-            *sine++ = std::sin(angle) * rope.scale;
-        }
-    }
 }
 
 void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
@@ -162,31 +127,6 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
     });
 }
 
-void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
-    if (norm.kind == NormKind::rms) {
-        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon, n);
-    } else if (norm.kind == NormKind::layer) {
-        kernels_.layer_norm_head(x, norm.weight.data(), norm.bias.data(), norm.epsilon, n);
-    }
-}
-
-// `count` heads of queries or keys, one after the other.
-void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                         int32_t head_dim) const {
-    if (!norm) return;
-    if (whole) return norm_in_place(norm, heads, count * head_dim);
-    for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * head_dim, head_dim);
-}
-
-// Rotates a head by its token's angles.
-void Forward::turn(const Attention &attention, int32_t token, float *head) const {
-    if (attention.rope < 0) return;
-    const Rope &rope = model_.ropes[attention.rope];
-    const int64_t begin = token * angles_ + angles_begin_[attention.rope];
-    (rope.pairs ? kernels_.rope_pairs : kernels_.rope)(head, cosine_.floats() + begin,
-                                                       sine_.floats() + begin, rope.dims() / 2);
-}
-
 // One token's queries, scaled for a softmax in base 2, and its keys and values into their page.
 void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) {
     const Attention &attention = model_.layers[layer].attention;
@@ -201,7 +141,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         const int32_t periods = batch.positions[token] / attention.long_period;
         query_scale *= 1 + attention.long_scale * std::log(1 + static_cast<float>(periods));
     }
-    float *head = qkv_.floats() + token * (attention.q_size() + 2 * attention.kv_size());
+    float *head = qkv_.floats() + token * weights.qkv.rows;
 
     norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim);
     for (int64_t h = 0; h < attention.heads; ++h, head += head_dim) {
@@ -211,6 +151,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
                                 queries_.data() + row * padded * element);
     }
 
+    if (attention.kv_layer >= 0) return;
     const ContextNode &node = batch.nodes[node_of_[token]];
     const int32_t place = batch.positions[token] - node.start;
     const int32_t page =
@@ -222,6 +163,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         turn(attention, token, head);
         kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
+    norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim);
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
@@ -244,27 +186,39 @@ void Forward::write_heads(const TokenBatch &batch, size_t layer) {
     });
 }
 
-// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
-Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                            const Vector &bias, const PackedNorm &after, float scale) {
-    const int32_t hidden = model_.hidden;
-    const bool direct = !after && scale == 1;
-    float *to = direct ? residual_.floats() : delta_.floats();
-    const auto store = direct ? kernels_.add_bias : kernels_.copy_bias;
-    RETURN_IF_ERROR(linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
+// Stores x W^T and bias to `to`, [rows, hidden].
+Status Forward::product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
+                        const Vector &bias, Store store, float *to) {
+    const int64_t hidden = model_.hidden;
+    return linear_->run(matrix, x, rows, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             store(tile.data + r * tile.width, bias_at(bias, tile.column),
                   static_cast<int32_t>(tile.width), to + (tile.row + r) * hidden + tile.column);
         }
-    }));
-    if (direct) return {};
+    });
+}
+
+// residual += scale * after(delta)
+void Forward::add_delta(const PackedNorm &after, float scale, int64_t rows) {
+    const int32_t hidden = model_.hidden;
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
-            norm_in_place(after, to + r * hidden, hidden);
-            kernels_.add_scaled(to + r * hidden, scale, hidden, residual_.floats() + r * hidden);
+            float *delta = delta_.floats() + r * hidden;
+            norm_in_place(after, delta, hidden);
+            kernels_.add_scaled(delta, scale, hidden, residual_.floats() + r * hidden);
         }
     });
+}
+
+// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
+Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
+                            const Vector &bias, const PackedNorm &after, float scale) {
+    if (!after && scale == 1) {
+        return product(matrix, x, rows, bias, kernels_.add_bias, residual_.floats());
+    }
+    RETURN_IF_ERROR(product(matrix, x, rows, bias, kernels_.copy_bias, delta_.floats()));
+    add_delta(after, scale, rows);
     return {};
 }
 
@@ -306,26 +260,6 @@ void Forward::gather(const std::vector<int32_t> &wanted, bool parallel) {
     }
 }
 
-Status Forward::feed_forward(size_t layer, int64_t rows) {
-    const FeedForward &shape = model_.layers[layer].feed_forward;
-    const PackedLayer &weights = weights_.layers[layer];
-    const int64_t element = dtype_bytes(kernels_.element);
-    const auto activate = kernels_.activate[static_cast<size_t>(shape.activation)];
-    const int64_t parts = shape.gate ? 2 : 1; // of a slice: gate and up
-    const Vector &first_bias = shape.gate ? weights.gate_bias : weights.up_bias;
-    return linear_->run(weights.gate_up, input_.data(), rows, [&](const Linear::Tile &tile) {
-        const int64_t width = tile.width / parts;
-        const int64_t column = tile.column / parts;
-        for (int64_t r = 0; r < tile.rows; ++r) {
-            const float *first = tile.data + r * tile.width;
-            activate(first, shape.gate ? first + width : nullptr, bias_at(first_bias, column),
-                     shape.gate ? bias_at(weights.up_bias, column) : nullptr,
-                     static_cast<int32_t>(width),
-                     activated_.data() + ((tile.row + r) * shape.width + column) * element);
-        }
-    });
-}
-
 Status Forward::run_layer(const TokenBatch &batch, size_t index,
                           const std::vector<int32_t> &wanted) {
     const Layer &layer = model_.layers[index];
@@ -348,10 +282,12 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
         laps.lap(&seconds_.norm);
     }
     RETURN_IF_ERROR(feed_forward(index, rows));
-    laps.lap(&seconds_.gate_up);
-    RETURN_IF_ERROR(add_product(weights.down, activated_.data(), rows, weights.down_bias,
-                                weights.after_feed_forward, layer.residual_scale));
-    laps.lap(&seconds_.down);
+    laps = Laps();
+    if (model_.layer_inputs) {
+        RETURN_IF_ERROR(add_layer_input(index, rows, last ? &wanted : nullptr));
+    }
+    scale_residual(weights.scalar, rows);
+    laps.lap(&seconds_.layer_inputs);
     return {};
 }
 
@@ -362,6 +298,7 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
     }
     Laps laps;
     prepare(batch, wanted);
+    if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(batch));
     laps.lap(&seconds_.prepare);
     for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
         RETURN_IF_ERROR(run_layer(batch, layer, wanted));

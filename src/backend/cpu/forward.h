@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
 #include "backend/cpu/linear.h"
@@ -31,9 +32,11 @@ struct PartSeconds {
     double output = 0;
     double gate_up = 0;
     double down = 0;
+    double experts = 0;      // all of a layer that has them
+    double layer_inputs = 0; // and scalars of layers
     double head = 0;
     double sample = 0;
-    double linear() const { return qkv + output + gate_up + down + head; }
+    double linear() const { return qkv + output + gate_up + down + experts + head; }
 };
 
 class Forward {
@@ -73,6 +76,10 @@ class Forward {
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
     Status attend(const TokenBatch &batch, size_t layer);
     Status feed_forward(size_t layer, int64_t rows);
+    Status shared_expert(size_t layer, int64_t rows);
+    Status make_layer_inputs(const TokenBatch &batch);
+    Status add_layer_input(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
+    void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
     void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
@@ -81,6 +88,11 @@ class Forward {
     void turn(const Attention &attention, int32_t token, float *head) const;
     void write_heads(const TokenBatch &batch, size_t layer);
     void write_token(const TokenBatch &batch, size_t layer, int32_t token);
+    // A row of a product and its bias, or null, to where it belongs.
+    using Store = void (*)(const float *x, const float *bias, int32_t n, float *to);
+    Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
+                   Store store, float *to);
+    void add_delta(const PackedNorm &after, float scale, int64_t rows);
     Status add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
                        const Vector &bias, const PackedNorm &after, float scale);
 
@@ -92,6 +104,7 @@ class Forward {
     PackedWeights weights_;
     KvPages pages_;
     std::unique_ptr<PagedAttention> attention_;
+    std::unique_ptr<ExpertLayers> experts_;
     std::vector<float> zeros_;          // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
     int64_t angles_ = 0;                // of a token, all ropes
@@ -104,12 +117,13 @@ class Forward {
     int64_t wanted_rows_ = 0;
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
-    Buffer delta_;     // [tokens, hidden] float: a sublayer's result, where it is not just added
-    Buffer input_;     // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;       // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
-    Buffer queries_;   // [kv_head][token][head of its group][D] elements
-    Buffer attended_;  // [rows, heads * head_dim] elements
-    Buffer activated_; // [rows, largest width] elements
+    Buffer delta_;        // [tokens, hidden] float: a sublayer's result, where it is not just added
+    Buffer input_;        // [rows, hidden] elements: what a matrix product reads
+    Buffer qkv_;          // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
+    Buffer queries_;      // [kv_head][token][head of its group][D] elements
+    Buffer attended_;     // [rows, heads * head_dim] elements
+    Buffer activated_;    // [rows, largest width] elements
+    Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
     PartSeconds seconds_;
 };
 

@@ -52,20 +52,23 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     const int64_t k_length = from.norm_whole ? from.kv_size() : from.head_dim;
     to->q_norm = pack_norm(from.q_norm, q_length);
     to->k_norm = pack_norm(from.k_norm, k_length);
+    to->v_norm = pack_norm(from.v_norm, from.head_dim);
     const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q_size()},
                                                          {&from.k.bias, from.kv_size()},
                                                          {&from.v.bias, from.kv_size()}};
-    to->qkv_bias = concatenate(biases);
+    const size_t parts = from.kv_layer < 0 ? 3 : 1; // of queries, keys and values
+    to->qkv_bias = concatenate(std::span(biases, parts));
     to->o_bias = read_vector(from.o.bias);
     to->sinks = read_vector(from.sinks);
     for (float &sink : to->sinks) sink *= 1.44269504088896341f;
     const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
-    ASSIGN_OR_RETURN(to->qkv, linear->pack(qkv, false));
+    ASSIGN_OR_RETURN(to->qkv, linear->pack(std::span(qkv, parts), false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     return {};
 }
 
-Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedLayer *to) {
+Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {
+    if (from.width == 0) return {};
     to->gate_bias = read_vector(from.gate.bias);
     to->up_bias = read_vector(from.up.bias);
     to->down_bias = read_vector(from.down.bias);
@@ -76,6 +79,13 @@ Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedLayer *t
         ASSIGN_OR_RETURN(to->gate_up, linear->pack({&from.up.values, 1}, false));
     }
     ASSIGN_OR_RETURN(to->down, linear->pack({&from.down.values, 1}, false));
+    return {};
+}
+
+Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, PackedLayer *to) {
+    to->after_input = pack_norm(from.after_input, hidden);
+    ASSIGN_OR_RETURN(to->input_gate, linear->pack({&from.input.gate.values, 1}, false));
+    ASSIGN_OR_RETURN(to->input_down, linear->pack({&from.input.down.values, 1}, false));
     return {};
 }
 
@@ -95,6 +105,17 @@ void read_row(const Tensor &tensor, int64_t row, float *out) {
     }
 }
 
+Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to) {
+    ASSIGN_OR_RETURN(to->router, linear->pack({&from.router.weight.values, 1}, false));
+    to->router_bias = read_vector(from.router.weight.bias);
+    to->correction = read_vector(from.router.correction);
+    to->each.resize(from.each.size());
+    for (size_t e = 0; e < from.each.size(); ++e) {
+        RETURN_IF_ERROR(pack_feed_forward(from.each[e], linear, &to->each[e]));
+    }
+    return {};
+}
+
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
     PackedWeights packed;
     packed.layers.reserve(model.layers.size());
@@ -105,7 +126,21 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
         RETURN_IF_ERROR(pack_attention(from.attention, linear, &to));
-        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to));
+        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
+        if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
+        if (from.shared_gate) {
+            ASSIGN_OR_RETURN(to.shared_gate, linear->pack({&from.shared_gate.values, 1}, false));
+        }
+        if (model.layer_inputs) {
+            RETURN_IF_ERROR(pack_input_block(from, model.hidden, linear, &to));
+        }
+        if (from.scalar) read_row(from.scalar, 0, &to.scalar);
+    }
+    if (model.layer_inputs) {
+        const LayerInputs &inputs = model.layer_inputs;
+        packed.input_norm = pack_norm(inputs.norm, inputs.width);
+        ASSIGN_OR_RETURN(packed.input_projection,
+                         linear->pack({&inputs.projection.values, 1}, false));
     }
     packed.final_norm = pack_norm(model.final_norm, model.hidden);
     if (!model.head) return packed;

@@ -20,28 +20,49 @@ struct PackedNorm {
     explicit operator bool() const { return kind != NormKind::none; }
 };
 
-struct PackedLayer {
-    PackedNorm before_attention, after_attention;
-    PackedNorm before_feed_forward, after_feed_forward;
-    PackedMatrix qkv;          // [(heads + 2 kv_heads) * head_dim, hidden]
-    Vector qkv_bias;           // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
-    PackedNorm q_norm, k_norm; // as Attention's
-    Vector sinks;              // [heads] in base 2
-    PackedMatrix o;            // [hidden, heads * head_dim]
-    Vector o_bias;             // [hidden]
+struct PackedFeedForward {
     PackedMatrix gate_up;      // [2 width, hidden], interleaved; without a gate [width, hidden]
     Vector gate_bias, up_bias; // [width]
     PackedMatrix down;         // [hidden, width]
     Vector down_bias;          // [hidden]
 };
 
+struct PackedExperts {
+    PackedMatrix router; // [experts, hidden]
+    Vector router_bias;  // [experts]
+    Vector correction;   // [experts]
+    std::vector<PackedFeedForward> each;
+};
+
+struct PackedLayer {
+    PackedNorm before_attention, after_attention;
+    PackedNorm before_feed_forward, after_feed_forward;
+    PackedMatrix qkv; // [(heads + 2 kv_heads) * head_dim, hidden]; without keys and values
+                      // of its own [heads * head_dim, hidden]
+    Vector qkv_bias;  // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
+    PackedNorm q_norm, k_norm, v_norm; // as Attention's
+    Vector sinks;                      // [heads] in base 2
+    PackedMatrix o;                    // [hidden, heads * head_dim]
+    Vector o_bias;                     // [hidden]
+    PackedFeedForward feed_forward;
+    PackedExperts experts;
+    PackedMatrix shared_gate; // [1, hidden]
+    PackedMatrix input_gate;   // [LayerInputs::width, hidden]
+    PackedMatrix input_down;   // [hidden, LayerInputs::width]
+    PackedNorm after_input;
+    float scalar = 1;
+};
+
 struct PackedWeights {
     std::vector<PackedLayer> layers;
     PackedNorm final_norm;
-    PackedMatrix head; // [vocabulary, hidden]
-    Vector head_bias;  // [vocabulary]
+    PackedMatrix head;             // [vocabulary, hidden]
+    Vector head_bias;              // [vocabulary]
+    PackedMatrix input_projection; // [layers * LayerInputs::width, hidden]
+    PackedNorm input_norm;         // [LayerInputs::width]
 };
 
+Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 
 // out = row `row` of a matrix, as floats.

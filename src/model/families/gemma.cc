@@ -12,8 +12,9 @@ Status refuse_bidirectional(const JsonValue &config) {
     return both_ways ? value->unsupported("only causal attention is supported") : Status();
 }
 
-// Norms before and after both sublayers.
-void set_norms(Model *model) {
+} // namespace
+
+void set_norms_around(float offset, Model *model) {
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
         const auto norm = [&](const char *name) {
@@ -24,10 +25,8 @@ void set_norms(Model *model) {
         layer.before_feed_forward = norm("pre_feedforward_layernorm");
         layer.after_feed_forward = norm("post_feedforward_layernorm");
     }
-    set_norm_offsets(1, model);
+    set_norm_offsets(offset, model);
 }
-
-} // namespace
 
 Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model) {
     defaults.hidden = 2304;
@@ -42,7 +41,7 @@ Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *m
     RETURN_IF_ERROR(refuse_bidirectional(config));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    set_norms(model);
+    set_norms_around(1, model);
     model->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model->hidden)));
     RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));

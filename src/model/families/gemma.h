@@ -9,6 +9,9 @@ namespace batchllm {
 // is filled in.
 Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
 
+// Norms before and after both sublayers, of the weight plus `offset`.
+void set_norms_around(float offset, Model *model);
+
 // A cap of scores or logits; 0 where the key is null.
 Result<float> read_softcap(const JsonValue &config, std::string_view key, double otherwise);
 

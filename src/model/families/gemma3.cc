@@ -24,8 +24,7 @@ Status describe_gemma3(const JsonValue &config, Model *model) {
     RopeDefaults full;
     full.theta = full_theta;
     ASSIGN_OR_RETURN(LayerRopes ropes,
-                     read_layer_ropes(config, *model, model->layers[0].attention.head_dim, full, {},
-                                      "rope_local_base_freq"));
+                     read_layer_ropes(config, *model, full, {}, "rope_local_base_freq"));
     set_layer_ropes(std::move(ropes), model);
     ASSIGN_OR_RETURN(model->logits_softcap, read_softcap(config, "final_logit_softcapping", 0));
     return {};

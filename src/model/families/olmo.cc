@@ -17,15 +17,7 @@ Status describe_both(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     set_norms_after(model);
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
-        const std::string name = layer_prefix(i) + "self_attn.";
-        attention.norm_whole = true;
-        attention.q_norm =
-            named_norm(NormKind::rms, name + "q_norm", attention.q_size(), shape.epsilon);
-        attention.k_norm =
-            named_norm(NormKind::rms, name + "k_norm", attention.kv_size(), shape.epsilon);
-    }
+    set_whole_norms(model);
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
     if (bias) {
@@ -49,9 +41,7 @@ Status describe_olmo3(const JsonValue &config, Model *model) {
         config, window, [](size_t layer) { return (layer + 1) % 4 != 0; }, model));
     RopeDefaults rope;
     rope.theta = olmo3_theta;
-    ASSIGN_OR_RETURN(
-        LayerRopes ropes,
-        read_layer_ropes(config, *model, model->layers[0].attention.head_dim, rope, rope, nullptr));
+    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(config, *model, rope, rope, nullptr));
     set_layer_ropes(std::move(ropes), model);
     return {};
 }

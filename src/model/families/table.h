@@ -9,20 +9,28 @@
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
     family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
+    family("gemma4", "Gemma4ForConditionalGeneration", describe_gemma4_vision)                     \
+    family("gemma4_text", "Gemma4ForCausalLM", describe_gemma4)                                    \
     family("glm", "GlmForCausalLM", describe_glm)                                                  \
     family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
+    family("glm4_moe", "Glm4MoeForCausalLM", describe_glm4_moe)                                    \
     family("granite", "GraniteForCausalLM", describe_granite)                                      \
+    family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
+    family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
+    family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
     family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
+    family("qwen2_moe", "Qwen2MoeForCausalLM", describe_qwen2_moe)                                 \
     family("qwen2_vl", "Qwen2VLForConditionalGeneration", describe_qwen2_vl)                       \
     family("qwen3", "Qwen3ForCausalLM", describe_qwen3)                                            \
+    family("qwen3_moe", "Qwen3MoeForCausalLM", describe_qwen3_moe)                                 \
     family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \

@@ -18,13 +18,21 @@ import java.util.Objects;
 public final class Constraint implements Serializable {
     private static final long serialVersionUID = 1;
 
-    private final int kind; // BATCHLLM_CONSTRAINT_
+    /** BATCHLLM_CONSTRAINT_ in the C header. */
+    private final int kind;
+    /** The expression, schema or grammar. */
     private final String text;
+    /** The texts of {@link #ofChoices}. */
     private final List<String> choices;
+    /** "": it begins at once. */
     private final String startAfter;
+    /** Of JSON. */
     private final boolean flexibleWhitespace;
+    /** Of JSON. */
     private final boolean anyMemberOrder;
+    /** Of JSON. */
     private final boolean anyNumbers;
+    /** Whether what cannot be enforced is passed over. */
     private final boolean looseSchema;
 
     private Constraint(

@@ -325,7 +325,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     /** One of these texts. */
     public BatchLlmOptions choices(List<String> texts) {
-        choices = texts.toArray(new String[0]);
+        choices = texts == null ? null : texts.toArray(new String[0]);
         return this;
     }
 

@@ -1,0 +1,73 @@
+// What a Forward is made of besides its buffers: planes of the pool, ropes, products.
+#include <algorithm>
+#include <numeric>
+
+#include "step/forward.h"
+
+namespace batchllm::cuda {
+
+Forward::Forward(const Model &model, const ForwardOptions &options)
+    : model_(model), options_(options), attention_(model, options.element, options.attention) {
+    profile_.on = options.profile;
+    // Plain attention reads the nodes by launch, not by worklist; events are not captured.
+    graphs_.on = options.graphs && options.attention.fused && !options.profile &&
+                 options.element != DType::f32;
+    choose_planes();
+}
+
+void Forward::choose_planes() {
+    std::vector<int64_t> bytes; // [KV groups] of a page in a plane
+    plane_bytes_ = 1;
+    for (const KvGroup &group : model_.kv_groups) {
+        const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
+        bytes.push_back(int64_t{a.kv_heads} * 2 * kPageKeys * padded_head_dim(a.head_dim) *
+                        dtype_bytes(options_.element));
+        plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
+    }
+    for (const int64_t of_group : bytes) {
+        page_scale_.push_back(static_cast<int32_t>(plane_bytes_ / of_group));
+    }
+    attention_.set_page_scale(page_scale_);
+}
+
+int64_t Forward::most_pages() const {
+    return int64_t{INT32_MAX} / kPageKeys /
+           *std::max_element(page_scale_.begin(), page_scale_.end());
+}
+
+Status Forward::allocate_ropes() {
+    for (const Rope &rope : model_.ropes) {
+        RopeTable table;
+        const auto half = static_cast<int64_t>(rope.frequencies.size());
+        ASSIGN_OR_RETURN(table.frequencies, zeroed_memory(half * 4, "rope frequencies"));
+        ASSIGN_OR_RETURN(table.angles, zeroed_memory(rows_ * half * 8, "rope angles"));
+        RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
+                                  rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
+        ropes_.push_back(std::move(table));
+    }
+    return {};
+}
+
+Status Forward::make_linear() {
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
+    ASSIGN_OR_RETURN(Linear linear,
+                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
+                                    scratch.bytes(), std::move(cache)));
+    linear_ = std::make_unique<Linear>(std::move(linear));
+    return {};
+}
+
+Status Forward::take_pages(int64_t pages) {
+    // Padding of heads stays zero for ever.
+    ASSIGN_OR_RETURN(kv_, zeroed_memory(pages * page_bytes(), "the KV pages"));
+    pages_ = pages;
+    return {};
+}
+
+} // namespace batchllm::cuda

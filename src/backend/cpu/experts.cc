@@ -1,0 +1,185 @@
+#include "backend/cpu/experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "backend/cpu/feed_forward.h"
+
+namespace batchllm::cpu {
+namespace {
+
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+// Logits -> scores, in place.
+void score(RouterKind kind, std::span<float> logits) {
+    if (kind == RouterKind::sigmoid) {
+        for (float &x : logits) x = 1 / (1 + std::exp(-x));
+        return;
+    }
+    const float most = *std::max_element(logits.begin(), logits.end());
+    float sum = 0;
+    for (float &x : logits) sum += x = std::exp(x - most);
+    for (float &x : logits) x /= sum;
+}
+
+// Takes the groups that may not be chosen out of what is chosen by.
+void drop_groups(const Router &router, std::span<float> by) {
+    const size_t groups = static_cast<size_t>(router.groups);
+    const size_t size = by.size() / groups;
+    std::vector<float> sums(groups);
+    for (size_t g = 0; g < groups; ++g) {
+        float first = lowest, second = lowest;
+        for (const float x : by.subspan(g * size, size)) {
+            second = std::max(second, std::min(first, x));
+            first = std::max(first, x);
+        }
+        sums[g] = first + second;
+    }
+    for (int32_t kept = 0; kept < router.chosen_groups; ++kept) {
+        *std::max_element(sums.begin(), sums.end()) = lowest;
+    }
+    for (size_t g = 0; g < groups; ++g) {
+        if (sums[g] == lowest) continue;
+        std::fill_n(by.begin() + static_cast<std::ptrdiff_t>(g * size), size, lowest);
+    }
+}
+
+} // namespace
+
+void choose_experts(const Router &router, const Vector &correction, const float *logits,
+                    int32_t experts, int32_t *chosen, float *weights) {
+    std::vector<float> scores(logits, logits + experts);
+    score(router.kind, scores);
+    std::vector<float> by = scores;
+    for (size_t e = 0; e < correction.size(); ++e) by[e] += correction[e];
+    for (float &x : by) {
+        if (std::isnan(x)) x = lowest; // so that they have an order
+    }
+    if (router.groups > router.chosen_groups) drop_groups(router, by);
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + router.chosen, order.end(),
+                      [&](int32_t a, int32_t b) {
+                          return by[static_cast<size_t>(a)] != by[static_cast<size_t>(b)]
+                                     ? by[static_cast<size_t>(a)] > by[static_cast<size_t>(b)]
+                                     : a < b;
+                      });
+    std::sort(order.begin(), order.begin() + router.chosen);
+    float sum = 0;
+    for (int32_t i = 0; i < router.chosen; ++i) {
+        chosen[i] = order[static_cast<size_t>(i)];
+        weights[i] = scores[static_cast<size_t>(chosen[i])];
+        sum += weights[i];
+    }
+    const float scale = router.normalised ? router.scale / (sum + 1e-20f) : router.scale;
+    for (int32_t i = 0; i < router.chosen; ++i) weights[i] *= scale;
+}
+
+Status ExpertLayers::allocate(const Model &model, int64_t step_tokens) {
+    size_t experts = 0;
+    int64_t width = 0;
+    int32_t chosen = 0;
+    for (const Layer &layer : model.layers) {
+        if (!layer.experts) continue;
+        experts = std::max(experts, layer.experts.each.size());
+        width = std::max<int64_t>(width, layer.experts.each[0].width);
+        chosen = std::max(chosen, layer.experts.router.chosen);
+    }
+    if (experts == 0) return {};
+    const int64_t rows = Linear::rounded_rows(step_tokens);
+    const int64_t element = dtype_bytes(kernels_.element);
+    const char *what = "a step's buffers of experts";
+    ASSIGN_OR_RETURN(logits_,
+                     Buffer::create(step_tokens * static_cast<int64_t>(experts) * 4, what));
+    ASSIGN_OR_RETURN(gathered_, Buffer::create(rows * model.hidden * element, what));
+    ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
+    const auto turns = static_cast<size_t>(step_tokens * chosen);
+    chosen_.resize(turns);
+    weights_.resize(turns);
+    turns_.resize(turns);
+    begin_.resize(experts + 1);
+    return {};
+}
+
+Status ExpertLayers::route(const Experts &experts, const PackedExperts &weights, const std::byte *x,
+                           int64_t tokens) {
+    const auto count = static_cast<int64_t>(experts.each.size());
+    const int64_t chosen = experts.router.chosen;
+    RETURN_IF_ERROR(linear_->run(weights.router, x, tokens, [&](const Linear::Tile &tile) {
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            kernels_.copy_bias(tile.data + r * tile.width,
+                               bias_at(weights.router_bias, tile.column),
+                               static_cast<int32_t>(tile.width),
+                               logits_.floats() + (tile.row + r) * count + tile.column);
+        }
+    }));
+    constexpr int64_t tokens_of_task = 64;
+    pool_->parallel_for((tokens + tokens_of_task - 1) / tokens_of_task, [&](int64_t task, int32_t) {
+        const int64_t last = std::min(tokens, (task + 1) * tokens_of_task);
+        for (int64_t t = task * tokens_of_task; t < last; ++t) {
+            choose_experts(experts.router, weights.correction, logits_.floats() + t * count,
+                           static_cast<int32_t>(count), chosen_.data() + t * chosen,
+                           weights_.data() + t * chosen);
+        }
+    });
+    return {};
+}
+
+void ExpertLayers::sort_by_expert(int64_t experts, int64_t chosen, int64_t tokens) {
+    std::fill_n(begin_.begin(), experts + 1, 0);
+    const int64_t turns = tokens * chosen;
+    for (int64_t i = 0; i < turns; ++i) ++begin_[static_cast<size_t>(chosen_[i]) + 1];
+    std::partial_sum(begin_.begin(), begin_.begin() + experts + 1, begin_.begin());
+    for (int64_t i = 0; i < turns; ++i) {
+        int64_t &place = begin_[static_cast<size_t>(chosen_[i])];
+        turns_[static_cast<size_t>(place++)] = {static_cast<int32_t>(i / chosen), weights_[i]};
+    }
+    // Each has moved to where the next one begins.
+    std::copy_backward(begin_.begin(), begin_.begin() + experts, begin_.begin() + experts + 1);
+    begin_[0] = 0;
+}
+
+Status ExpertLayers::run_expert(const FeedForward &expert, const PackedFeedForward &weights,
+                                const std::byte *x, int64_t begin, int64_t end, int64_t hidden,
+                                float *out) {
+    const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);
+    for (int64_t i = begin; i < end; ++i) {
+        std::memcpy(gathered_.data() + (i - begin) * row_bytes,
+                    x + turns_[static_cast<size_t>(i)].token * row_bytes,
+                    static_cast<size_t>(row_bytes));
+    }
+    RETURN_IF_ERROR(activate(expert, weights, kernels_, gathered_.data(), end - begin, linear_,
+                             activated_.data()));
+    return linear_->run(
+        weights.down, activated_.data(), end - begin, [&](const Linear::Tile &tile) {
+            for (int64_t r = 0; r < tile.rows; ++r) {
+                const Turn &turn = turns_[static_cast<size_t>(begin + tile.row + r)];
+                float *to = out + turn.token * hidden + tile.column;
+                const auto width = static_cast<int32_t>(tile.width);
+                kernels_.add_scaled(tile.data + r * tile.width, turn.weight, width, to);
+                if (const float *bias = bias_at(weights.down_bias, tile.column)) {
+                    kernels_.add_scaled(bias, turn.weight, width, to);
+                }
+            }
+        });
+}
+
+Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
+                         int64_t tokens, int64_t hidden, float *out) {
+    RETURN_IF_ERROR(route(experts, weights, x, tokens));
+    const auto count = static_cast<int64_t>(experts.each.size());
+    sort_by_expert(count, experts.router.chosen, tokens);
+    for (int64_t e = 0; e < count; ++e) {
+        const int64_t begin = begin_[static_cast<size_t>(e)];
+        const int64_t end = begin_[static_cast<size_t>(e) + 1];
+        if (begin == end) continue;
+        const auto i = static_cast<size_t>(e);
+        RETURN_IF_ERROR(run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out));
+    }
+    return {};
+}
+
+} // namespace batchllm::cpu

@@ -1,0 +1,59 @@
+// The experts of a layer: routes every token, then computes each expert for its tokens.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/cpu/buffer.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.h"
+#include "backend/cpu/weights.h"
+#include "base/thread_pool.h"
+
+namespace batchllm::cpu {
+
+// A token's logits [experts] -> its experts, ascending, and their weights: router.chosen of each.
+// correction: [experts], or empty.
+void choose_experts(const Router &router, const Vector &correction, const float *logits,
+                    int32_t experts, int32_t *chosen, float *weights);
+
+// linear, kernels and pool are borrowed.
+class ExpertLayers {
+  public:
+    ExpertLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool)
+        : kernels_(kernels), linear_(linear), pool_(pool) {}
+
+    // Room for so many tokens in any layer of the model; none where no layer has experts.
+    Status allocate(const Model &model, int64_t step_tokens);
+
+    // out += the weighted sum of the experts of each token, in the experts' order: the same sum
+    // whatever other tokens there are. x: [rounded_rows(tokens), hidden] elements; out: [tokens, hidden].
+    Status run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
+               int64_t tokens, int64_t hidden, float *out);
+
+  private:
+    Status route(const Experts &experts, const PackedExperts &weights, const std::byte *x,
+                 int64_t tokens);
+    void sort_by_expert(int64_t experts, int64_t chosen, int64_t tokens);
+    Status run_expert(const FeedForward &expert, const PackedFeedForward &weights,
+                      const std::byte *x, int64_t begin, int64_t end, int64_t hidden, float *out);
+
+    const Kernels &kernels_;
+    Linear *linear_;
+    ThreadPool *pool_;
+    Buffer logits_;               // [tokens, experts] float
+    Buffer gathered_;             // [rows, hidden] elements: an expert's input
+    Buffer activated_;            // [rows, width] elements
+    std::vector<int32_t> chosen_; // [tokens, chosen]
+    std::vector<float> weights_;  // [tokens, chosen]
+    // A token's turn at an expert, sorted by expert and token: those of expert e are
+    // [begin_[e], begin_[e + 1]).
+    struct Turn {
+        int32_t token;
+        float weight;
+    };
+    std::vector<Turn> turns_;
+    std::vector<int64_t> begin_; // [experts + 1]
+};
+
+} // namespace batchllm::cpu

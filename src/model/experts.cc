@@ -1,0 +1,45 @@
+// What families with experts share in describing them.
+#include "model/config.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t most_experts = 1024;
+
+} // namespace
+
+Result<ExpertCounts> read_expert_counts(const JsonValue &config,
+                                        std::initializer_list<std::string_view> keys, int32_t all,
+                                        int32_t chosen) {
+    ExpertCounts counts{all, chosen};
+    for (const std::string_view key : keys) {
+        if (!config.given(key)) continue;
+        ASSIGN_OR_RETURN(counts.all, read_count(config, key, all, most_experts));
+        break;
+    }
+    ASSIGN_OR_RETURN(counts.chosen,
+                     read_count(config, "num_experts_per_tok", chosen, most_experts));
+    if (counts.chosen <= counts.all) return counts;
+    const auto given = config.given("num_experts_per_tok");
+    return (given ? *given : config).fail("there are " + std::to_string(counts.all) + " experts");
+}
+
+void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
+                 int64_t hidden, Layer *layer) {
+    router.weight = named_weight(prefix + "gate", shape.count, hidden);
+    layer->experts.router = std::move(router);
+    layer->experts.each.clear();
+    for (int32_t e = 0; e < shape.count; ++e) {
+        const std::string name = prefix + "experts." + std::to_string(e) + ".";
+        FeedForward expert;
+        expert.width = shape.width;
+        expert.activation = layer->feed_forward.activation;
+        expert.gate = named_weight(name + shape.gate, shape.width, hidden);
+        expert.up = named_weight(name + shape.up, shape.width, hidden);
+        expert.down = named_weight(name + shape.down, hidden, shape.width);
+        layer->experts.each.push_back(std::move(expert));
+    }
+    layer->feed_forward = {};
+}
+
+} // namespace batchllm

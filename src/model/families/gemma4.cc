@@ -1,0 +1,256 @@
+// Gemma 4: as Gemma 3, with plain norms, values that are normed too and scores that are not scaled; heads of
+// another size where there is no window; in some sizes a second embedding of which each layer has a part,
+// last layers that attend to the keys and values of earlier ones, and values that are the keys. With
+// towers: its text model.
+#include <cmath>
+#include <string>
+
+#include "model/config.h"
+#include "model/families/families.h"
+#include "model/families/gemma.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+
+// What the class takes where a configuration has no rope keys.
+constexpr std::string_view default_rope = R"({"rope_parameters": {
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})";
+
+struct HeadShape {
+    int32_t kv_heads, head_dim;
+    bool operator==(const HeadShape &) const = default;
+};
+
+Status refuse_unsupported(const JsonValue &config) {
+    ASSIGN_OR_RETURN(const bool experts, read_flag(config, "enable_moe_block", false));
+    if (experts) return config.at("enable_moe_block")->unsupported("no mixture of experts");
+    if (const auto value = config.given("use_bidirectional_attention")) {
+        ASSIGN_OR_RETURN(const std::string kind, value->string());
+        // "vision": of the tokens of an image alone.
+        if (kind != "vision") return value->unsupported("text attends to what stands before it");
+    }
+    return {};
+}
+
+// The last layer has no window whatever the configuration says.
+Status set_gemma4_windows(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 512));
+    RETURN_IF_ERROR(set_windows(
+        config, window, [](size_t layer) { return (layer + 1) % 6 != 0; }, model));
+    model->layers.back().attention.window = 0;
+    return {};
+}
+
+// One layer's entry in "per_layer_config"; nothing: as all.
+Result<HeadShape> read_override(const JsonValue &overrides, size_t layer, const HeadShape &all) {
+    const auto entry = overrides.given(std::to_string(layer));
+    if (!entry) return all;
+    if (!entry->is_object()) return entry->fail("must be an object");
+    RETURN_IF_ERROR(entry->only_keys({"head_dim", "num_key_value_heads"}));
+    HeadShape shape = all;
+    ASSIGN_OR_RETURN(shape.head_dim, read_count(*entry, "head_dim", all.head_dim, 1024));
+    ASSIGN_OR_RETURN(shape.kv_heads,
+                     read_count(*entry, "num_key_value_heads", all.kv_heads, 1 << 14));
+    return shape;
+}
+
+// The heads of layers without a window: as published, or layer by layer as transformers 5.17 writes them.
+Result<HeadShape> read_full_heads(const JsonValue &config, const Model &model, const HeadShape &all,
+                                  bool values_are_keys) {
+    HeadShape full = all;
+    const auto overrides = config.given("per_layer_config");
+    if (!overrides) {
+        ASSIGN_OR_RETURN(full.head_dim, read_count(config, "global_head_dim", 512, 1024));
+        ASSIGN_OR_RETURN(const int32_t kv_heads,
+                         read_count(config, "num_global_key_value_heads", all.kv_heads, 1 << 14));
+        if (values_are_keys) full.kv_heads = kv_heads;
+        return full;
+    }
+    if (!overrides->is_object()) return overrides->fail("must be an object");
+    ASSIGN_OR_RETURN(full, read_override(*overrides, model.layers.size() - 1, all));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        ASSIGN_OR_RETURN(const HeadShape own, read_override(*overrides, i, all));
+        if (!(own == (model.layers[i].attention.window != 0 ? all : full))) {
+            return overrides->unsupported(
+                "layers of one layer_types entry have heads of one shape");
+        }
+    }
+    return full;
+}
+
+// The tensors of attention, of heads whose shape is known now.
+void describe_attention(size_t layer, bool values_are_keys, Model *model) {
+    Attention &a = model->layers[layer].attention;
+    const std::string name = layer_prefix(layer) + "self_attn.";
+    const int64_t hidden = model->hidden;
+    a.scale = 1;
+    a.q = named_weight(name + "q_proj", a.q_size(), hidden);
+    a.k = named_weight(name + "k_proj", a.kv_size(), hidden);
+    a.v = named_weight(name + (values_are_keys ? "k_proj" : "v_proj"), a.kv_size(), hidden);
+    a.o = named_weight(name + "o_proj", hidden, a.q_size());
+}
+
+Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *model) {
+    const HeadShape all{shape.kv_heads, shape.head_dim};
+    ASSIGN_OR_RETURN(const bool values_are_keys, read_flag(config, "attention_k_eq_v", false));
+    ASSIGN_OR_RETURN(const HeadShape full, read_full_heads(config, *model, all, values_are_keys));
+    if (full.head_dim % 2 != 0 || shape.heads % full.kv_heads != 0) {
+        return error(code,
+                     "%s: %d heads of %d of keys and values and %d of queries in layers of "
+                     "full_attention: the size must be even, and the one number divide the other",
+                     config.file().c_str(), full.kv_heads, full.head_dim, shape.heads);
+    }
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Attention &a = model->layers[i].attention;
+        if (a.window == 0) {
+            a.kv_heads = full.kv_heads;
+            a.head_dim = full.head_dim;
+        }
+        describe_attention(i, values_are_keys && a.window == 0, model);
+    }
+    set_head_norms(model);
+    for (Layer &layer : model->layers) {
+        layer.attention.v_norm.kind = NormKind::rms;
+        layer.attention.v_norm.epsilon = shape.epsilon;
+    }
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    return {};
+}
+
+Status set_gemma4_ropes(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const JsonDocument otherwise,
+                     JsonDocument::parse(default_rope, config.file(), code));
+    const auto own = config.given("rope_parameters");
+    if (own) {
+        for (const char *type : {"full_attention", "sliding_attention"}) {
+            RETURN_IF_ERROR(own->at(type).status());
+        }
+    }
+    RopeDefaults rope;
+    rope.proportional = true;
+    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(own ? config : otherwise.root(), *model,
+                                                        rope, rope, nullptr));
+    set_layer_ropes(std::move(ropes), model);
+    return {};
+}
+
+// The last "num_kv_shared_layers" attend to the last layer of their kind before them. Published files have
+// tensors for keys and values there too, which nothing reads.
+Status share_keys_and_values(const JsonValue &config, Model *model) {
+    const auto value = config.given("num_kv_shared_layers");
+    if (!value) return {};
+    const size_t layers = model->layers.size();
+    ASSIGN_OR_RETURN(const int64_t shared, value->integer(0, static_cast<int64_t>(layers)));
+    ASSIGN_OR_RETURN(const bool wide, read_flag(config, "use_double_wide_mlp", false));
+    const size_t first = layers - static_cast<size_t>(shared);
+    for (size_t i = first; i < layers; ++i) {
+        Attention &a = model->layers[i].attention;
+        for (size_t j = 0; j < first; ++j) {
+            if (model->layers[j].attention.window != a.window) continue;
+            a.kv_layer = static_cast<int32_t>(j);
+        }
+        if (a.kv_layer < 0) {
+            return value->fail("layer " + std::to_string(i) +
+                               " has no layer of its kind to share keys and values with");
+        }
+        a.k = a.v = {};
+        a.k_norm = a.v_norm = {};
+        for (const char *name : {"k_proj.", "v_proj.", "k_norm."}) {
+            model->passed_over.push_back(layer_prefix(i) + "self_attn." + name);
+        }
+        if (!wide) continue;
+        FeedForward &f = model->layers[i].feed_forward;
+        f.width *= 2;
+        f.gate.values.rows = f.up.values.rows = f.down.values.columns = f.width;
+    }
+    return {};
+}
+
+Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Model *model) {
+    const auto width = config.given("hidden_size_per_layer_input");
+    LayerInputs &inputs = model->layer_inputs;
+    // Null is none, and so is 0.
+    if (!width && config.find("hidden_size_per_layer_input")) return {};
+    int64_t size = 256;
+    if (width) {
+        ASSIGN_OR_RETURN(size, width->integer(0, 1 << 16));
+    }
+    if (size == 0) return {};
+    inputs.width = static_cast<int32_t>(size);
+    const int64_t all = shape.layers * size;
+    ASSIGN_OR_RETURN(const int32_t rows,
+                     read_count(config, "vocab_size_per_layer_input", 262144, 1 << 24));
+    if (rows < model->vocabulary) {
+        return error(code, "%s: \"vocab_size_per_layer_input\" is %d: less than vocab_size, %d",
+                     config.file().c_str(), rows, model->vocabulary);
+    }
+    inputs.embedding =
+        fused_weight("model.embed_tokens_per_layer", rows, 0, model->vocabulary, all).values;
+    inputs.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(size)));
+    inputs.projection = named_weight("model.per_layer_model_projection", all, model->hidden);
+    inputs.projection_scale = 1 / model->embedding_scale;
+    inputs.norm = named_norm(NormKind::rms, "model.per_layer_projection_norm", size, shape.epsilon);
+    inputs.scale = static_cast<float>(std::sqrt(0.5));
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        const std::string name = layer_prefix(i);
+        layer.input.activation = layer.feed_forward.activation;
+        layer.input.gate = named_weight(name + "per_layer_input_gate", size, model->hidden);
+        layer.input.down = named_weight(name + "per_layer_projection", model->hidden, size);
+        layer.after_input = named_norm(NormKind::rms, name + "post_per_layer_input_norm",
+                                       model->hidden, shape.epsilon);
+    }
+    return {};
+}
+
+} // namespace
+
+Status describe_gemma4(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 262144;
+    defaults.hidden = 2304;
+    defaults.intermediate = 9216;
+    defaults.layers = 30;
+    defaults.heads = 8;
+    defaults.kv_heads = 4;
+    defaults.head_dim = 256;
+    defaults.max_positions = 131072;
+    defaults.bos = 2;
+    defaults.eos = {1};
+    defaults.tied = true;
+    defaults.per_layer = true;
+    RETURN_IF_ERROR(refuse_unsupported(config));
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_gemma4_windows(config, model));
+    RETURN_IF_ERROR(set_attention(config, shape, model));
+    set_norms_around(0, model);
+    model->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model->hidden)));
+    RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
+    RETURN_IF_ERROR(set_gemma4_ropes(config, model));
+    RETURN_IF_ERROR(share_keys_and_values(config, model));
+    RETURN_IF_ERROR(set_layer_inputs(config, shape, model));
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Tensor &scalar = model->layers[i].scalar;
+        scalar.name = layer_prefix(i) + "layer_scalar";
+        scalar.rows = scalar.columns = 1;
+    }
+    ASSIGN_OR_RETURN(model->logits_softcap, read_softcap(config, "final_logit_softcapping", 0));
+    return {};
+}
+
+Status describe_gemma4_vision(const JsonValue &config, Model *model) {
+    for (const char *part : {"audio_tower.", "embed_vision.", "embed_audio."}) {
+        pass_over(part, model);
+    }
+    return describe_text_part(config, describe_gemma4, true, model);
+}
+
+} // namespace batchllm

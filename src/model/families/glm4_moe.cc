@@ -1,0 +1,79 @@
+// GLM-4.5 and later with experts (Glm4Moe): a sigmoid router that a correction steers, groups of
+// experts, a shared expert; the first layers are dense. Half of each head rotates.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+Result<Router> read_router(const JsonValue &config, const ExpertCounts &counts) {
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = counts.chosen;
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", true));
+    ASSIGN_OR_RETURN(const double scale,
+                     read_number(config, "routed_scaling_factor", 1, 1e-9, 1e9));
+    router.scale = static_cast<float>(scale);
+    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", 1, counts.all));
+    ASSIGN_OR_RETURN(router.chosen_groups, read_count(config, "topk_group", 1, router.groups));
+    const int32_t of_group = counts.all / router.groups;
+    if (of_group * router.groups != counts.all || (router.groups > 1 && of_group < 2) ||
+        router.chosen_groups * of_group < router.chosen) {
+        const auto given = config.given("n_group");
+        return (given ? *given : config)
+            .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
+                  std::to_string(router.chosen) + " of them are chosen");
+    }
+    return router;
+}
+
+} // namespace
+
+Status describe_glm4_moe(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 151552;
+    defaults.intermediate = 10944;
+    defaults.layers = 46;
+    defaults.heads = 96;
+    defaults.kv_heads = 8;
+    defaults.max_positions = 131072;
+    defaults.epsilon = 1e-5;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    RopeDefaults rope;
+    rope.part = 0.5;
+    rope.partial = true;
+    RETURN_IF_ERROR(set_rope(config, rope, model));
+    ASSIGN_OR_RETURN(const ExpertCounts counts,
+                     read_expert_counts(config, {"n_routed_experts", "num_local_experts"}, 128, 8));
+    ASSIGN_OR_RETURN(const Router router, read_router(config, counts));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1408, 1 << 20));
+    ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "n_shared_experts", 1, 64));
+    int64_t dense = 1;
+    if (const auto given = config.given("first_k_dense_replace")) {
+        ASSIGN_OR_RETURN(dense, given->integer(0, 4096));
+    }
+    for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
+        const std::string prefix = layer_prefix(i) + "mlp.";
+        Layer &layer = model->layers[i];
+        set_experts(prefix, experts, router, model->hidden, &layer);
+        Tensor &correction = layer.experts.router.correction;
+        correction.rows = counts.all;
+        correction.columns = 1;
+        correction.name = prefix + "gate.e_score_correction_bias";
+        layer.feed_forward =
+            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden);
+    }
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    ASSIGN_OR_RETURN(const bool norms, read_flag(config, "use_qk_norm", false));
+    if (norms) set_head_norms(model);
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) add_qkv_biases(model);
+    // Layers beyond the last predict further tokens: they are no part of the model itself.
+    model->passed_over.push_back(layer_prefix(model->layers.size()));
+    return {};
+}
+
+} // namespace batchllm

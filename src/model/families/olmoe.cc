@@ -1,0 +1,44 @@
+// OLMoE: experts in every layer; norms of all queries and of all keys together, as OLMo 2 has them, but
+// the sublayers' norms stand before them.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+
+Status describe_olmoe(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 50304;
+    defaults.hidden = 2048;
+    defaults.intermediate = 2048;
+    defaults.layers = 16;
+    defaults.heads = 16;
+    defaults.max_positions = 4096;
+    defaults.epsilon = 1e-5;
+    defaults.eos = {50279};
+    if (const auto clip = config.given("clip_qkv")) {
+        return clip->unsupported("clipped queries, keys and values are not supported");
+    }
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    set_whole_norms(model);
+    ASSIGN_OR_RETURN(const ExpertCounts counts,
+                     read_expert_counts(config, {"num_experts", "num_local_experts"}, 64, 8));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    experts.width = shape.intermediate;
+    Router router;
+    router.chosen = counts.chosen;
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", false));
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
+    }
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+} // namespace batchllm

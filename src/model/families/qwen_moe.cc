@@ -1,0 +1,116 @@
+// Qwen2-MoE and Qwen3-MoE: Qwen2 and 3 with experts in most layers. Qwen2-MoE has a shared expert too,
+// behind a gate of its own.
+#include <algorithm>
+
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+// What the two have otherwise.
+struct Kind {
+    ConfigDefaults defaults;
+    int32_t width, experts, chosen;
+};
+
+// Layers with experts: every "decoder_sparse_step"-th but those that "mlp_only_layers" names.
+Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
+    ASSIGN_OR_RETURN(const int32_t step, read_count(config, "decoder_sparse_step", 1, 4096));
+    std::vector<bool> sparse(layers);
+    for (size_t i = 0; i < layers; ++i) sparse[i] = (i + 1) % static_cast<size_t>(step) == 0;
+    if (const auto dense = config.given("mlp_only_layers")) {
+        ASSIGN_OR_RETURN(const auto list, dense->elements());
+        for (const JsonValue &item : list) {
+            ASSIGN_OR_RETURN(const int64_t layer, item.integer(0, 1 << 20));
+            if (static_cast<size_t>(layer) < layers) sparse[static_cast<size_t>(layer)] = false;
+        }
+    }
+    return sparse;
+}
+
+// All but windows and what attention has beside its products.
+Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, kind.defaults, model));
+    describe_decoder(shape, model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    ASSIGN_OR_RETURN(const ExpertCounts counts,
+                     read_expert_counts(config, {"num_experts", "num_local_experts"}, kind.experts,
+                                        kind.chosen));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    ASSIGN_OR_RETURN(experts.width,
+                     read_count(config, "moe_intermediate_size", kind.width, 1 << 20));
+    Router router;
+    router.chosen = counts.chosen;
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", false));
+    ASSIGN_OR_RETURN(const std::vector<bool> sparse,
+                     read_sparse_layers(config, model->layers.size()));
+    for (size_t i = 0; i < sparse.size(); ++i) {
+        if (!sparse[i]) continue;
+        set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
+    }
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+Status describe_shared_experts(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const int32_t width,
+                     read_count(config, "shared_expert_intermediate_size", 5632, 1 << 20));
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        if (!layer.experts) continue;
+        const std::string prefix = layer_prefix(i) + "mlp.";
+        layer.feed_forward = named_feed_forward(prefix + "shared_expert.", width, model->hidden);
+        layer.shared_gate = named_weight(prefix + "shared_expert_gate", 1, model->hidden);
+    }
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+} // namespace
+
+Status describe_qwen2_moe(const JsonValue &config, Model *model) {
+    Kind kind{{}, 1408, 60, 4};
+    kind.defaults.vocabulary = 151936;
+    kind.defaults.hidden = 2048;
+    kind.defaults.intermediate = 5632;
+    kind.defaults.layers = 24;
+    kind.defaults.heads = 16;
+    kind.defaults.kv_heads = 16;
+    kind.defaults.max_positions = 32768;
+    RETURN_IF_ERROR(describe_both(config, kind, model));
+    RETURN_IF_ERROR(describe_shared_experts(config, model));
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "qkv_bias", true));
+    if (bias) add_qkv_biases(model);
+    ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
+    if (!used) return {};
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
+    ASSIGN_OR_RETURN(const int32_t windowed, read_count(config, "max_window_layers", 28, 1 << 20));
+    return set_windows(
+        config, window,
+        [&](size_t layer) { return layer % 2 == 0 && layer < static_cast<size_t>(windowed); },
+        model);
+}
+
+Status describe_qwen3_moe(const JsonValue &config, Model *model) {
+    Kind kind{{}, 768, 128, 8};
+    kind.defaults.vocabulary = 151936;
+    kind.defaults.hidden = 2048;
+    kind.defaults.intermediate = 6144;
+    kind.defaults.layers = 24;
+    kind.defaults.kv_heads = 4;
+    kind.defaults.max_positions = 32768;
+    RETURN_IF_ERROR(describe_both(config, kind, model));
+    set_head_norms(model);
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
+    if (!used) return {};
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
+    for (Layer &layer : model->layers) layer.attention.window = window;
+    return {};
+}
+
+} // namespace batchllm
