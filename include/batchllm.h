@@ -599,31 +599,32 @@ typedef struct batchllm_plan_group_info {
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
 
+/* COMMON_FIRST: rows have much in common behind what differs, which is not shared: put it first.
+ * EARLY_DIFFERENCE: the same, where a few tokens near the head differ, as a time or an id do: put them
+ * last. */
 #define BATCHLLM_ADVICE_NONE 0
-#define BATCHLLM_ADVICE_COMMON_FIRST                                                               \
-    1 /* rows have much in common behind what differs, which is not shared: put it first */
-#define BATCHLLM_ADVICE_EARLY_DIFFERENCE                                                           \
-    2 /* the same, where a few tokens near the head differ, as a time or an id: put them last */
+#define BATCHLLM_ADVICE_COMMON_FIRST 1
+#define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
 
 /* What a plan shares, and what it could if the rows' texts were put together in another order. Found
  * from a sample of the rows when the plan is made, and kept in its file. All since 0.2. */
 typedef struct batchllm_plan_advice {
     uint32_t struct_size;
-    int32_t kind; /* BATCHLLM_ADVICE_; NONE: nothing below is set but struct_size and text */
-    int64_t rows; /* looked at */
-    int64_t common_tokens; /* that a row has in common with most others and that are not shared; the
-                              mean over the rows looked at */
-    int64_t row; /* an example: row number, and the tokens [begin, end) of its longest such
-                              stretch */
-    int64_t begin;
+    int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the numbers below say nothing, text is "" */
+    int64_t rows;          /* looked at */
+    int64_t common_tokens; /* that a row has in common with most others, or with many, and that
+                              are not shared; the mean over the rows looked at */
+    int64_t row;           /* an example: its row number in the plan, */
+    int64_t begin;         /* and the tokens [begin, end) of its longest such stretch */
     int64_t end;
     double saving_ratio;   /* of the plan as it is */
     double possible_ratio; /* estimated, with what is common put first */
-    const char *text;      /* the same as a sentence, UTF-8, one line; "" for NONE. Valid while the
-                              plan lives */
+    const char *text;      /* the same in words: UTF-8, one line, zero-terminated. Valid until the
+                              plan is destroyed */
 } batchllm_plan_advice;
 
-/* The caller sets advice->struct_size. */
+/* The caller sets advice->struct_size. Any thread that does not destroy the plan meanwhile. Errors:
+ * INVALID_ARGUMENT for NULL and for a struct_size that cannot be one. */
 BATCHLLM_API int32_t batchllm_plan_get_advice(const batchllm_plan *plan,
                                               batchllm_plan_advice *advice);
 
@@ -716,6 +717,9 @@ BATCHLLM_API void batchllm_column_free(batchllm_column *column);
  * model's answers may change with the order of fields: hence it is never the default.
  * The order depends on the rows, the template and nothing else: the same table gives the same prompts.
  *
+ * A table does not change once it is made: any number of threads may read it, and add it to engines of
+ * their own, at once.
+ *
  * All since 0.2. */
 
 typedef struct batchllm_table batchllm_table;
@@ -725,15 +729,16 @@ typedef struct batchllm_table batchllm_table;
 
 /* A column of n cells. Borrowed for the call. */
 typedef struct batchllm_table_column {
-    uint32_t struct_size;   /* sizeof(batchllm_table_column), the same in each of an array */
-    int32_t reserved;       /* 0 */
-    const char *name;       /* UTF-8, zero-terminated */
-    const char *text;       /* UTF-8; NULL is allowed where every cell is empty */
-    const int64_t *offsets; /* [n + 1] bytes */
-    const uint8_t
-        *validity; /* as Arrow has it: bit i % 8 (lowest first) of byte i / 8 is 0 where cell
-                                i is null. NULL: no cell is. A row whose template names a null cell has
-                                no prompt, and ROW_NULL as its status */
+    uint32_t struct_size;    /* sizeof(batchllm_table_column), the same in each of an array */
+    int32_t reserved;        /* 0, else INVALID_ARGUMENT */
+    const char *name;        /* UTF-8, zero-terminated; required */
+    const char *text;        /* UTF-8, zero bytes allowed; NULL only where every cell is empty. A
+                                cell that is not UTF-8 is its row's error when it is added */
+    const int64_t *offsets;  /* [n + 1] bytes; NULL only with n 0 */
+    const uint8_t *validity; /* [(n + 7) / 8] as Arrow has it: bit i % 8 (lowest first) of byte
+                                i / 8 is 0 where cell i is null. NULL: no cell is. A row whose
+                                template names a null cell has no prompt, and ROW_NULL as its
+                                status */
 } batchllm_table_column;
 
 typedef struct batchllm_table_options {
@@ -741,13 +746,12 @@ typedef struct batchllm_table_options {
     int32_t fields;            /* BATCHLLM_FIELDS_; default given */
     const char *template_text; /* UTF-8; required */
     int64_t template_bytes;    /* < 0 (default): template_text is zero-terminated */
-    int32_t chat; /* nonzero: prompts are conversations, as batchllm_add_chat takes them, with
-                                  what the template gives as the user's message; default 0: they are
-                                  text */
-    int32_t reserved;
-    const char
-        *system; /* chat: the system's message before it, zero-terminated, the same for all rows;
-                           NULL (default) or "": none */
+    int32_t chat;              /* nonzero: prompts are conversations, as batchllm_add_chat takes
+                                  them, with what the template gives as the user's message;
+                                  default 0: they are text */
+    int32_t reserved;          /* 0, else INVALID_ARGUMENT */
+    const char *system;        /* chat: the system's message before it, UTF-8, zero-terminated,
+                                  the same for all rows; NULL (default) or "": none */
 } batchllm_table_options;
 
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
@@ -756,9 +760,10 @@ BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, s
  *   columns        column_count structs that lie columns->struct_size apart; their names differ where
  *                  the template names them. NULL is allowed with column_count 0
  *   options        required, for its template
- * Errors: INVALID_ARGUMENT for a template that cannot be read, with the place; that names no column or
- * one that is not there; or, with fields to reorder, whose lines cannot be moved. Nothing is borrowed
- * afterwards. */
+ * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read, with
+ * the place; that names no column or one that is not there; or, with fields to reorder, whose lines
+ * cannot be moved. UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
+ * Takes memory for all prompts at once; not interruptible. Any thread. */
 BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
                                            int64_t column_count,
                                            const batchllm_table_options *options,
@@ -770,9 +775,10 @@ BATCHLLM_API void batchllm_table_destroy(batchllm_table *table);
  * NULL when table is NULL. Any thread. */
 BATCHLLM_API const batchllm_column *batchllm_table_prompts(const batchllm_table *table);
 
-/* Adds the table's rows, as text or as conversations: tags, params and params_count as for
- * batchllm_add_tokens. Each row gets its result, a row without a prompt one with its status. The table
- * is read only, and may be destroyed afterwards. */
+/* Adds the table's rows, in the order in which they were given, as text or as conversations: tags,
+ * params, params_count and errors as for batchllm_add_text and batchllm_add_chat. Each row gets its
+ * result, a row without a prompt one with its status. The table is read only, and may be destroyed
+ * afterwards. */
 BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
                                         const uint64_t *tags, const batchllm_params *params,
                                         int64_t params_count);
@@ -784,21 +790,21 @@ typedef struct batchllm_table_info {
     uint32_t struct_size;
     int32_t fields; /* of the template, each counted once */
     int64_t rows;
-    const int64_t
-        *row_order; /* [rows] the order in which neighbours share most, rows without a prompt
-                                    last; rows may be added in any order. Valid until the table is
-                                    destroyed, as is field_orders */
-    const int32_t
-        *field_orders;     /* [rows * fields] row i's from i * fields on: columns, by number, in the
-                                    order in which the row's prompt has them */
-    double given_hit_rate; /* rows and fields in the order in which they were given */
-    double
-        sorted_hit_rate; /* fields as given, rows sorted by them: what an engine finds by itself */
-    double hit_rate;     /* rows and fields in the order that was found */
-    double seconds;      /* finding it took */
+    const int64_t *row_order;    /* [rows] the order in which neighbours share most, rows without
+                                    a prompt last; with BATCHLLM_FIELDS_GIVEN as given. An engine
+                                    finds it by itself. Valid until the table is destroyed, as is
+                                    field_orders */
+    const int32_t *field_orders; /* [rows * fields] row i's from i * fields on: columns, by
+                                    number, in the order in which the row's prompt has them; of a
+                                    row without a prompt as the template has them */
+    double given_hit_rate;       /* rows and fields in the order in which they were given */
+    double sorted_hit_rate;      /* fields as given, rows sorted by them: what an engine finds by
+                                    itself */
+    double hit_rate;             /* rows and fields in the order that was found */
+    double seconds;              /* finding it took */
 } batchllm_table_info;
 
-/* The caller sets info->struct_size. */
+/* The caller sets info->struct_size. Any thread. Errors: as for batchllm_plan_get_advice. */
 BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
                                              batchllm_table_info *info);
 

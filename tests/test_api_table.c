@@ -133,8 +133,24 @@ static void what_is_wrong_with_a_table_is_said(void **state) {
     assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad, "without chat");
     options = options_of("{own}", 0);
     in.columns[1].struct_size = 8;
-    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad, "struct_size");
+    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
+                 "column 1: struct_size is 8");
+    in.columns[1].struct_size = 4096; /* would reach far behind the array */
+    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
+                 "column 1: struct_size is 4096");
     in.columns[1].struct_size = sizeof in.columns[1];
+    in.columns[0].struct_size = 0;
+    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
+                 "column 0: struct_size is 0");
+    in.columns[0].struct_size = sizeof in.columns[0];
+    in.columns[2].reserved = 1;
+    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
+                 "column 2: reserved is 1");
+    in.columns[2].reserved = 0;
+    options.reserved = -1;
+    assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
+                 "options->reserved is -1");
+    options.reserved = 0;
     in.columns[1].name = NULL;
     assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
                  "column 1: name is NULL");
@@ -143,6 +159,58 @@ static void what_is_wrong_with_a_table_is_said(void **state) {
     assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad, "column 2");
     assert_null(batchllm_table_prompts(NULL));
     batchllm_table_destroy(NULL);
+}
+
+/* Sizes that no memory has, columns that have no text, zero bytes. */
+static void odd_columns_are_read_or_refused(void **state) {
+    (void)state;
+    const int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
+    batchllm_table_options options = options_of("<{a}>", BATCHLLM_FIELDS_REORDER);
+    batchllm_table *table = NULL;
+    batchllm_table_column column = {.struct_size = sizeof column, .name = "a"};
+    assert_error(batchllm_table_create(INT64_MAX, &column, 1, &options, &table), bad,
+                 "column 0: offsets is NULL");
+    assert_error(batchllm_table_create(INT64_MAX, NULL, 0, &options, &table), bad, "no column");
+    assert_error(batchllm_table_create(1, &column, INT64_MIN, &options, &table), bad, "negative");
+    /* Every cell is empty, and stands anywhere. */
+    const int64_t empty[] = {5, 5, 5, 5};
+    column.offsets = empty;
+    assert_ok(batchllm_table_create(3, &column, 1, &options, &table));
+    assert_prompt(table, 2, "<>");
+    batchllm_table_destroy(table);
+    const int64_t filled[] = {5, 5, 6, 6};
+    column.offsets = filled;
+    assert_error(batchllm_table_create(3, &column, 1, &options, &table), bad, "text is NULL");
+    const int64_t falling[] = {0, 4, 2, 6};
+    column.text = "a\0b{a}";
+    column.offsets = falling;
+    assert_error(batchllm_table_create(3, &column, 1, &options, &table), bad,
+                 "column 0: offsets[2] is 2, below the 4");
+    const int64_t negative[] = {-1, 0, 2, 6};
+    column.offsets = negative;
+    assert_error(batchllm_table_create(3, &column, 1, &options, &table), bad, "offsets[0] is -1");
+    const int64_t good[] = {0, 3, 3, 6};
+    column.offsets = good;
+    options.chat = 1;
+    assert_ok(batchllm_table_create(3, &column, 1, &options, &table));
+    assert_prompt(table, 0, "[{\"role\":\"user\",\"content\":\"<a\\u0000b>\"}]");
+    assert_prompt(table, 2, "[{\"role\":\"user\",\"content\":\"<{a}>\"}]");
+    batchllm_table_destroy(table);
+    options.chat = 0;
+    options.template_text = "\0{a}\0";
+    options.template_bytes = 5;
+    assert_ok(batchllm_table_create(3, &column, 1, &options, &table));
+    const batchllm_column *prompts = batchllm_table_prompts(table);
+    assert_int_equal(prompts->offsets[1], 5);
+    assert_memory_equal(prompts->text, "\0a\0b\0", 5);
+    batchllm_table_destroy(table);
+    /* No rows: no text of theirs is needed. */
+    const batchllm_table_column none = {.struct_size = sizeof none, .name = "a"};
+    assert_ok(batchllm_table_create(0, &none, 1, &options, &table));
+    assert_int_equal(batchllm_table_prompts(table)->count, 0);
+    batchllm_table_info info = {.struct_size = 4};
+    assert_error(batchllm_table_get_info(table, &info), bad, "struct_size is 4");
+    batchllm_table_destroy(table);
 }
 
 /* Results by row, whatever the order of fields: each row's prompt has as many tokens in both. */
@@ -263,6 +331,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_is_made_of_columns),
         cmocka_unit_test(what_is_wrong_with_a_table_is_said),
+        cmocka_unit_test(odd_columns_are_read_or_refused),
         cmocka_unit_test(rows_of_a_table_get_their_results),
         cmocka_unit_test(advice_is_given_once_and_only_where_it_helps),
     };

@@ -19,8 +19,8 @@ static const char *batchllm_arrow_text(const char *format, const struct ArrowArr
         int32_t words[4];
         memcpy(words, view, sizeof words);
         *bytes = words[0];
-        if (words[0] <= 12) return view + 4;
-        if (words[2] >= 0 && words[2] + 3 < array->n_buffers)
+        if (words[0] >= 0 && words[0] <= 12) return view + 4;
+        if (words[0] > 12 && words[2] >= 0 && words[3] >= 0 && words[2] + 3 < array->n_buffers)
             return (const char *)array->buffers[2 + words[2]] + words[3];
     } else if (format[0] == 'U' || format[0] == 'Z') {
         const int64_t *offsets = (const int64_t *)array->buffers[1] + at;

@@ -45,6 +45,9 @@ static batchllm_status batchllm_frame_name(batchllm_frame *frame, int64_t column
     if (column < 0 || column >= frame->count)
         return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "no column %lld",
                                    (long long)column);
+    if (name.count && memchr(name.data, 0, (size_t)name.count))
+        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                   "column %lld: a zero byte in its name", (long long)column);
     char *copy = batchllm_params_copy(name.data, name.count, 1);
     if (!copy) return batchllm_params_memory();
     copy[name.count] = 0;
@@ -64,8 +67,9 @@ static batchllm_status batchllm_frame_extend(batchllm_frame *frame, int64_t colu
                                    (long long)column, (long long)valid.count, (long long)n);
     for (int64_t i = 0; i < n; ++i) {
         const int64_t bytes = offsets.data[i + 1] - offsets.data[i];
-        if (bytes < 0 || offsets.data[i] < 0)
-            return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets fall at row %lld", (long long)i);
+        if (bytes < 0 || offsets.data[i] < 0 || offsets.data[i + 1] > text.count)
+            return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                       "offsets of row %lld fall, or end behind the text", (long long)i);
         const char *cell = bytes ? text.data + offsets.data[i] : "";
         if (!batchllm_frame_append(&frame->columns[column], valid.data[i] ? cell : NULL,
                                    valid.data[i] ? bytes : 0))
@@ -80,6 +84,10 @@ static batchllm_table *batchllm_table_create_from(const batchllm_frame *frame,
                                                   int32_t chat, batchllm_view_bytes system,
                                                   batchllm_status *FAILURE) {
     batchllm_table *table = NULL;
+    if (system.count && memchr(system.data, 0, (size_t)system.count)) {
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "system: a zero byte in it");
+        return NULL;
+    }
     batchllm_table_options options;
     batchllm_table_options_init(&options, sizeof options);
     options.template_text = prompt.data ? prompt.data : "";

@@ -33,6 +33,10 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
     if (known.template_text == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "template_text is NULL");
     }
+    if (known.reserved != 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->reserved is %d: it must be 0",
+                     known.reserved);
+    }
     if (known.fields != BATCHLLM_FIELDS_GIVEN && known.fields != BATCHLLM_FIELDS_REORDER) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "fields is %d: it must be %d or %d",
                      known.fields, BATCHLLM_FIELDS_GIVEN, BATCHLLM_FIELDS_REORDER);
@@ -61,18 +65,24 @@ Result<std::vector<TableColumn>> read_columns(int64_t n, const batchllm_table_co
     std::vector<TableColumn> read;
     const auto *bytes = reinterpret_cast<const std::byte *>(columns);
     for (int64_t i = 0; i < count; ++i) {
-        batchllm_table_column known{};
-        known.struct_size = sizeof known;
+        const std::string where = "column " + std::to_string(i);
         const std::byte *at = bytes + i * int64_t{columns->struct_size};
-        RETURN_IF_ERROR(copy_known("columns", at, &known, sizeof known));
         uint32_t size = 0;
         std::memcpy(&size, at, sizeof size);
-        if (size != columns->struct_size) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "column %" PRId64 ": struct_size is %" PRIu32 ", the first one's %" PRIu32,
-                         i, size, columns->struct_size);
+        // Before any size is believed: one of its own could reach beyond the array.
+        if (size != columns->struct_size || !possible_struct_size(size)) {
+            return error(
+                BATCHLLM_ERROR_INVALID_ARGUMENT,
+                "%s: struct_size is %" PRIu32
+                ": it must be sizeof(batchllm_table_column), and the first one's is %" PRIu32,
+                where.c_str(), size, columns->struct_size);
         }
-        const std::string where = "column " + std::to_string(i);
+        batchllm_table_column known{};
+        RETURN_IF_ERROR(copy_known("columns", at, &known, sizeof known).within(where));
+        if (known.reserved != 0) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: reserved is %d: it must be 0",
+                         where.c_str(), known.reserved);
+        }
         if (known.name == nullptr) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: name is NULL", where.c_str());
         }

@@ -89,7 +89,7 @@ struct Plan {
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
 
-// Looks at a few rows of a plan; its time does not depend on how many there are.
+// Looks at the tokens of a few rows, however many the plan has.
 PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan);
 
 // Whether the plan can be taken as it is: made with these options, of these rows in this order. Rows

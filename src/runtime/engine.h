@@ -36,8 +36,8 @@
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "runtime/timeline.h"
-#include "text/chat_template.h"
 #include "table/table.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace batchllm {
@@ -197,7 +197,7 @@ class Engine {
 
     Plan plan_;
     bool planned_ = false;
-    bool advised_ = false; // once an engine
+    bool advised_ = false;               // once an engine
     std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
     std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
     std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_

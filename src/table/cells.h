@@ -21,6 +21,8 @@ struct TableColumn {
         return validity != nullptr && (validity[row / 8] >> (row % 8) & 1) == 0;
     }
     std::string_view operator[](int64_t row) const {
+        // Empty cells may stand at any place of no text.
+        if (offsets[row + 1] == offsets[row]) return "";
         return {text + offsets[row], static_cast<size_t>(offsets[row + 1] - offsets[row])};
     }
 };

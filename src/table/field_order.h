@@ -43,9 +43,9 @@ FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int3
 // Greedy group recursion. At each step the rows that have value v in field c become a group, c their
 // next field, for the pair that counts most:
 //     (length of v + lengths of what those rows have in common besides) x (rows with v - 1)
-// what they have in common in part counting for a part, and so on among the rows that are left and, with the fields that are left, in each group. What
-// rows have in common is found by looking, so that functional dependencies count without being
-// stated. Groups of a few rows are solved exactly. O(rows x fields^2) for up to 16 fields; of more
+// where what they have in common in part counts for a part. The same goes on among the rows that are
+// left and, with the fields that are left, in each group. What rows have in common is found by
+// looking, so that functional dependencies count without being stated. Groups of a few rows are solved exactly. O(rows x fields^2) for up to 16 fields; of more
 // the 16 that share most are placed so, and the rest follow in an order that is the same for all.
 FieldOrder greedy_order(std::span<const CellColumn> columns);
 

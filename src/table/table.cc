@@ -5,8 +5,6 @@
 #include <cinttypes>
 #include <numeric>
 
-#include <simdjson.h>
-
 #include "base/printable.h"
 #include "table/json_escape.h"
 
@@ -205,7 +203,7 @@ void render_moved(const Renderer &renderer, const MovableTemplate &movable,
 Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
                          const TableOptions &options) {
     for (const std::string *text : {&options.prompt, &options.system}) {
-        if (simdjson::validate_utf8(text->data(), text->size())) continue;
+        if (is_utf8(*text)) continue;
         return error(bad, "%s: it is not valid UTF-8",
                      text == &options.prompt ? "template" : "system");
     }

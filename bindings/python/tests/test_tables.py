@@ -1,5 +1,6 @@
 """Tables: frames of every kind to prompts, and their results in the order of the rows."""
 
+import array
 import importlib.util
 import unittest
 
@@ -55,6 +56,13 @@ class Prompts(unittest.TestCase):
                 batchllm.Table(frame, template)
         with self.assertRaisesRegex(ValueError, "fields is 'any'"):
             batchllm.Table(FRAME, TEMPLATE, fields="any")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "system: a zero byte"):
+            batchllm.Table(FRAME, "{own}", chat=True, system="a\0b")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "a zero byte in its name"):
+            batchllm.Table({"a\0b": ["x"]}, "{a\0b}")
+        frame = batchllm.native.batchllm_frame_create(1)
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "row 0 fall, or end behind"):
+            batchllm.native.batchllm_frame_extend(frame, 0, b"abc", array.array("q", [0, 1 << 40, 3]), b"\1\1")
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "in one line"):
             batchllm.Table(FRAME, "{own} {kind}", fields="reorder")
 
