@@ -31,13 +31,22 @@ struct CellColumnText {
     }
 };
 
+// Keys told in an error, of those that the template does not name: lines may all have keys of their own.
+constexpr size_t most_unnamed = 64;
+
+bool may_be_named(const TemplateOptions &options, const std::string &key) {
+    return options.text.find("{" + key + "}") != std::string::npos;
+}
+
 } // namespace
 
 void read_cells(const JsonMembers &members, const TemplateOptions &options, Row *row) {
     for (const auto [key, value] : members) {
         std::string name(key);
+        // The library's names end at a zero byte: such a key would stand for another one.
+        if (name.find('\0') != std::string::npos) continue;
         // Only what the template may name is kept; of the rest the names alone, for errors.
-        const bool named = options.text.find("{" + name + "}") != std::string::npos;
+        const bool named = may_be_named(options, name);
         row->cells.emplace_back(std::move(name), named ? cell_text(value) : std::nullopt);
     }
 }
@@ -47,22 +56,33 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
     if (rows->empty()) return {};
     for (const Row &row : *rows) {
         for (const auto &cell : row.cells) {
-            if (columns_.find(cell.first) == columns_.end()) columns_.insert(cell.first);
+            if (columns_.contains(cell.first)) continue;
+            const bool named = may_be_named(options_, cell.first);
+            if (!named && unnamed_ == most_unnamed) continue;
+            columns_.emplace(cell.first, named);
+            if (!named) ++unnamed_;
         }
     }
     std::vector<CellColumnText> texts(columns_.size());
     std::vector<batchllm_table_column> columns;
+    const std::vector<int64_t> no_text(rows->size() + 1, 0); // of columns that are not read
     size_t number = 0;
-    for (const std::string &name : columns_) {
+    for (const auto &known : columns_) {
+        const std::string &name = known.first;
         CellColumnText &column = texts[number++];
+        batchllm_table_column view = {};
+        view.struct_size = sizeof view;
+        view.name = name.c_str();
+        view.offsets = no_text.data();
+        if (!known.second) {
+            columns.push_back(view);
+            continue;
+        }
         for (const Row &row : *rows) {
             const auto cell = std::find_if(row.cells.begin(), row.cells.end(),
                                            [&](const auto &entry) { return entry.first == name; });
             column.add(cell == row.cells.end() ? nullptr : &cell->second);
         }
-        batchllm_table_column view = {};
-        view.struct_size = sizeof view;
-        view.name = name.c_str();
         view.text = column.text.data();
         view.offsets = column.offsets.data();
         view.validity = column.validity.data();

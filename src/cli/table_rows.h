@@ -2,7 +2,7 @@
 // made of them. "id" names the row as ever; no key is a parameter.
 #pragma once
 
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -43,7 +43,8 @@ class TableRenderer {
 
   private:
     TemplateOptions options_;
-    std::set<std::string, std::less<>> columns_; // seen so far
+    std::map<std::string, bool> columns_; // seen so far: whether the template may name it
+    size_t unnamed_ = 0;                  // of those kept
 };
 
 } // namespace batchllm::cli

@@ -55,6 +55,16 @@ class Tables(ProgramTest):
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(words, done.stderr.decode())
 
+    def test_keys_of_a_line_s_own_cost_no_column(self):
+        # A column for each would take 20,000 x 400,000 offsets.
+        rows = [{"id": f"r{i}", "own": f"number {i}", **{f"key {i} {k}": k for k in range(20)}} for i in range(20000)]
+        rows[5]["own\0other"] = "would be the column own a second time"
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "rows.plan", "--model", MODEL,
+                                "--template", "Tell: {own}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"rows +20,?000")
+
     def test_reordering_shares_more_and_answers_every_row(self):
         stats = self.directory / "stats.json"
         saved = {}
