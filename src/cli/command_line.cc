@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/option_kinds.h"
 #include "cli/row_keys.h"
+#include "cli/size_text.h"
 
 namespace batchllm::cli {
 namespace {
