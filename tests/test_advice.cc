@@ -40,7 +40,7 @@ Plan plan_of(const Rows &rows, PlanOptions options = {}) {
     std::vector<TokenRow> views;
     for (const std::vector<int32_t> &row : rows) {
         const auto length = static_cast<int32_t>(row.size());
-        views.push_back({row.data(), length, length - 1});
+        views.push_back({row.data(), length, std::max(length - 1, 0)});
     }
     return make_plan(views, {}, options, nullptr).value();
 }
