@@ -1,4 +1,5 @@
 // src/plan/advice.cc: what rows have in common that their plan does not share, and when to be silent.
+#include <algorithm>
 #include <chrono>
 #include <random>
 
