@@ -34,12 +34,14 @@ Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob 
                 job.vllm, static_cast<double>(m.tokens) / m.seconds,
                 count * job.generated / m.seconds, floor / m.seconds);
     std::printf("  %lld rows, %lld prompt tokens, %lld computed (saving %.3f), plan %.0f ms; %lld "
-                "steps (%lld full, %.0f tokens each), %lld preemptions, %lld KV pages\n",
+                "steps (%lld full, %.0f tokens each), at most %lld rows decoding, %lld "
+                "preemptions, %lld KV pages\n",
                 static_cast<long long>(job.rows), static_cast<long long>(plan.logical_tokens()),
                 static_cast<long long>(plan.processed_tokens()), plan.saving_ratio(),
                 plan_seconds * 1e3, static_cast<long long>(m.steps), static_cast<long long>(m.full),
                 static_cast<double>(m.tokens) / static_cast<double>(m.steps),
-                static_cast<long long>(m.preemptions), static_cast<long long>(info.pages));
+                static_cast<long long>(m.most_rows), static_cast<long long>(m.preemptions),
+                static_cast<long long>(info.pages));
     std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
                 "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f)\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,

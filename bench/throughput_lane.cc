@@ -1,5 +1,6 @@
 #include "throughput_lane.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -82,6 +83,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
         m.tokens += tokens;
         m.full += 10 * tokens >= 9 * info.step_tokens;
         m.preemptions += counts.preemptions;
+        m.most_rows = std::max(m.most_rows, counts.decode_tokens);
         m.sampled += static_cast<int64_t>(record.sampled.size());
         m.backend += lane.batch_seconds();
         lane.finish();

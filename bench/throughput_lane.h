@@ -13,6 +13,7 @@ namespace batchllm {
 
 struct Measured {
     int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
+    int64_t most_rows = 0; // at once in a step's decode
     double seconds = 0, backend = 0, scheduler = 0, host = 0, waited = 0;
     uint64_t hash = 0; // of all tokens, in the order of the rows
     AttentionFloor attention;

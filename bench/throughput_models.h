@@ -74,6 +74,14 @@ inline const char *named_config(const std::string &name) {
             "rope_theta": 1e6, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
             "use_sliding_window": false, "eos_token_id": null})";
     }
+    if (name == "Gemma-3-12B") {
+        return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
+            "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+            "intermediate_size": 15360, "vocab_size": 262208, "max_position_embeddings": 131072,
+            "query_pre_attn_scalar": 256, "sliding_window": 1024, "sliding_window_pattern": 6,
+            "rope_theta": 1e6, "rope_local_base_freq": 1e4, "torch_dtype": "bfloat16",
+            "eos_token_id": null})";
+    }
     return nullptr;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backend/batch_rows.h"
+#include "backend/smaller_pool.h"
 #include "backend_options.h"
 
 namespace batchllm::cuda {
@@ -56,9 +57,23 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     ASSIGN_OR_RETURN(info.pages, count_pages(options, info.page_bytes));
     info.pages = std::min(info.pages, backend->forward_->most_pages());
     info.kv_windows = model.kv_windows();
-    RETURN_IF_ERROR(backend->forward_->take_pages(info.pages));
+    RETURN_IF_ERROR(backend->take_pages());
     RETURN_IF_CUDA(cudaDeviceSynchronize());
     return backend;
+}
+
+// Another process may have taken of the memory since it was counted.
+Status CudaBackend::take_pages() {
+    SmallerPool pool(info_.pages, info_.page_bytes);
+    Status status = forward_->take_pages(pool.pages());
+    while (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY && pool.next()) {
+        status = forward_->take_pages(pool.pages());
+    }
+    RETURN_IF_ERROR(std::move(status));
+    info_.pages = pool.pages();
+    if (pool.smaller() && !info_.warning.empty()) info_.warning += "; ";
+    info_.warning += pool.warning();
+    return {};
 }
 
 CudaBackend::~CudaBackend() {

@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
     };
 
     CudaBackend() = default;
+    Status take_pages();
     Status forward_checked(const TokenBatch &batch, Slot *slot);
     Status sample_checked(std::span<const TokenMask> masks);
     Status collect_checked(BatchOutput *output);

@@ -258,7 +258,7 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
 #define BATCHLLM_CONSTRAINT_REGEX 2       /* all of the output matches: Python's `re` dialect */
-#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 7 or 2020-12 */
+#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 4, 6, 7, 2019-09 or 2020-12 */
 #define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar as llama.cpp has them */
 #define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
 
@@ -514,7 +514,7 @@ typedef struct batchllm_stats {
     int64_t rows_deduplicated;       /* answered by an equal greedy row */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
                                         samples as n rows */
-    int64_t processed_prompt_tokens; /* computed, once each, without recomputation */
+    int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation */
     int64_t shared_prompt_tokens;    /* logical - processed */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;

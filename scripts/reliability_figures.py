@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Writes figures into the tables of docs/reliability.md, between its <!-- NAME --> marks.
 
-    reliability_figures.py torture LOG PAGE
+    reliability_figures.py torture LOG PAGE COMMAND    rows of the same name are replaced
+    reliability_figures.py long LOG PAGE COMMAND       likewise
     reliability_figures.py fuzz LOGS PAGE TARGET..     executions are added to those in the table
+
+COMMAND is what made the log; it stands in the table. A log may come from another machine, such as one with a GPU; the
+commit is this checkout's.
 """
 
 import pathlib
@@ -22,13 +26,16 @@ def table(page, name):
     return begin, {line.split("|")[1].strip(): line for line in rows.splitlines()}, end
 
 
-def torture(log):
+KINDS = {"alloc": "allocations", "call": "calls of CUDA and cuBLASLt"}
+
+
+def torture(log, command):
     text = pathlib.Path(log).read_text()
     # (case, what fails) -> tries, of how many, failures
     series = {}
 
     def of(case, kind):
-        return series.setdefault((case, "allocations" if kind == "alloc" else "files and threads"), [0, 0, 0])
+        return series.setdefault((case, KINDS.get(kind, "files and threads")), [0, 0, 0])
     for case, kind, done, total in re.findall(r"^([\w-]+): (\w+) (?:once|forever): (\d+) of (\d+)$", text, re.MULTILINE):
         figures = of(case, kind)
         figures[0] += int(done)
@@ -41,7 +48,18 @@ def torture(log):
                         ("a machine that goes down", r"went down (\d+) times")):
         if found := re.search(words, text, re.MULTILINE):
             rows[name] = [int(found[1]), int(found[1]), wrong]
-    return {name: f"| {name} | {done:,} | {total:,} | {failures} | {commit()} |" for name, (done, total, failures) in rows.items()}
+    note = " (ASan)" if "--asan" in command else ""
+    return {name + note: f"| {name}{note} | {done:,} | {total:,} | {failures} | {commit()} | `{command}` |"
+            for name, (done, total, failures) in rows.items()}
+
+
+def long(log, command):
+    """Lines "WHAT: NUMBER .., FIGURES", and "FAILED WHAT: WHY"."""
+    text = pathlib.Path(log).read_text()
+    wrong = len(re.findall(r"^(?:FAILED|\[  FAILED  \])", text, re.MULTILINE))
+    return {what: f"| {what} | {int(number):,} | {figures} | {wrong} | {commit()} | `{command}` |"
+            for what, number, figures in re.findall(r"^(rows through the program|rows through Spark|engines): (\d+) [^,]*, (.*)$",
+                                                    text, re.MULTILINE)}
 
 
 def fuzz(logs, targets, before):
@@ -61,7 +79,10 @@ def main():
     name, source, path = sys.argv[1:4]
     page = pathlib.Path(path).read_text()
     begin, rows, end = table(page, name)
-    rows = torture(source) if name == "torture" else fuzz(source, sys.argv[4:], rows)
+    if name == "fuzz":
+        rows = fuzz(source, sys.argv[4:], rows)
+    else:
+        rows |= {"torture": torture, "long": long}[name](source, sys.argv[4])
     pathlib.Path(path).write_text(begin + "".join(row + "\n" for row in rows.values()) + end)
 
 

@@ -1,8 +1,11 @@
 // tests/golden as the engine's tests read it (format: golden/README.md), and the C handles that they hold.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +67,7 @@ inline Golden read_golden(const std::string &directory) {
     return golden;
 }
 
+// By name of their directories.
 inline std::vector<Golden> all_golden() {
     std::vector<Golden> all;
     for (const auto &entry : std::filesystem::directory_iterator("golden")) {
@@ -71,6 +75,22 @@ inline std::vector<Golden> all_golden() {
             all.push_back(read_golden(entry.path().string()));
         }
     }
+    std::sort(all.begin(), all.end(),
+              [](const Golden &a, const Golden &b) { return a.directory < b.directory; });
+    return all;
+}
+
+inline bool config_has(const Golden &golden, const char *key) {
+    std::ifstream file(golden.directory + "/config.json");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    return text.find(key) != std::string::npos;
+}
+
+// What the CUDA backend runs: it refuses models with experts.
+inline std::vector<Golden> golden_without_experts() {
+    std::vector<Golden> all = all_golden();
+    std::erase_if(all,
+                  [](const Golden &golden) { return config_has(golden, "num_experts_per_tok"); });
     return all;
 }
 

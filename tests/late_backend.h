@@ -14,10 +14,11 @@ namespace batchllm {
 
 struct LateOptions {
     int32_t batches_in_flight = 2;
-    int32_t feeds_but_one_in = 0;  // prompts whose samples are not fed; 0: none
-    int32_t ready_after = 0;       // ready() is false so many times for each batch
-    int64_t fails_after = -1;      // collect() fails after so many batches; -1: never
-    int64_t *fed_tokens = nullptr; // counted there
+    int32_t feeds_but_one_in = 0; // prompts whose samples are not fed; 0: none
+    int32_t ready_after = 0;      // ready() is false so many times for each batch
+    int64_t fails_after = -1;     // fails after so many batches; -1: never
+    enum class Call { forward, sample, collect } fails_in = Call::collect; // the first such call
+    int64_t *fed_tokens = nullptr;                                         // counted there
 };
 
 class LateBackend : public Backend {
@@ -40,6 +41,7 @@ class LateBackend : public Backend {
 
     // Masks are copied, too.
     Status sample(std::span<const TokenMask> masks) override {
+        RETURN_IF_ERROR(fail_in(LateOptions::Call::sample));
         if (held_.size() != held_masks_.size() + 1)
             return error(BATCHLLM_ERROR_INTERNAL, "sampled twice, or nothing to sample");
         HeldMasks &held = held_masks_.emplace_back();
@@ -54,6 +56,7 @@ class LateBackend : public Backend {
     }
 
     Status forward(const TokenBatch &batch) override {
+        RETURN_IF_ERROR(fail_in(LateOptions::Call::forward));
         if (static_cast<int32_t>(held_.size()) == options_.batches_in_flight)
             return error(BATCHLLM_ERROR_INTERNAL, "a batch too many in flight");
         if (held_.size() != held_masks_.size())
@@ -65,8 +68,7 @@ class LateBackend : public Backend {
     Status collect(BatchOutput *output) override {
         if (held_.empty()) return error(BATCHLLM_ERROR_INTERNAL, "no batch is in flight");
         if (held_masks_.empty()) return error(BATCHLLM_ERROR_INTERNAL, "it was never sampled");
-        if (collected_ == options_.fails_after)
-            return error(BATCHLLM_ERROR_DEVICE, "the device is lost");
+        RETURN_IF_ERROR(fail_in(LateOptions::Call::collect));
         const int64_t fed = held_.front().feed(last_.samples);
         if (fed < 0) return error(BATCHLLM_ERROR_INTERNAL, "a token of a row that sampled none");
         if (options_.fed_tokens != nullptr) *options_.fed_tokens += fed;
@@ -82,6 +84,15 @@ class LateBackend : public Backend {
     }
 
   private:
+    Status fail_in(LateOptions::Call call) {
+        if (failed_) return error(BATCHLLM_ERROR_INTERNAL, "used again after it failed");
+        if (options_.fails_after < 0 || collected_ < options_.fails_after ||
+            call != options_.fails_in)
+            return {};
+        failed_ = true;
+        return error(BATCHLLM_ERROR_DEVICE, "the device is lost");
+    }
+
     std::unique_ptr<Backend> inner_;
     LateOptions options_;
     BackendInfo info_;
@@ -93,6 +104,7 @@ class LateBackend : public Backend {
     std::deque<HeldMasks> held_masks_; // of held_, but of the newest while it is not sampled
     BatchOutput last_;
     int64_t collected_ = 0;
+    bool failed_ = false;
     mutable int32_t asked_ = 0;
 };
 

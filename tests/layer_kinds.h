@@ -236,6 +236,41 @@ inline Model gemma4(bool inputs) {
     return model;
 }
 
+// Six experts, of which a token goes through two.
+inline void add_experts(Layer *layer) {
+    const int64_t hidden = layer->feed_forward.up.columns();
+    FeedForward each;
+    each.width = 72;
+    each.gate.values = each.up.values = tensor(each.width, hidden);
+    each.down.values = tensor(hidden, each.width);
+    layer->experts.each.assign(6, each);
+    layer->experts.router.weight.values = tensor(6, hidden);
+    layer->experts.router.chosen = 2;
+}
+
+// In no published model.
+inline Model experts_alone() {
+    return changed(plain(), [](Layer *layer) {
+        add_experts(layer);
+        Router &router = layer->experts.router;
+        router.kind = RouterKind::sigmoid;
+        router.correction = tensor(6, 1);
+        router.normalised = true;
+        router.scale = 1.5F;
+        layer->feed_forward = {};
+        norm_after(layer);
+        layer->residual_scale = 0.6F;
+    });
+}
+
+inline Model shared_expert() {
+    return changed(plain(), [](Layer *layer) {
+        layer->shared_gate.values = tensor(1, layer->feed_forward.up.columns());
+        add_experts(layer);
+        layer->residual_scale = 0.6F;
+    });
+}
+
 } // namespace kinds
 
 inline std::vector<LayerKind> layer_kinds() {
@@ -250,6 +285,9 @@ inline std::vector<LayerKind> layer_kinds() {
         model.embedding_scale = 3;
         model.logits_scale = 0.125F;
         return model;
+    };
+    const auto granite_scaled = [=] {
+        return changed(granite(), [](Layer *layer) { layer->scalar = tensor(1, 1); });
     };
     const auto norms_whole = [](Layer *layer) {
         Attention &a = layer->attention;
@@ -302,6 +340,7 @@ inline std::vector<LayerKind> layer_kinds() {
         {"side by side, LayerNorm, pairs and no rope (Cohere2)", cohere},
         {"LayerNorm, biases, no gate (StarCoder2)", starcoder},
         {"multipliers (Granite)", granite},
+        {"multipliers, biases, scaled layers", granite_scaled},
         {"half of a head turns, in pairs (GLM-4)", glm},
         {"part of a head turns, scaled (Phi-4)", [=] { return phi(128, 96); }},
         {"part of a head turns, not by eights", [=] { return phi(80, 20); }},
@@ -314,6 +353,8 @@ inline std::vector<LayerKind> layer_kinds() {
         {"layers of two shapes", two_shapes},
         {"shared keys and values, layer inputs (Gemma 4)", [] { return gemma4(true); }},
         {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
+        {"experts alone, a norm after", experts_alone},
+        {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
         {"a tied head with a bias",
          [] {
              Model model = plain();

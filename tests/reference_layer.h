@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
@@ -190,6 +191,56 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     return product(f.down, up);
 }
 
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// The weights of a token's experts, 0 of those that are not chosen. Of a router without groups.
+inline Row expert_weights(const Router &router, Row scores) {
+    double total = 0;
+    for (double &score : scores) {
+        score = router.kind == RouterKind::sigmoid ? sigmoid(score) : std::exp(score);
+        total += score;
+    }
+    for (double &score : scores) score /= router.kind == RouterKind::sigmoid ? 1 : total;
+    const auto rank = [&](size_t e) {
+        return scores[e] + or_else(router.correction, static_cast<int64_t>(e), 0);
+    };
+    std::vector<size_t> order(scores.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return rank(a) > rank(b); });
+    order.resize(static_cast<size_t>(router.chosen));
+    double chosen = 0;
+    for (const size_t e : order) chosen += scores[e];
+    Row weights(scores.size());
+    for (const size_t e : order) {
+        weights[e] = scores[e] / (router.normalised ? chosen : 1) * double(router.scale);
+    }
+    return weights;
+}
+
+// The feed-forward, the experts, or both.
+inline Rows feed_forwards(const Layer &layer, const Rows &x) {
+    if (!layer.experts) return feed_forward(layer.feed_forward, x);
+    Rows out(x.size(), Row(x[0].size()));
+    if (layer.feed_forward.width > 0) {
+        out = feed_forward(layer.feed_forward, x);
+        const Rows gate = layer.shared_gate ? product(layer.shared_gate, x) : Rows();
+        for (size_t t = 0; t < gate.size(); ++t) {
+            for (double &value : out[t]) value *= sigmoid(gate[t][0]);
+        }
+    }
+    const Rows scores = product(layer.experts.router.weight, x);
+    for (size_t t = 0; t < x.size(); ++t) {
+        const Row weights = expert_weights(layer.experts.router, scores[t]);
+        for (size_t e = 0; e < weights.size(); ++e) {
+            if (weights[e] == 0) continue;
+            const Rows own = feed_forward(layer.experts.each[e], {x[t]});
+            for (size_t i = 0; i < own[0].size(); ++i) out[t][i] += weights[e] * own[0][i];
+        }
+    }
+    return out;
+}
+
 inline void add(const Rows &delta, double scale, Rows *x) {
     for (size_t t = 0; t < x->size(); ++t) {
         for (size_t i = 0; i < (*x)[t].size(); ++i) (*x)[t][i] += scale * delta[t][i];
@@ -238,7 +289,7 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts,
     const Rows input = normalised(layer.before_attention, *x);
     add(normalised(layer.after_attention, attention(model, index, input, kept)), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
-    add(normalised(layer.after_feed_forward, feed_forward(layer.feed_forward, second)), scale, x);
+    add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
     if (model.layer_inputs) {
         add(normalised(layer.after_input, input_block(model, index, parts, *x)), 1, x);
     }

@@ -269,7 +269,7 @@ int check_conversations() {
     const auto bad = [&](const std::string &conversation, const char *words) {
         if (!fails_with(source, words, conversation)) ++failures;
     };
-    bad("[", "not valid JSON");
+    bad("[", "not JSON");
     bad("3", "must be a list of messages");
     bad("[]", "at least one message");
     bad("{}", "\"messages\" is missing");
@@ -290,7 +290,7 @@ int check_conversations() {
         "has no \"content\"");
     bad(R"({"messages": [{"role": "user", "x": "y"}], "continue_final_message": "x"})",
         "does not read \"x\"");
-    bad(R"([{"role": "user", "role": "user", "content": "x"}])", "stands twice");
+    bad(R"([{"role": "user", "role": "user", "content": "x"}])", "given twice");
     bad(R"({"messages": [{"role": "user", "content": "x"}], "tool": 1})", "\"tool\"");
     bad(R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tools": []}})",
         "beside");
@@ -393,7 +393,7 @@ int check_files() {
     model.write("chat_template.jinja", "jinja {{ bos_token }}\n");
     if (model.render().text != "jinja <config>") return 6;
     model.write("tokenizer_config.json", "{");
-    if (model.render().status.message().find("not valid JSON") == std::string::npos) return 7;
+    if (model.render().status.message().find("not JSON") == std::string::npos) return 7;
     return 0;
 }
 

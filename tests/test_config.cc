@@ -1,6 +1,7 @@
 // config.json and generation_config.json -> the description of a model, and the rotary
 // frequencies. References:
 // tests/golden/config_defaults.json and rope.json, made from transformers by scripts/make_golden.py.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -261,6 +262,8 @@ void head_dim_need_not_be_hidden_over_heads(void **) {
     assert_int_equal(attention(must_load(llama(R"("head_dim": null)"))).head_dim, 16);
     assert_int_equal(attention(must_load(llama(R"("head_dim": 80)"))).head_dim, 80);
     assert_int_equal(attention(must_load(family("qwen3", ""))).head_dim, 128);
+    must_fail(R"({"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 2})",
+              BATCHLLM_ERROR_MODEL_FORMAT, {"head_dim", "2048"});
 }
 
 void both_spellings_of_the_type_are_read(void **) {
@@ -375,6 +378,34 @@ void a_part_of_a_head_rotates_where_the_family_knows_it(void **) {
     assert_true(glm.ropes[0].pairs);
     must_fail(family("phi3", R"("partial_rotary_factor": 0.2)"), BATCHLLM_ERROR_UNSUPPORTED,
               {"partial_rotary_factor", "0.2"});
+    // Half of it, where the file says nothing.
+    must_fail(family("glm", R"("head_dim": 18)"), BATCHLLM_ERROR_UNSUPPORTED, {"head_dim 18"});
+}
+
+void ropes_that_are_not_finite_are_refused(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    const std::string longrope = R"("rope_scaling": {"type": "longrope",
+        "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 1, 1, 1, 1, 1, 1, 1])";
+    must_fail(family("phi3", R"("original_max_position_embeddings": 1, )" + longrope + "}"), code,
+              {"infinite"});
+    must_load(family("phi3", R"("original_max_position_embeddings": 1, )" + longrope +
+                                 R"(, "attention_factor": 1.5})"));
+    must_fail(llama(R"("rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 4.0,
+                       "original_max_position_embeddings": 256})"),
+              code, {"infinite"});
+}
+
+void experts_of_all_layers_are_limited(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    const std::string layers = R"({"model_type": "mixtral", "num_hidden_layers": 4096)";
+    must_fail(layers + R"(, "num_local_experts": 33})", code, {"num_local_experts", "4096 layers"});
+    must_fail(R"({"model_type": "olmoe", "num_hidden_layers": 4096})", code,
+              {"num_hidden_layers", "4096 layers"});
+    assert_int_equal(must_load(R"({"model_type": "mixtral", "num_hidden_layers": 128,
+                                   "num_local_experts": 128})")
+                         .layers[127]
+                         .experts.each.size(),
+                     128);
 }
 
 // A checkpoint with a vision tower: keys at the top win, and the tower's tensors are named.
@@ -519,6 +550,20 @@ void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
     }
 }
 
+// Qwen2-MoE counts from the other end: layers below max_window_layers have windows, the even ones.
+void no_layer_of_qwen2_moe_has_a_window_below_0(void **) {
+    const std::string keys =
+        R"("sliding_window": 32, "use_sliding_window": true, "max_window_layers": )";
+    const auto windowed = [&](const char *below) {
+        const Model model = must_load(family("qwen2_moe", keys + below));
+        return std::ranges::count_if(model.layers,
+                                     [](const Layer &l) { return l.attention.window != 0; });
+    };
+    assert_int_equal(windowed("0"), 0);
+    assert_int_equal(windowed("1"), 1);
+    assert_int_equal(windowed("3"), 2);
+}
+
 void biases_follow_each_familys_rules(void **) {
     Layer layer = must_load(llama(R"("attention_bias": true, "mlp_bias": true)")).layers[1];
     assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
@@ -591,6 +636,8 @@ void classes_say_what_stands_behind_the_last_norm(void **) {
     };
     refused(R"(, "id2label": {"1": "a"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.1"});
     refused(R"(, "id2label": {"0": "a", "x": "b"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.x"});
+    refused(R"(, "id2label": {"00": "a", "1": "b"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.00"});
+    refused(R"(, "id2label": {"-0": "a"})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label.-0"});
     refused(R"(, "id2label": {})", BATCHLLM_ERROR_MODEL_FORMAT, {"id2label"});
     refused(R"(, "problem_type": "ranking")", BATCHLLM_ERROR_UNSUPPORTED,
             {"problem_type", "ranking"});
@@ -624,6 +671,12 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
               {"quantization_config"});
     must_fail(llama(R"("per_layer_config": {"0": {"head_dim": 8}})"), code, {"per_layer_config"});
     must_fail(llama(R"("is_encoder_decoder": true)"), code, {"is_encoder_decoder"});
+    must_fail(llama(R"("is_causal": false)"), code, {"is_causal", "false"});
+    must_fail(R"({"model_type": "gemma3", "text_config": {"is_causal": false}})", code,
+              {"text_config.is_causal"});
+    must_load(llama(R"("is_causal": true)"));
+    must_fail(family("qwen3", R"("architectures": ["Qwen3Model", "Qwen3ForCausalLM"])"), code,
+              {"architectures[1]", "Qwen3ForCausalLM"});
 }
 
 void values_out_of_range_are_refused_with_key_and_value(void **) {
@@ -700,7 +753,7 @@ void text_of_the_file_cannot_break_out_of_an_error(void **) {
     const auto loaded = load(R"({"model_type": "a\nb\u001b[2J)" + std::string(1000, 'x') + "\"}");
     assert_false(loaded.ok());
     const std::string &message = loaded.status().message();
-    assert_true(message.size() < 400);
+    assert_true(message.size() < 700); // the families are named
     for (const char c : message) assert_true(static_cast<unsigned char>(c) >= 0x20);
 }
 
@@ -781,10 +834,13 @@ int main() {
         cmocka_unit_test(yarn_scales_cosine_and_sine),
         cmocka_unit_test(longrope_has_two_lists_of_factors),
         cmocka_unit_test(a_part_of_a_head_rotates_where_the_family_knows_it),
+        cmocka_unit_test(ropes_that_are_not_finite_are_refused),
+        cmocka_unit_test(experts_of_all_layers_are_limited),
         cmocka_unit_test(the_text_part_of_a_larger_checkpoint_is_described),
         cmocka_unit_test(rope_keys_that_contradict_each_other_are_refused),
         cmocka_unit_test(windows_follow_each_familys_rules),
         cmocka_unit_test(layers_of_one_kind_share_kv_groups_of_equal_pages),
+        cmocka_unit_test(no_layer_of_qwen2_moe_has_a_window_below_0),
         cmocka_unit_test(biases_follow_each_familys_rules),
         cmocka_unit_test(eos_is_every_id_of_the_generation_config),
         cmocka_unit_test(classes_say_what_stands_behind_the_last_norm),

@@ -4,6 +4,7 @@
 
 #include "constraint/automaton.h"
 #include "constraint/regex.h"
+#include "constraint/regex_tree.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -137,8 +138,30 @@ void what_is_refused_is_named_with_its_place(void **) {
     must_refuse("(a", python, invalid, "character 1: a ( without its )");
     must_refuse("a)", python, invalid, "character 2: a ) without its (");
     must_refuse("[b-a]", python, invalid, "a range that ends before its start");
+    must_refuse("[\\w-.]", python, invalid, "character 4: a range from a class");
+    must_refuse("[a-\\d]", python, invalid, "a range to a class");
     must_refuse("*a", ecma, invalid, "character 1: nothing to repeat");
     must_refuse("\xFF", ecma, invalid, "UTF-8");
+}
+
+void a_dash_beside_a_class_is_literal_in_ecma(void **) {
+    for (const char *text : {"^[\\w-.]$", "^[.-\\w]$"}) {
+        const Automaton made = must_compile(text, RegexDialect::ecma);
+        for (const char *in : {"a", "-", "."}) assert_true(made.matches(in));
+        for (const char *out : {"/", " ", "a-"}) assert_false(made.matches(out));
+    }
+}
+
+void long_expressions_are_read_in_linear_time(void **) {
+    const auto start = std::chrono::steady_clock::now();
+    std::string groups;
+    while (groups.size() < 60'000) groups += "(a?)";
+    RegexTree read = parse_regex(groups, {}).value();
+    read = parse_regex(std::string(60'000, 'a'), {}).value();
+    assert_int_equal(read.nodes.back().children.size(), 60'000);
+    assert_true(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(500));
+    must_refuse(std::string(250'000, 'a'), RegexDialect::python, BATCHLLM_ERROR_UNSUPPORTED,
+                "64 KiB");
 }
 
 void hostile_expressions_end_soon(void **) {
@@ -162,6 +185,8 @@ int main() {
         cmocka_unit_test(characters_are_code_points),
         cmocka_unit_test(lookaheads_are_decided),
         cmocka_unit_test(what_is_refused_is_named_with_its_place),
+        cmocka_unit_test(a_dash_beside_a_class_is_literal_in_ecma),
+        cmocka_unit_test(long_expressions_are_read_in_linear_time),
         cmocka_unit_test(hostile_expressions_end_soon),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

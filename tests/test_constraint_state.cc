@@ -390,6 +390,56 @@ void long_texts_stay_within_their_memory(void **) {
     assert_true(deep.complete());
 }
 
+// A graph that is thrown away is freed a piece with each step, not by the row that is the last in it.
+void caches_are_freed_in_pieces(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::gbnf;
+    wanted.text = "root ::= [a-c]{10,200000}";
+    wanted.options.cache_bytes = int64_t{4} << 20;
+    const auto made = must_make(wanted, vocabulary);
+    const int64_t others = Constraint::all_cached_bytes();
+    ConstraintState state(made.constraint);
+    int64_t before = others;
+    int64_t freed = 0;
+    for (int32_t i = 0; i < 100'000; ++i) {
+        assert_true(state.advance_bytes("a").ok());
+        const int64_t now = Constraint::all_cached_bytes();
+        assert_true(before - now < int64_t{300} << 10);
+        assert_true(now - others < wanted.options.cache_bytes + (int64_t{1} << 20));
+        freed += std::max<int64_t>(before - now, 0);
+        before = now;
+    }
+    assert_true(freed > 2 * wanted.options.cache_bytes);
+}
+
+// Each may have more than all together: the sum stays below twice their limit.
+void constraints_share_a_limit(void **) {
+    std::mt19937_64 random(seed);
+    const TestVocabulary vocabulary = make_vocabulary(&random);
+    ConstraintSpecification wanted;
+    wanted.kind = ConstraintSpecification::Kind::gbnf;
+    wanted.text = "root ::= [a-c]{10,200000}";
+    wanted.options.all_cache_bytes = int64_t{4} << 20;
+    const int64_t before = Constraint::all_cached_bytes();
+    std::vector<SpecifiedConstraint> made;
+    int64_t most = 0;
+    for (int32_t i = 0; i < 20; ++i) {
+        made.push_back(must_make(wanted, vocabulary));
+        ConstraintState state(made.back().constraint);
+        for (int32_t step = 0; step < 8'000; ++step) {
+            assert_true(state.advance_bytes("a").ok());
+            most = std::max(most, Constraint::all_cached_bytes() - before);
+        }
+        assert_true(state.complete() && state.allowed().ok());
+    }
+    assert_true(most > wanted.options.all_cache_bytes);
+    assert_true(most < 2 * wanted.options.all_cache_bytes);
+    made.clear();
+    assert_int_equal(Constraint::all_cached_bytes(), before);
+}
+
 // Grammars in which a text can be read in more ways than can be counted.
 void ambiguity_stays_bounded(void **) {
     std::mt19937_64 random(seed);
@@ -464,6 +514,8 @@ int main() {
         cmocka_unit_test(a_marker_is_found_across_tokens),
         cmocka_unit_test(texts_keep_to_bytes_that_are_tokens),
         cmocka_unit_test(long_texts_stay_within_their_memory),
+        cmocka_unit_test(caches_are_freed_in_pieces),
+        cmocka_unit_test(constraints_share_a_limit),
         cmocka_unit_test(ambiguity_stays_bounded),
         cmocka_unit_test(threads_share_one_constraint),
     };

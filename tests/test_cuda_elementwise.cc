@@ -423,10 +423,26 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
         of_q = {c.norm, q.floats(), norm_bias_at, 1e-6f};
         of_k = {c.norm, k.floats(), norm_bias_at, 1e-6f};
     }
-    check(launch_rope({type, qkv.data(), biased ? b.floats() : nullptr, of_q, of_k, c.whole,
-                       c.dims > 0 ? angles : nullptr, c.dims, c.pairs, kept.as<int32_t>(),
-                       kv.data(), tokens, c.heads, c.kv_heads, c.head_dim, c.padded,
-                       where.as<int32_t>(), c.long_scale, 8192},
+    check(launch_rope({type,
+                       qkv.data(),
+                       biased ? b.floats() : nullptr,
+                       of_q,
+                       of_k,
+                       c.whole,
+                       {},
+                       c.dims > 0 ? angles : nullptr,
+                       c.dims,
+                       c.pairs,
+                       kept.as<int32_t>(),
+                       kv.data(),
+                       tokens,
+                       c.heads,
+                       c.kv_heads,
+                       c.head_dim,
+                       c.padded,
+                       where.as<int32_t>(),
+                       c.long_scale,
+                       8192},
                       nullptr));
     const std::vector<float> got_qkv = qkv.read(), got_kv = kv.read();
     std::vector<float> got;

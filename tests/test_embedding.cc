@@ -1,5 +1,6 @@
 // Embedded and classified rows on the CPU against transformers: tests/golden/embedding. What is shared and
 // how small the steps are changes nothing.
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -217,6 +218,75 @@ void modules_that_are_not_computed_are_refused_by_name(void **) {
     }
 }
 
+void texts_in_lower_case_are_refused_by_name(void **) {
+    const char *from = "golden/embedding/qwen3_last_bf16";
+    const batchllm_params embed = task_params(BATCHLLM_TASK_EMBED);
+    const Changed lower(from, "sentence_bert_config.json", R"({"do_lower_case": true})");
+    must_refuse(lower.directory.c_str(), embed, "do_lower_case");
+    std::ofstream(lower.directory / "sentence_bert_config.json")
+        << R"({"do_lower_case": false, "max_seq_length": 512})";
+    EmbeddingJob job(lower.directory, cpu_options());
+    assert_int_equal(job.run_prompts({{5, 6, 7}}, embed)->statuses[0], BATCHLLM_OK);
+}
+
+batchllm_engine_options sim_options(const char *backend_options) {
+    batchllm_engine_options options = cpu_options("auto");
+    options.backend = "sim";
+    options.backend_options = backend_options;
+    return options;
+}
+
+void a_mean_on_sim_does_not_depend_on_the_steps(void **) {
+    const EmbeddingGolden golden = read_embedding_golden("llama_mean_f32");
+    const auto vectors = [&](int64_t step_tokens) {
+        batchllm_engine_options options = sim_options(nullptr);
+        options.step_tokens = step_tokens;
+        EmbeddingJob job(golden.directory, options);
+        const auto results =
+            job.run(golden, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_MEAN));
+        std::vector<std::vector<float>> by_tag(golden.rows.size());
+        for (int64_t i = 0; i < results->count; ++i) {
+            by_tag[results->tags[i]].assign(results->embeddings + results->embedding_offsets[i],
+                                            results->embeddings +
+                                                results->embedding_offsets[i + 1]);
+        }
+        return by_tag;
+    };
+    const auto whole = vectors(4096);
+    assert_true(!whole[0].empty() && whole[0] != whole[1]);
+    assert_true(whole == vectors(16));
+}
+
+// Of the parameters only those of the tokenizer count: a model without a head has no task of text for them.
+void scored_text_without_a_head_is_the_rows_own_error(void **) {
+    const Changed base("golden/embedding/qwen3_last_bf16", "batchllm_unused", "");
+    fs::copy_file("text/digits/tokenizer.json", base.directory / "tokenizer.json");
+    EmbeddingJob job(base.directory, cpu_options());
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    const int64_t ends[] = {0, 1}, rows[] = {0, 1};
+    CHECK(batchllm_add_score_text(job.engine(), 1, "a", ends, "b", ends, rows, nullptr, &params));
+    CHECK(batchllm_run(job.engine(), nullptr, nullptr));
+    batchllm_results *taken = nullptr;
+    CHECK(batchllm_poll(job.engine(), 0, &taken));
+    const EmbeddingJob::Results results(taken);
+    assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+    assert_non_null(strstr(results->errors, "no scores of tokens"));
+}
+
+// Every token of an embedded row is stored: two pages of 16 hold 32.
+void a_row_that_no_pool_holds_is_told_its_own_length(void **) {
+    const batchllm_params embed = task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_MEAN);
+    EmbeddingJob job("golden/embedding/llama_mean_f32", sim_options("pages=2,page_tokens=16"));
+    const auto results =
+        job.run_prompts({std::vector<int32_t>(33, 5), std::vector<int32_t>(32, 5)}, embed);
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->statuses[i],
+                         results->tags[i] == 0 ? BATCHLLM_ERROR_ROW_TOO_LARGE : BATCHLLM_OK);
+    }
+    assert_non_null(strstr(results->errors, "33 tokens of prompt and nothing more"));
+}
+
 } // namespace
 
 int main() {
@@ -231,6 +301,10 @@ int main() {
         cmocka_unit_test(rows_of_all_tasks_share_an_engine),
         cmocka_unit_test(what_the_model_cannot_do_is_the_rows_error),
         cmocka_unit_test(modules_that_are_not_computed_are_refused_by_name),
+        cmocka_unit_test(texts_in_lower_case_are_refused_by_name),
+        cmocka_unit_test(a_mean_on_sim_does_not_depend_on_the_steps),
+        cmocka_unit_test(scored_text_without_a_head_is_the_rows_own_error),
+        cmocka_unit_test(a_row_that_no_pool_holds_is_told_its_own_length),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

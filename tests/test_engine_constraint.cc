@@ -324,6 +324,21 @@ void a_constraint_of_another_engine_is_the_rows_error(void **) {
     assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
 }
 
+// Nothing else has a text that could keep to one.
+void a_constraint_of_an_embedded_row_is_its_error(void **) {
+    const std::unique_ptr<Engine> engine = make_engine({});
+    const batchllm_constraint handle = handle_of(engine.get(), rules()[0].specification);
+    batchllm_params params = ways()[0].params;
+    params.task = BATCHLLM_TASK_EMBED;
+    params.pooling = BATCHLLM_POOLING_LAST;
+    add(engine.get(), "Any", 0, params, &handle);
+    add(engine.get(), "Any", 1, params, nullptr);
+    assert_true(engine->run(nullptr, nullptr).ok());
+    const Answers answers = answers_of(*engine->poll(0));
+    assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+    assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
+}
+
 // All that the constraint allows is banned: that row fails, its neighbour does not.
 void a_row_without_a_token_left_fails_alone(void **) {
     const std::unique_ptr<Engine> engine = make_engine({});
@@ -356,6 +371,7 @@ int main() {
         cmocka_unit_test(forced_tokens_take_no_step_each),
         cmocka_unit_test(a_row_that_is_cut_says_so),
         cmocka_unit_test(a_constraint_of_another_engine_is_the_rows_error),
+        cmocka_unit_test(a_constraint_of_an_embedded_row_is_its_error),
         cmocka_unit_test(a_row_without_a_token_left_fails_alone),
     };
     return cmocka_run_group_tests_name("engine_constraint", tests, nullptr, nullptr);

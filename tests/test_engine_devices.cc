@@ -283,6 +283,20 @@ void rows_with_penalties_are_no_slower_for_the_overlap(void **) {
     assert_true(overlapped.stats.backend_seconds < plain.stats.backend_seconds * 1.02);
 }
 
+// Rows of 500 tokens of which one is computed: a device gets many of them at a time.
+void steps_of_first_tokens_are_full(void **) {
+    Shape shape;
+    shape.rows = 2000;
+    shape.prefix = shape.spread = 0;
+    shape.own = 500;
+    batchllm_params params = generating(1);
+    params.task = BATCHLLM_TASK_EMBED;
+    params.pooling = BATCHLLM_POOLING_FIRST;
+    const Run run = run_rows(make_rows(shape), params, "0,1", "");
+    assert_in_range(run.stats.processed_prompt_tokens, 1, 2000);
+    assert_in_range(run.stats.steps, 2, 6);
+}
+
 void wrong_devices_are_refused_by_name(void **) {
     struct Case {
         const char *backend, *devices, *text;
@@ -318,6 +332,7 @@ int main() {
         cmocka_unit_test(neither_devices_nor_batches_in_flight_change_a_token),
         cmocka_unit_test(time_of_the_host_is_hidden_behind_the_batch_in_flight),
         cmocka_unit_test(rows_with_penalties_are_no_slower_for_the_overlap),
+        cmocka_unit_test(steps_of_first_tokens_are_full),
         cmocka_unit_test(wrong_devices_are_refused_by_name),
     };
     return cmocka_run_group_tests_name("engine_devices", tests, nullptr, nullptr);

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "checked_model.h"
 #include "late_backend.h"
@@ -197,6 +198,7 @@ struct Totals {
     int64_t fed_tokens = 0;
     int64_t preemptions = 0;
     int64_t steps = 0;
+    int64_t lost_devices = 0;
 };
 
 // KV slots of the longest row.
@@ -214,7 +216,12 @@ int64_t longest_of(const std::vector<TestRow> &rows) {
 struct JobShape {
     bool all_at_once = true;
     bool cancels = false;
+    // Of the first devices, those that fail: after so many batches, in such a call.
+    std::vector<std::pair<int64_t, LateOptions::Call>> failing;
 };
+
+// Lines that are warnings.
+void count_warning(void *user, int32_t, const char *) { ++*static_cast<int64_t *>(user); }
 
 // The rows through an engine on checked models. "" or what went wrong.
 std::string run_job(Random &random, const CheckedShape &shape, const EngineOptions &options,
@@ -223,9 +230,12 @@ std::string run_job(Random &random, const CheckedShape &shape, const EngineOptio
     std::vector<TestRow> &rows = *rows_of_job;
     auto made = Engine::create(options, [&](const EngineOptions &) -> Result<LoadedModel> {
         LoadedModel loaded;
-        for (size_t i = 0; i < options.devices.size(); ++i)
+        for (size_t i = 0; i < options.devices.size(); ++i) {
+            LateOptions own = late;
+            if (i < job.failing.size()) std::tie(own.fails_after, own.fails_in) = job.failing[i];
             loaded.backends.push_back(
-                std::make_unique<LateBackend>(std::make_unique<CheckedBackend>(shape), late));
+                std::make_unique<LateBackend>(std::make_unique<CheckedBackend>(shape), own));
+        }
         return loaded;
     });
     if (!made.ok()) return made.status().message();
@@ -299,6 +309,11 @@ std::string check_job(Random &random, Totals *totals) {
     late.fed_tokens = &totals->fed_tokens;
     options.devices.resize(static_cast<size_t>(draw(random, 1, 3)));
     std::iota(options.devices.begin(), options.devices.end(), 0);
+    // All but one may fail, where they have so many batches.
+    for (size_t i = 1; i < options.devices.size() && draw(random, 0, 1); ++i)
+        job.failing.emplace_back(draw(random, 0, draw(random, 0, 40)),
+                                 static_cast<LateOptions::Call>(draw(random, 0, 2)));
+    options.log = {count_warning, &totals->lost_devices, BATCHLLM_LOG_WARNING};
     wrong = run_job(random, shape, options, late, job, &rows, &stats);
     totals->preemptions += stats.preemptions;
     totals->steps += stats.steps;
@@ -327,9 +342,9 @@ void random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight(void
             fail_msg("%s, job %d of seed %llu", wrong.c_str(), int(job),
                      static_cast<unsigned long long>(seed));
     }
-    print_message("%d steps, %d tokens fed, %d preemptions\n", int(totals.steps),
-                  int(totals.fed_tokens), int(totals.preemptions));
-    assert_true(totals.fed_tokens > 0 && totals.preemptions > 0);
+    print_message("%d steps, %d tokens fed, %d preemptions, %d devices lost\n", int(totals.steps),
+                  int(totals.fed_tokens), int(totals.preemptions), int(totals.lost_devices));
+    assert_true(totals.fed_tokens > 0 && totals.preemptions > 0 && totals.lost_devices > 50);
 }
 
 // ---- Real models ----
@@ -431,7 +446,7 @@ void models_generate_the_same_with_two_batches_in_flight(void **) {
     assert_true(fed_tokens > 1000 && stopped > 0);
 }
 
-void a_device_that_fails_fails_the_engine_and_not_the_results_so_far(void **) {
+void when_every_device_fails_so_does_the_engine_and_not_the_results_so_far(void **) {
     CheckedShape shape{200, 4, 32, 6};
     EngineOptions options;
     options.devices = {0, 1};
@@ -439,7 +454,7 @@ void a_device_that_fails_fails_the_engine_and_not_the_results_so_far(void **) {
         LoadedModel loaded;
         for (int64_t device = 0; device < 2; ++device) {
             LateOptions late;
-            if (device == 1) late.fails_after = 12;
+            late.fails_after = 12;
             loaded.backends.push_back(
                 std::make_unique<LateBackend>(std::make_unique<CheckedBackend>(shape), late));
         }
@@ -470,7 +485,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight),
         cmocka_unit_test(models_generate_the_same_with_two_batches_in_flight),
-        cmocka_unit_test(a_device_that_fails_fails_the_engine_and_not_the_results_so_far),
+        cmocka_unit_test(when_every_device_fails_so_does_the_engine_and_not_the_results_so_far),
     };
     return cmocka_run_group_tests_name("engine_overlap", tests, nullptr, nullptr);
 }

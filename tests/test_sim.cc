@@ -59,6 +59,17 @@ void unknown_options_and_bad_values_are_named(void **) {
     assert_true(error_names({{"vocabulary", "10"}, {"eos_token", "10"}}, "eos_token=10"));
     assert_true(error_names({{"min_length", "9"}, {"max_length", "8"}}, "max_length=8"));
     assert_true(error_names({{"mean_length", "9"}, {"max_length", "8"}}, "exclude"));
+    Model lone;
+    lone.vocabulary = 1;
+    lone.layers.resize(1);
+    lone.layers[0].attention.kv_heads = 1;
+    lone.layers[0].attention.head_dim = 64;
+    place_keys_and_values(&lone);
+    assert_true(make_sim_backend(&lone, {}).ok());
+    lone.eos_tokens = {0};
+    const auto ended = make_sim_backend(&lone, {});
+    assert_false(ended.ok());
+    assert_non_null(std::strstr(ended.status().message().c_str(), "no other token"));
     const auto small = make_sim_backend(nullptr, [] {
         BackendOptions options;
         options.kv_memory_bytes = 1000;

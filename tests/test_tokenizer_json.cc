@@ -75,23 +75,23 @@ void the_smallest_file_loads(void **) {
 }
 
 void what_is_no_json_object_is_refused(void **) {
-    assert_true(malformed("", "not valid JSON"));
-    assert_true(malformed("{", "not valid JSON"));
+    assert_true(malformed("", "not JSON"));
+    assert_true(malformed("{", "not JSON"));
     assert_true(malformed("[]", "must be an object"));
     assert_true(malformed("{}", "\"model\" is missing"));
-    assert_true(malformed(std::string(100000, '['), "not valid JSON"));
-    assert_true(malformed("{\"model\": \"\xFF\"}", "not valid JSON"));
+    assert_true(malformed(std::string(100000, '['), "not JSON"));
+    assert_true(malformed("{\"model\": \"\xFF\"}", "not JSON"));
 }
 
 void a_key_given_twice_is_refused(void **) {
-    assert_true(
-        malformed(file_of(kModel, R"("decoder":null,"decoder":null)"), "\"decoder\" stands twice"));
+    assert_true(malformed(file_of(kModel, R"("decoder":null,"decoder":null)"),
+                          "the key \"decoder\" is given twice"));
     assert_true(malformed(file_of(R"({"vocab":{"a":0},"vocab":{"a":0},"merges":[]})"),
-                          "\"model.vocab\" stands twice"));
+                          "the key \"model.vocab\" is given twice"));
     assert_true(malformed(file_of(R"({"vocab":{"a":0,"a":1},"merges":[]})"),
-                          "\"model.vocab.a\" stands twice"));
+                          "the key \"model.vocab.a\" is given twice"));
     assert_true(malformed(file_of(kModel, added("4", "x", R"(,"special":true,"special":false)")),
-                          "\"added_tokens[0].special\" stands twice"));
+                          "the key \"added_tokens[0].special\" is given twice"));
 }
 
 void ids_that_cannot_be_are_refused(void **) {
@@ -131,7 +131,7 @@ void wrong_types_are_refused(void **) {
                           "\"added_tokens\" is an object: must be a list"));
     assert_true(
         malformed(file_of(kModel, added("4", "x", "")), "\"added_tokens[0].special\" is missing"));
-    assert_true(malformed(file_of(kModel, added("4", "\\udc00")), "not valid JSON"));
+    assert_true(malformed(file_of(kModel, added("4", "\\udc00")), "not JSON"));
     assert_true(malformed(file_of(kModel, R"("normalizer":"NFC")"), "normalizer"));
     assert_true(malformed(file_of(kModel, pre(R"({"type":"Metaspace","replacement":"ab"})")),
                           "pre_tokenizer.replacement"));

@@ -96,6 +96,10 @@ static char batchllm_arrow_kind(const struct ArrowSchema *schema, int *wide) {
                 PyErr_SetString(PyExc_ValueError, "an Arrow list's schema has one child");
                 return 0;
             }
+            if (!schema->children[0]->format) {
+                PyErr_SetString(PyExc_ValueError, "an Arrow list's items have no format");
+                return 0;
+            }
             if (strcmp(schema->children[0]->format, "i") == 0 && !schema->children[0]->dictionary)
                 return 'l';
             PyErr_Format(PyExc_TypeError,
@@ -407,7 +411,7 @@ static PyObject *batchllm_arrow_next(PyObject *stream) {
     }
     const struct ArrowArray *chunk = PyCapsule_GetPointer(owner, ARROW_OWNED);
     PyObject *columns = batchllm_arrow_columns(owner, &self->schema, chunk, self->rows);
-    self->rows += chunk->length;
+    if (columns) self->rows += chunk->length; /* else it may be any number */
     Py_DECREF(owner);
     return columns;
 }

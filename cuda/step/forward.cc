@@ -134,7 +134,6 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
     return profile_.mark(Part::norm, stream);
 }
 
-// Memory for the step, where it needs more than any before it. Graphs know the old addresses.
 Status Forward::launch(cudaStream_t stream) {
     const auto tokens = static_cast<int32_t>(tokens_);
     RETURN_IF_CUDA(launch_embed(options_.element, options_.residual, weights_.embedding,

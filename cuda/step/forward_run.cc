@@ -40,6 +40,7 @@ Status Forward::stage_slots(const TokenBatch &batch, Staging *staging) {
     return {};
 }
 
+// Memory for the step, where it needs more than any before it. Graphs know the old addresses.
 Status Forward::reserve(cudaStream_t stream) {
     ASSIGN_OR_RETURN(bool moved, input_.reserve(stream));
     const auto bytes = sample_rows_ * static_cast<int64_t>(sizeof(SampleResult));

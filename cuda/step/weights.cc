@@ -110,10 +110,11 @@ class Loader {
         return matrix(hidden, width, {{&from.input.down.values, 0}}, {}, &to->input_down);
     }
 
-    // Of a bias at the end of a sublayer: what normalises its result scales it too.
-    static Placing residual_bias(const Layer &layer, const Norm &after) {
+    // Of a bias at the end of a sublayer. Where Forward::finish adds it in one pass with what normalises the
+    // sublayer's result or multiplies the layer's, that pass scales it too.
+    static Placing residual_bias(const Layer &layer, bool scaled_later) {
         Placing placing;
-        placing.scale = after ? 1 : layer.residual_scale;
+        placing.scale = scaled_later ? 1 : layer.residual_scale;
         return placing;
     }
 
@@ -134,7 +135,7 @@ class Loader {
             heads_as_rows, 0, &to->qkv_bias));
         RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
         RETURN_IF_ERROR(vector(hidden, {{&from.o.bias, 0}},
-                               residual_bias(layer, layer.after_attention), 0, &to->o_bias));
+                               residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias));
         RETURN_IF_ERROR(matrix(
             qkv_rows, hidden,
             {{&from.q.values, 0}, {&from.k.values, q_rows}, {&from.v.values, q_rows + kv_rows}},
@@ -148,8 +149,10 @@ class Loader {
         const int64_t up = from.gate ? width : 0, rows = up + width; // where it begins, and all
         RETURN_IF_ERROR(
             vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, {}, 0, &to->gate_up_bias));
-        RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}},
-                               residual_bias(layer, layer.after_feed_forward), 0, &to->down_bias));
+        const bool ends_layer = !model_.layer_inputs;
+        const bool scaled_later = bool(layer.after_feed_forward) || (layer.scalar && ends_layer);
+        RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later),
+                               0, &to->down_bias));
         RETURN_IF_ERROR(matrix(rows, hidden, {{&from.gate.values, 0}, {&from.up.values, up}}, {},
                                &to->gate_up));
         return matrix(hidden, width, {{&from.down.values, 0}}, {}, &to->down);

@@ -138,7 +138,8 @@ class Backend {
     virtual const BackendInfo &info() const = 0;
 
     // Starts to compute the batch, behind those in flight, of which there are fewer than
-    // info().batches_in_flight. The batch is read before this returns. Its pages may be those that a
+    // info().batches_in_flight. The batch is read before this returns, but for what the spans and pointers of
+    // its rows lead to: that stays as it is until sample() returns. Its pages may be those that a
     // batch in flight reads or writes.
     virtual Status forward(const TokenBatch &batch) = 0;
 

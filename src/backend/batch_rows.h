@@ -21,7 +21,6 @@ class BatchRows {
   public:
     void read(const TokenBatch &batch);
 
-    int32_t count() const { return static_cast<int32_t>(by_token_.size()); }
     // Wanted tokens, ascending, each once.
     const std::vector<int32_t> &tokens() const { return tokens_; }
     // The numbers of the rows that want tokens()[i] and are not embedded.

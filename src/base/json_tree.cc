@@ -185,7 +185,7 @@ class TreeReader {
 
 const JsonTree *JsonTree::find(std::string_view key) const {
     for (const auto &member : members) {
-        if (member.first == key) return &member.second;
+        if (member.name == key) return &member.value;
     }
     return nullptr;
 }

@@ -16,12 +16,13 @@
 namespace batchllm {
 
 struct JsonTree {
+    struct Member;
     enum class Kind : uint8_t { null, boolean, number, string, array, object };
     Kind kind = Kind::null;
     bool boolean = false;
     std::string text; // a string's value; a number as written
     std::vector<JsonTree> items;
-    std::vector<std::pair<std::string, JsonTree>> members; // in the text's order
+    std::vector<Member> members; // in the text's order
 
     bool is_boolean() const { return kind == Kind::boolean; }
     bool is_number() const { return kind == Kind::number; }
@@ -29,6 +30,11 @@ struct JsonTree {
     bool is_array() const { return kind == Kind::array; }
     bool is_object() const { return kind == Kind::object; }
     const JsonTree *find(std::string_view key) const; // null: absent
+};
+
+struct JsonTree::Member {
+    std::string name;
+    JsonTree value;
 };
 
 // malformed_too: what begins as a number does and is none (01, 1.) is taken as one, as it was written.

@@ -62,7 +62,8 @@ RowError read_grammar(JsonView value, ConstraintText *to) {
     return type_error("grammar", "a string, {\"gbnf\": \"..\"} or {\"lark\": \"..\"}");
 }
 
-RowError read_response_format(JsonView value, ConstraintText *to) {
+RowError read_response_format(JsonView value, ConstraintText *to,
+                              std::optional<bool> *strict_given) {
     const std::optional<JsonView> name = value.find("type");
     if (!name.has_value() || !name->is_string()) {
         return type_error("response_format", "an object with a \"type\"");
@@ -91,7 +92,7 @@ RowError read_response_format(JsonView value, ConstraintText *to) {
         if (!yes.has_value()) {
             return type_error("response_format", "with \"strict\" true or false");
         }
-        to->loose = !*yes;
+        *strict_given = *yes;
     }
     return read_json_schema(*schema, to);
 }

@@ -1,6 +1,7 @@
 // The keys of a row that say what its output must look like -> one constraint.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/json_view.h"
@@ -14,7 +15,8 @@ RowError read_choices(JsonView value, ConstraintText *to);
 RowError read_regex(JsonView value, ConstraintText *to);
 RowError read_json_schema(JsonView value, ConstraintText *to);
 RowError read_grammar(JsonView value, ConstraintText *to);
-// OpenAI's: {"type": "text" | "json_object" | "json_schema"}.
-RowError read_response_format(JsonView value, ConstraintText *to);
+// OpenAI's: {"type": "text" | "json_object" | "json_schema"}. *strict_given: what it says of "strict", if anything.
+RowError read_response_format(JsonView value, ConstraintText *to,
+                              std::optional<bool> *strict_given);
 
 } // namespace batchllm::cli

@@ -193,13 +193,15 @@ RowError ParameterReader::read_constraint(ParameterKey name, std::string_view ke
     case ParameterKey::grammar:
         return read_grammar(value, &constraint);
     default:
-        return read_response_format(value, &constraint);
+        return read_response_format(value, &constraint, &strict_);
     }
 }
 
 RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
     row->params = defaults_;
     if (own_ == nullptr) return {};
+    // A request's "strict" is above loose_schema, in whichever order they came.
+    if (strict_.has_value()) own_->constraint_text.loose = !*strict_;
     const ConstraintText &text = own_->constraint_text;
     if (constraints != nullptr && text != defaults_->constraint_text) {
         own_->constraint = nullptr;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ class ParameterReader {
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
+    std::optional<bool> strict_; // of a response_format
     std::string constraint_key_; // the one that said what the output must look like
 };
 

@@ -1,9 +1,11 @@
 #include "constraint/constraint.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "constraint/grammar_code.h"
+#include "constraint/retired_graphs.h"
 #include "constraint/state_graph.h"
 #include "constraint/token_mask.h"
 #include "text/utf8.h"
@@ -12,12 +14,6 @@ namespace batchllm {
 namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
-
-std::shared_ptr<StateGraph> make_graph(std::shared_ptr<const GrammarCode> code,
-                                       const TokenVocabulary &vocabulary) {
-    return std::make_shared<StateGraph>(std::move(code), TokenVocabulary::kLongestOrdinary + 1,
-                                        static_cast<int64_t>(vocabulary.longest()) + 1);
-}
 
 Status too_ambiguous() {
     return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -41,6 +37,7 @@ Constraint::Constraint() = default;
 Constraint::~Constraint() = default;
 
 int64_t Constraint::masks_made() const { return masks_->made(); }
+int64_t Constraint::all_cached_bytes() { return StateGraph::all_bytes(); }
 
 Result<std::shared_ptr<const Constraint>>
 Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
@@ -51,10 +48,12 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
     made->masks_ = std::make_unique<const StateMaskMaker>(*vocabulary, *made->code_);
-    made->graph_ = make_graph(made->code_, *vocabulary);
     made->cache_bytes_ = options.cache_bytes;
+    made->all_cache_bytes_ = options.all_cache_bytes;
     made->marker_ = options.start_after;
     made->vocabulary_ = std::move(vocabulary);
+    made->retired_ = std::make_shared<RetiredGraphs>();
+    made->graph_ = made->new_graph();
     // The longest start of the marker that ends where a byte did not fit (Knuth, Morris, Pratt).
     std::vector<int32_t> &back = made->marker_back_;
     back.assign(made->marker_.size(), 0);
@@ -68,10 +67,26 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     return std::shared_ptr<const Constraint>(std::move(made));
 }
 
+std::shared_ptr<StateGraph> Constraint::new_graph() const {
+    auto graph = std::make_unique<StateGraph>(code_, TokenVocabulary::kLongestOrdinary + 1,
+                                              static_cast<int64_t>(vocabulary_->longest()) + 1);
+    const auto retire = [retired = retired_](StateGraph *gone) {
+        retired->add(std::unique_ptr<StateGraph>(gone));
+    };
+    return std::shared_ptr<StateGraph>(graph.release(), retire);
+}
+
+bool Constraint::full(const StateGraph &graph) const {
+    int64_t limit = cache_bytes_;
+    if (StateGraph::all_bytes() > all_cache_bytes_)
+        limit = std::min(limit, all_cache_bytes_ / std::max<int64_t>(StateGraph::count(), 1));
+    return graph.full(limit);
+}
+
 std::shared_ptr<StateGraph> Constraint::graph(uint64_t *generation) const {
     const std::lock_guard lock(mutex_);
-    if (graph_->full(cache_bytes_)) {
-        graph_ = make_graph(code_, *vocabulary_);
+    if (full(*graph_)) {
+        graph_ = new_graph();
         generation_.fetch_add(1, std::memory_order_release);
     }
     *generation = generation_.load(std::memory_order_relaxed);
@@ -123,14 +138,50 @@ const StateMask *Constraint::marker_mask(int32_t read, StateGraph *graph) const 
     return known.get();
 }
 
+const StateMask *Constraint::first_mask(StateGraph *graph) const {
+    const StateMask *later = masks_->mask(graph, graph->start());
+    if (!later) return nullptr;
+    const std::lock_guard lock(mutex_);
+    if (first_mask_) return first_mask_.get();
+    const TokenVocabulary &tokens = *vocabulary_;
+    auto mask = std::make_unique<StateMask>(*later);
+    mask->make_dense(tokens.words());
+    for (const auto &[token, bytes] : tokens.first_spellings()) {
+        const bool usable = tokens.bytes(token).size() <= TokenTrie::kLongestToken &&
+                            !tokens.is_special(token) && !tokens.is_eos(token);
+        if (!usable) continue;
+        GraphState *state = graph->start();
+        for (size_t i = 0; i < bytes.size() && state; ++i) {
+            if (!graph->row(state)) return nullptr;
+            state = graph->next(state, static_cast<uint8_t>(bytes[i]));
+        }
+        const uint32_t bit = uint32_t{1} << (token % 32);
+        uint32_t &word = mask->words[at(token / 32)];
+        word = state ? word | bit : word & ~bit;
+    }
+    mask->allowed = 0;
+    mask->only = -1;
+    for (size_t word = 0; word < mask->words.size(); ++word) {
+        mask->allowed += std::popcount(mask->words[word]);
+        if (mask->words[word] != 0)
+            mask->only = static_cast<int32_t>(32 * word) + std::countr_zero(mask->words[word]);
+    }
+    if (mask->allowed != 1) mask->only = -1;
+    first_mask_ = std::move(mask);
+    return first_mask_.get();
+}
+
 ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
     : constraint_(std::move(constraint)), graph_(constraint_->graph(&generation_)),
-      state_(graph_->start()), started_(constraint_->marker_.empty()) {}
+      state_(graph_->start()), at_first_(constraint_->marker_.empty() &&
+                                         !constraint_->vocabulary().first_spellings().empty()),
+      started_(constraint_->marker_.empty()) {}
 
 // Moves into the constraint's graph of today when ours is full or no longer it.
 void ConstraintState::follow_graph() {
+    if (!constraint_->retired_->empty()) constraint_->retired_->free_some(graph_->bytes());
     const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
-                         !graph_->full(constraint_->cache_bytes_);
+                         !constraint_->full(*graph_);
     if (current) return;
     std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
     if (graph == graph_) return;
@@ -145,7 +196,9 @@ Result<AllowedTokens> ConstraintState::allowed() {
         // Nothing more may come; the tokens that end a text do no harm.
         return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
     }
-    if (started_)
+    if (at_first_)
+        mask = constraint_->first_mask(graph_.get());
+    else if (started_)
         mask = constraint_->masks_->mask(graph_.get(), state_);
     else
         mask = constraint_->marker_mask(marker_read_, graph_.get());
@@ -189,11 +242,13 @@ Status ConstraintState::advance(int32_t token) {
         return {};
     }
     if (started_ && tokens.is_special(token)) return refused("a special token");
-    const std::string_view bytes = tokens.bytes(token);
-    if (bytes.empty() && !tokens.is_eos(token)) return refused("it spells nothing");
-    if (started_ && bytes.size() > TokenTrie::kLongestToken) return refused("it spells too much");
+    const std::string_view own = tokens.bytes(token);
+    const std::string_view bytes = at_first_ ? tokens.first_bytes(token) : own;
+    if (own.empty() && !tokens.is_eos(token)) return refused("it spells nothing");
+    if (started_ && own.size() > TokenTrie::kLongestToken) return refused("it spells too much");
     const Status taken = advance_bytes(bytes);
     if (taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT) return refused("its text does not fit");
+    if (taken.ok()) at_first_ = false;
     if (taken.ok() && !started_ && tokens.is_eos(token)) ended_ = true;
     return taken;
 }
@@ -209,6 +264,7 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
         started = at(read) == constraint_->marker_.size();
     }
     ASSIGN_OR_RETURN(state_, walk(state_, bytes.substr(used)));
+    if (!bytes.empty()) at_first_ = false;
     marker_read_ = started ? 0 : read;
     started_ = started;
     for (const char c : bytes)

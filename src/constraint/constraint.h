@@ -14,7 +14,8 @@
 // What always holds: advance() takes exactly the tokens that allowed() gives. Tokens that end a text
 // are allowed exactly where the text is complete. Every text can be completed with tokens of the
 // vocabulary: a byte that is no token of its own is never allowed in a text. Special tokens are never
-// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all.
+// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all, but
+// for a space that the decoder takes off the text, as the first token of it.
 #pragma once
 
 #include <atomic>
@@ -33,6 +34,7 @@
 namespace batchllm {
 
 class GrammarCode;
+class RetiredGraphs;
 class StateGraph;
 class StateMaskMaker;
 struct GraphState;
@@ -47,6 +49,9 @@ struct ConstraintOptions {
     // Memory in bytes for states and masks. When it is used up they are forgotten and made anew; one
     // mask alone may exceed it.
     int64_t cache_bytes = int64_t{64} << 20;
+    // Memory in bytes for those of all constraints of the process. While it is used up, each forgets its
+    // own as soon as they are more than an equal share: together they take twice as much at most.
+    int64_t all_cache_bytes = int64_t{1} << 30;
     Budget budget = Budget(); // for making it
 };
 
@@ -71,16 +76,22 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
 
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
     int64_t masks_made() const; // so far, by all states; others were known already
+    // What the constraints of the process have cached, about.
+    static int64_t all_cached_bytes();
 
   private:
     friend class ConstraintState;
     struct MarkerMask;
     Constraint();
 
+    bool full(const StateGraph &graph) const;
+    std::shared_ptr<StateGraph> new_graph() const;
     // The graph to go on in; another one once that is full. *generation tells them apart.
     std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
     // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
     const StateMask *marker_mask(int32_t read, StateGraph *graph) const;
+    // Allowed tokens where no token has come yet: some spell less there. Null: too ambiguous.
+    const StateMask *first_mask(StateGraph *graph) const;
     int32_t read_marker(int32_t read, uint8_t byte) const;
 
     std::shared_ptr<const TokenVocabulary> vocabulary_;
@@ -89,11 +100,14 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     std::string marker_;
     std::vector<int32_t> marker_back_; // [marker] where to go on when a byte does not fit
     int64_t cache_bytes_ = 0;
+    int64_t all_cache_bytes_ = 0;
+    std::shared_ptr<RetiredGraphs> retired_; // also of each graph, which comes here when it goes
 
     mutable std::mutex mutex_; // over all below, but for reading generation_
     mutable std::shared_ptr<StateGraph> graph_;
     mutable std::atomic<uint64_t> generation_ = 1;
     mutable std::vector<std::unique_ptr<const StateMask>> marker_masks_; // [marker]
+    mutable std::unique_ptr<const StateMask> first_mask_;
     mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and go on
     mutable bool marker_tokens_known_ = false;
 };
@@ -147,6 +161,7 @@ class ConstraintState {
     OwnWords own_words_;
     int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
     int32_t inside_character_ = 0; // bytes that the text's last character lacks
+    bool at_first_ = false;        // the next token is the text's first, and may spell less there
     bool started_ = true;          // the marker has appeared, or there is none
     bool ended_ = false;
 };

@@ -320,9 +320,9 @@ class GrammarCompiler {
             }
         };
         refine([this](int32_t byte) { return splits_[byte] ? byte + 1 : 0; });
-        for (const auto &[automaton, base] : automata_)
+        for (const auto &entry : automata_)
             refine([&](int32_t byte) {
-                return int64_t{automaton.class_of(static_cast<uint8_t>(byte))};
+                return int64_t{entry.first.class_of(static_cast<uint8_t>(byte))};
             });
         for (int32_t byte = 255; byte >= 0; --byte) {
             const int32_t c = numbers[at(byte)];

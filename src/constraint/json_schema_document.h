@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "constraint/json_schema_keyword.h"
 #include "base/json_tree.h"
+#include "constraint/json_schema_keyword.h"
 
 namespace batchllm {
 

@@ -219,11 +219,18 @@ Result<ValueSet> SchemaMeaning::member_counts(SchemaId id, bool negated, bool) {
 
 Result<ValueSet> SchemaMeaning::property_names(SchemaId id, bool negated, bool) {
     ASSIGN_OR_RETURN(const SchemaId schema, child(id, Keyword::propertyNames));
-    ASSIGN_OR_RETURN(const RequirementId what, requirement(schema));
+    // Negated, the schema's own negation: a loose schema is widened by both, and the complement of what
+    // was widened would be narrower than what was asked for.
+    ASSIGN_OR_RETURN(const RequirementId what, requirement(schema, negated));
     ASSIGN_OR_RETURN(const ValueSet *names, set_of(what));
+    const auto one_of = [&](LanguageId broken) {
+        ObjectSet set;
+        set.exists.push_back({broken, kAnything, {id, Keyword::propertyNames}});
+        return only_objects({set});
+    };
     std::vector<Automaton> languages;
     for (const StringSet &set : names->strings) {
-        if (set.all()) return negated ? ValueSet() : ValueSet::all();
+        if (set.all()) return negated ? one_of(kAllNames) : ValueSet::all();
         auto language = language_of(set, budget_);
         if (!language.ok()) {
             RETURN_IF_ERROR(refuse({id, Keyword::propertyNames}, language.status().message()));
@@ -233,13 +240,10 @@ Result<ValueSet> SchemaMeaning::property_names(SchemaId id, bool negated, bool) 
     }
     ASSIGN_OR_RETURN(const Automaton language, batchllm::unite(languages, budget_));
     const LanguageId allowed = numbers_.language(language);
+    if (negated) return allowed == kNoNames ? ValueSet() : one_of(allowed);
     ASSIGN_OR_RETURN(const LanguageId others, numbers_.without(kAllNames, allowed, budget_));
-    if (others == kNoNames) return negated ? ValueSet() : ValueSet::all();
+    if (others == kNoNames) return ValueSet::all();
     ObjectSet set;
-    if (negated) {
-        set.exists.push_back({others, kAnything, {id, Keyword::propertyNames}});
-        return only_objects({set});
-    }
     set.regions.clear();
     if (allowed != kNoNames) set.regions.push_back({allowed, kAnything});
     set.regions.push_back({others, kNothing});

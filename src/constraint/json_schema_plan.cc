@@ -8,7 +8,6 @@ namespace {
 
 constexpr size_t kMostRequirements = 50000;
 constexpr int64_t kMostSpread = 64; // names of a language that are written out
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
 
 } // namespace
 

@@ -355,7 +355,7 @@ Result<ValueSet> SchemaMeaning::of_object_value(const JsonTree &value, SchemaId 
     }
     if (negated) {
         std::vector<std::string> names;
-        for (const auto &member : value.members) names.push_back(member.first);
+        for (const auto &member : value.members) names.push_back(member.name);
         ASSIGN_OR_RETURN(const Automaton known, Automaton::strings(std::move(names), budget_));
         ASSIGN_OR_RETURN(const Automaton others, complement(known, budget_));
         ObjectSet larger;

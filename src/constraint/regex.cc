@@ -252,6 +252,7 @@ class RegexCompiler {
 
 Result<Automaton> compile_regex(std::string_view expression, const RegexOptions &options,
                                 Budget *budget) {
+    RETURN_IF_ERROR(budget->spend_work(static_cast<int64_t>(expression.size())));
     ASSIGN_OR_RETURN(const RegexTree tree, parse_regex(expression, options));
     return RegexCompiler(tree, options, budget).compile();
 }

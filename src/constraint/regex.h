@@ -13,7 +13,8 @@
 //            (?P<name> ), \a \A \Z \UHHHHHHHH, (?i) (?s) (?a) for all or (?i: ) for a group, (?# ), octal.
 //            \s is ASCII's white space. \p{..} as above, which Python's own re lacks.
 //
-// (?i) folds ASCII letters. Refused by name and position: back-references, lookbehind, atomic groups,
+// In ecma a - beside a class in brackets, as in [\w-.], stands for itself. An expression is at most
+// 64 KiB. (?i) folds ASCII letters. Refused by name and position: back-references, lookbehind, atomic groups,
 // possessive counts, conditions, (?m) and (?x), lookaheads inside a repetition.
 #pragma once
 

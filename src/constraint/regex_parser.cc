@@ -12,7 +12,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t kDeepestGroups = 200;
-constexpr size_t kLongestExpression = size_t{1} << 20;
+constexpr size_t kLongestExpression = size_t{64} << 10;
 
 class RegexParser {
   public:
@@ -22,7 +22,7 @@ class RegexParser {
 
     Result<RegexTree> parse() {
         if (text_.size() > kLongestExpression)
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "an expression of more than 1 MiB");
+            return error(BATCHLLM_ERROR_UNSUPPORTED, "an expression of more than 64 KiB");
         if (!Automaton::any_text().matches(text_))
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the expression is not valid UTF-8");
         reader_ = RegexReader(text_);
@@ -123,10 +123,10 @@ class RegexParser {
     Result<int32_t> sequence(int32_t depth) {
         std::vector<int32_t> parts;
         while (!reader_.at_end() && reader_.peek() != '|' && reader_.peek() != ')') {
-            const int64_t position = reader_.position();
+            const RegexReader start = reader_; // its position is counted only for an error
             ASSIGN_OR_RETURN(int32_t part, item(depth));
             if (part < 0) continue; // a comment
-            ASSIGN_OR_RETURN(part, repeated(part, position));
+            ASSIGN_OR_RETURN(part, repeated(part, start));
             parts.push_back(part);
         }
         if (parts.size() == 1) return parts[0];
@@ -134,7 +134,7 @@ class RegexParser {
     }
 
     // What * + ? or a count make of it.
-    Result<int32_t> repeated(int32_t part, int64_t position) {
+    Result<int32_t> repeated(int32_t part, const RegexReader &start) {
         RegexReader::Count count;
         ASSIGN_OR_RETURN(const bool found, reader_.count(python(), &count));
         if (!found) return part;
@@ -143,7 +143,7 @@ class RegexParser {
         if (node.has_lookahead && !(count.least <= 1 && count.greatest == 1)) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "character %lld: a lookahead inside a repetition is not supported",
-                         static_cast<long long>(position));
+                         static_cast<long long>(start.position()));
         }
         const int32_t repeat = add({.kind = Kind::repeat,
                                     .children = {part},
@@ -201,7 +201,6 @@ class RegexParser {
     }
 
     Result<int32_t> group(int32_t depth) {
-        const int64_t position = reader_.position();
         const RegexReader opening = reader_;
         reader_.skip(1);
         const Flags outer = flags_;
@@ -245,7 +244,7 @@ class RegexParser {
         return add({.kind = Kind::lookahead,
                     .children = {body},
                     .negative = negative,
-                    .position = position,
+                    .position = opening.position(),
                     .has_lookahead = true});
     }
 
@@ -321,7 +320,8 @@ class RegexParser {
             if (reader_.peek() == ']' && !(first && python())) break;
             ASSIGN_OR_RETURN(const RegexReader::Escape low, class_item());
             if (low.is_set) {
-                if (range_follows()) return reader_.invalid("a range from a class");
+                // In ECMAScript's lenient form the - of [\w-.] stands for itself.
+                if (range_follows() && python()) return reader_.invalid("a range from a class");
                 set.add(low.set);
                 continue;
             }
@@ -329,7 +329,13 @@ class RegexParser {
             if (range_follows()) {
                 reader_.skip(1);
                 ASSIGN_OR_RETURN(const RegexReader::Escape upper, class_item());
-                if (upper.is_set) return reader_.invalid("a range to a class");
+                if (upper.is_set) {
+                    if (python()) return reader_.invalid("a range to a class");
+                    set.add(low.point, low.point);
+                    set.add('-', '-');
+                    set.add(upper.set);
+                    continue;
+                }
                 high = upper.point;
                 if (high < low.point) return reader_.invalid("a range that ends before its start");
             }

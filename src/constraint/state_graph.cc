@@ -14,6 +14,19 @@ constexpr int32_t kNone = GrammarCode::kNone;
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
+std::atomic<int64_t> bytes_of_all = 0;
+std::atomic<int64_t> count_of_all = 0;
+constexpr int64_t kUntold = 16 << 10; // bytes of a graph that are not in bytes_of_all, at most
+
+// What a member takes, with what finds it.
+constexpr int64_t kStackBytes = 120, kStateBytes = 160, kSeenBytes = 100, kMergedBytes = 40;
+int64_t vector_bytes(size_t size, size_t of_one, int64_t around) {
+    return static_cast<int64_t>(size * of_one) + around;
+}
+int64_t mask_bytes(const StateMask &mask) {
+    return vector_bytes(mask.words.size() + mask.few.capacity(), sizeof(uint32_t), 140);
+}
+
 } // namespace
 
 size_t StateGraph::Hash::operator()(const Stack *stack) const {
@@ -43,6 +56,7 @@ size_t StateGraph::Hash::operator()(const GraphState *state) const {
 StateGraph::StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
                        int64_t long_horizon)
     : code_(std::move(code)), horizons_{short_horizon, long_horizon} {
+    ++count_of_all;
     seen_.emplace_back();
     const int32_t bottom = push(GrammarCode::kFinish, 0, kNone);
     Closure closure(this);
@@ -51,13 +65,59 @@ StateGraph::StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_ho
     start_ = intern_state(std::move(closure.configs), closure.complete);
 }
 
-StateGraph::~StateGraph() = default;
+StateGraph::~StateGraph() {
+    bytes_of_all -= told_bytes_;
+    --count_of_all;
+}
+
+int64_t StateGraph::all_bytes() { return bytes_of_all.load(std::memory_order_relaxed); }
+int64_t StateGraph::count() { return count_of_all.load(std::memory_order_relaxed); }
+
+void StateGraph::add_bytes(int64_t bytes) {
+    const int64_t untold = (bytes_ += bytes) - told_bytes_;
+    if (untold < kUntold && untold > -kUntold) return;
+    bytes_of_all += untold;
+    told_bytes_ += untold;
+}
+
+int64_t StateGraph::free_some(int64_t wanted) {
+    const std::lock_guard lock(mutex_);
+    int64_t freed = 0;
+    // Members of a kind from the last to the first, until it is enough. Those that point come before those
+    // that they point to.
+    const auto from_back = [&](auto *members, const auto &bytes_of) {
+        for (; freed < wanted && !members->empty(); members->pop_back())
+            freed += bytes_of(members->back());
+    };
+    const auto from_map = [&](auto *members, int64_t bytes) {
+        for (; freed < wanted && !members->empty(); members->erase(members->begin()))
+            freed += bytes;
+    };
+    const int64_t row_bytes = vector_bytes(at(code_->classes()), sizeof(GraphState *), 0);
+    from_back(&masks_, [](const auto &mask) { return mask_bytes(*mask); });
+    from_back(&rows_, [&](const auto &) { return row_bytes; });
+    from_map(&state_numbers_, kStateBytes / 2);
+    from_back(&states_, [](const auto &state) {
+        return vector_bytes(state->configs.size(), sizeof(GraphState::Config), kStateBytes / 2);
+    });
+    from_map(&merged_, kMergedBytes);
+    from_map(&stack_numbers_, kStackBytes / 2);
+    from_back(&stacks_, [](const auto &stack) {
+        return vector_bytes(stack->size(), sizeof(Frame), kStackBytes / 2);
+    });
+    from_map(&seen_numbers_, kSeenBytes / 2);
+    from_back(&seen_,
+              [](const Seen &seen) { return vector_bytes(seen.seen.size(), 16, kSeenBytes / 2); });
+    // Less than asked for: nothing is left.
+    add_bytes(freed < wanted ? -bytes() : -std::min(freed, bytes() - 1));
+    return freed;
+}
 
 int32_t StateGraph::intern_stack(Stack stack) {
     const auto known = stack_numbers_.find(&stack);
     if (known != stack_numbers_.end()) return known->second;
     if (stack.size() > kMostConfigs) too_ambiguous_ = true;
-    bytes_ += static_cast<int64_t>(stack.size() * sizeof(Frame)) + 120;
+    add_bytes(vector_bytes(stack.size(), sizeof(Frame), kStackBytes));
     stacks_.push_back(std::make_unique<Stack>(std::move(stack)));
     const auto number = static_cast<int32_t>(stacks_.size()) - 1;
     stack_numbers_.emplace(stacks_.back().get(), number);
@@ -93,7 +153,7 @@ int32_t StateGraph::merge(int32_t a, int32_t b) {
     }
     const int32_t number = intern_stack(std::move(merged));
     merged_.emplace(key, number);
-    bytes_ += 40;
+    add_bytes(kMergedBytes);
     return number;
 }
 
@@ -101,7 +161,7 @@ int32_t StateGraph::intern_seen(Seen seen) {
     const auto known = seen_numbers_.find(seen);
     if (known != seen_numbers_.end()) return known->second;
     const auto number = static_cast<int32_t>(seen_.size());
-    bytes_ += static_cast<int64_t>(seen.seen.size() * 16) + 100;
+    add_bytes(vector_bytes(seen.seen.size(), 16, kSeenBytes));
     seen_.push_back(seen);
     seen_numbers_.emplace(std::move(seen), number);
     return number;
@@ -130,7 +190,7 @@ GraphState *StateGraph::intern_state(std::vector<GraphState::Config> configs, bo
     if (known != state_numbers_.end()) return known->second;
     if (wanted.configs.size() > kMostConfigs) too_ambiguous_ = true;
     auto state = std::make_unique<GraphState>();
-    bytes_ += static_cast<int64_t>(wanted.configs.size() * sizeof(GraphState::Config)) + 160;
+    add_bytes(vector_bytes(wanted.configs.size(), sizeof(GraphState::Config), kStateBytes));
     state->configs = std::move(wanted.configs);
     state->complete = complete;
     GraphState *const made = state.get();
@@ -197,7 +257,7 @@ GraphState *const *StateGraph::make_row(GraphState *state) {
         known.emplace_back(targets, whole);
     }
     if (too_ambiguous_) return nullptr;
-    bytes_ += classes * static_cast<int64_t>(sizeof(GraphState *));
+    add_bytes(vector_bytes(at(classes), sizeof(GraphState *), 0));
     GraphState *const *made = row.get();
     rows_.push_back(std::move(row));
     state->row.store(made, std::memory_order_release);
@@ -303,12 +363,12 @@ GraphState *StateGraph::import(const StateGraph &other, const GraphState &state)
     return made;
 }
 
-void StateGraph::keep(std::unique_ptr<const StateMask> mask, GraphState *state, int64_t bytes) {
+void StateGraph::keep(std::unique_ptr<const StateMask> mask, GraphState *state) {
     const std::lock_guard lock(mutex_);
     if (state->mask.load(std::memory_order_relaxed)) return; // another thread was first
     state->mask.store(mask.get(), std::memory_order_release);
+    add_bytes(mask_bytes(*mask));
     masks_.push_back(std::move(mask));
-    bytes_ += bytes;
 }
 
 } // namespace batchllm

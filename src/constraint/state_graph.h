@@ -51,6 +51,8 @@ class StateGraph {
     StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
                int64_t long_horizon);
     ~StateGraph();
+    StateGraph(const StateGraph &) = delete;
+    StateGraph &operator=(const StateGraph &) = delete;
 
     const GrammarCode &code() const { return *code_; }
     GraphState *start() const { return start_; }
@@ -71,13 +73,20 @@ class StateGraph {
 
     // Memory in bytes, masks included, about.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+    // Of all graphs of the process, but for a few KiB of each.
+    static int64_t all_bytes();
+    static int64_t count(); // graphs of the process
+
+    // Frees about so many bytes, and says how many; 0 are left in the end. Nothing else may be called
+    // after it, but for bytes().
+    int64_t free_some(int64_t bytes);
     // Whether it is time for a new one. What was imported counts as needed: without that, a state larger
     // than the limit would move at each step.
     bool full(int64_t limit) const {
         return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
     }
     // Makes the mask the state's, unless another thread was first.
-    void keep(std::unique_ptr<const StateMask> mask, GraphState *state, int64_t bytes);
+    void keep(std::unique_ptr<const StateMask> mask, GraphState *state);
 
     // A state or a stack with more than this many members is refused: see row().
     static constexpr size_t kMostConfigs = 20'000;
@@ -110,6 +119,7 @@ class StateGraph {
     };
     class Closure;
 
+    void add_bytes(int64_t bytes);
     GraphState *const *make_row(GraphState *state);
     GraphState *intern_state(std::vector<GraphState::Config> configs, bool complete);
     int32_t intern_stack(Stack stack);
@@ -138,6 +148,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
     std::vector<std::unique_ptr<const StateMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
+    int64_t told_bytes_ = 0; // those of bytes_ that all_bytes() has
     std::atomic<int64_t> imported_bytes_ = 0;
     bool too_ambiguous_ = false;
     GraphState *start_ = nullptr;

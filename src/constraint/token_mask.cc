@@ -334,9 +334,7 @@ const StateMask *StateMaskMaker::kept(StateGraph *graph, GraphState *state,
         if (made->words[word] != 0)
             made->only = static_cast<int32_t>(word) * 32 + std::countr_zero(made->words[word]);
     std::sort(made->few.begin(), made->few.end());
-    const auto bytes =
-        static_cast<int64_t>((made->words.size() + made->few.capacity()) * sizeof(uint32_t)) + 140;
-    graph->keep(std::move(made), state, bytes);
+    graph->keep(std::move(made), state);
     return state->mask.load(std::memory_order_acquire);
 }
 

@@ -73,6 +73,7 @@ Result<std::shared_ptr<const TokenVocabulary>>
 TokenVocabulary::make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids, int32_t size) {
     std::vector<std::string> tokens;
     std::vector<uint8_t> special;
+    FirstSpellings first;
     if (size == 0) size = tokenizer.vocabulary();
     for (int32_t token = 0; token < std::min(size, tokenizer.vocabulary()); ++token) {
         auto bytes = tokenizer.token_bytes(token);
@@ -80,18 +81,21 @@ TokenVocabulary::make(const Tokenizer &tokenizer, std::span<const int32_t> eos_i
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "constraints need a tokenizer whose decoder puts nothing between tokens");
         }
+        auto as_first = tokenizer.first_token_bytes(token);
+        if (as_first && *as_first != *bytes) first.emplace_back(token, std::move(*as_first));
         tokens.push_back(std::move(*bytes));
         special.push_back(tokenizer.is_special(token) ? 1 : 0);
     }
     tokens.resize(at(size));
     special.resize(at(size), 0);
-    return make(std::move(tokens), special, eos_ids);
+    return make(std::move(tokens), special, eos_ids, std::move(first));
 }
 
 Result<std::shared_ptr<const TokenVocabulary>>
 TokenVocabulary::make(std::vector<std::string> tokens, std::span<const uint8_t> special,
-                      std::span<const int32_t> eos_ids) {
+                      std::span<const int32_t> eos_ids, FirstSpellings first) {
     std::shared_ptr<TokenVocabulary> made(new TokenVocabulary);
+    made->first_ = std::move(first);
     made->tokens_ = std::move(tokens);
     made->special_.assign(special.begin(), special.end());
     if (made->special_.size() != made->tokens_.size())
@@ -107,6 +111,14 @@ TokenVocabulary::make(std::vector<std::string> tokens, std::span<const uint8_t> 
 
 bool TokenVocabulary::is_eos(int32_t token) const {
     return std::binary_search(eos_ids_.begin(), eos_ids_.end(), token);
+}
+
+std::string_view TokenVocabulary::first_bytes(int32_t token) const {
+    const auto place =
+        std::lower_bound(first_.begin(), first_.end(), token,
+                         [](const auto &entry, int32_t id) { return entry.first < id; });
+    return place != first_.end() && place->first == token ? std::string_view(place->second)
+                                                          : bytes(token);
 }
 
 // Puts each token into its trie and counts the slices.

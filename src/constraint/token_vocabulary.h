@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -63,14 +64,21 @@ class TokenVocabulary {
     static Result<std::shared_ptr<const TokenVocabulary>>
     make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids, int32_t size = 0);
     // The same from spellings: [vocabulary] the bytes that a token stands for, empty if it stands for
-    // none; special: [vocabulary] not 0 for a special token.
+    // none; special: [vocabulary] not 0 for a special token. first: tokens, sorted, that stand for
+    // something else where a text begins.
+    using FirstSpellings = std::vector<std::pair<int32_t, std::string>>;
     static Result<std::shared_ptr<const TokenVocabulary>> make(std::vector<std::string> tokens,
                                                                std::span<const uint8_t> special,
-                                                               std::span<const int32_t> eos_ids);
+                                                               std::span<const int32_t> eos_ids,
+                                                               FirstSpellings first = {});
 
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
     int32_t words() const { return (size() + 31) / 32; }
     std::string_view bytes(int32_t token) const { return tokens_[static_cast<size_t>(token)]; }
+    // What a text's first tokens stand for where that is not bytes(): less a space that the decoder
+    // takes off the text. It may be nothing.
+    const FirstSpellings &first_spellings() const { return first_; }
+    std::string_view first_bytes(int32_t token) const;
     bool is_special(int32_t token) const { return special_[static_cast<size_t>(token)] != 0; }
     bool is_eos(int32_t token) const;
     std::span<const int32_t> eos_ids() const { return eos_ids_; }
@@ -91,6 +99,7 @@ class TokenVocabulary {
     void sort_tokens();
 
     std::vector<std::string> tokens_;
+    FirstSpellings first_;
     std::vector<uint8_t> special_;
     std::vector<int32_t> eos_ids_;
     size_t longest_ = 0;

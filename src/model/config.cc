@@ -6,6 +6,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+constexpr int32_t most_head_dim = 1024;
 
 } // namespace
 
@@ -44,16 +45,16 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
                      config.file().c_str(), shape->kv_heads, shape->heads);
     }
     const int32_t ratio = hidden / shape->heads;
-    ASSIGN_OR_RETURN(
-        shape->head_dim,
-        read_count(config, "head_dim", defaults.head_dim != 0 ? defaults.head_dim : ratio, 1024));
+    ASSIGN_OR_RETURN(shape->head_dim,
+                     read_count(config, "head_dim",
+                                defaults.head_dim != 0 ? defaults.head_dim : ratio, most_head_dim));
     if (!config.given("head_dim") && defaults.head_dim == 0 && hidden % shape->heads != 0) {
         return error(code, "%s: \"hidden_size\" is %d: not a multiple of num_attention_heads, %d",
                      config.file().c_str(), hidden, shape->heads);
     }
-    if (shape->head_dim < 2 || shape->head_dim % 2 != 0) {
-        return error(code, "%s: \"head_dim\" is %d: must be even and from 2 to 1024",
-                     config.file().c_str(), shape->head_dim);
+    if (shape->head_dim < 2 || shape->head_dim > most_head_dim || shape->head_dim % 2 != 0) {
+        return error(code, "%s: \"head_dim\" is %d: must be even and from 2 to %d",
+                     config.file().c_str(), shape->head_dim, most_head_dim);
     }
     return {};
 }

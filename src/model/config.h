@@ -134,10 +134,10 @@ struct ExpertCounts {
     int32_t all = 0;
     int32_t chosen = 0;
 };
-// Under the first of the keys that is given.
+// Under the first of the keys that is given. After the layers are made.
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
-                                        int32_t chosen);
+                                        int32_t chosen, const Model &model);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 

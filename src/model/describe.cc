@@ -43,12 +43,12 @@ Result<FoundFamily> find_family(const JsonValue &config) {
                 return item.unsupported("only " + class_names(*family) + " with model_type " +
                                         family->model_type);
             }
+            if (&item != &list.front() && *head != found.head) {
+                return item.unsupported("the class before it has another head");
+            }
             found.head = *head;
         }
         if (list.empty()) return classes->fail("must name a class");
-        if (list.size() > 1 && found.head != HeadKind::text) {
-            return classes->unsupported("only one class is supported");
-        }
     }
     return found;
 }
@@ -60,6 +60,10 @@ Status refuse_unsupported(const JsonValue &config) {
     if (const auto value = config.given("is_encoder_decoder")) {
         ASSIGN_OR_RETURN(const bool yes, value->boolean());
         if (yes) return value->unsupported("only decoders are supported");
+    }
+    if (const auto value = config.given("is_causal")) {
+        ASSIGN_OR_RETURN(const bool yes, value->boolean());
+        if (!yes) return value->unsupported("only causal attention is supported");
     }
     return {};
 }

@@ -5,18 +5,36 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t most_experts = 1024;
+// Of all layers: each is a kilobyte or so of the description, which a short file can ask for.
+constexpr size_t most_experts_in_all = 1 << 17;
+
+// The key that asks for more than that.
+Status check_all(const JsonValue &config, std::initializer_list<std::string_view> keys,
+                 int32_t experts, size_t layers) {
+    if (layers * static_cast<size_t>(experts) <= most_experts_in_all) return {};
+    auto given = config.given("num_hidden_layers");
+    for (const std::string_view key : keys) {
+        if (!config.given(key)) continue;
+        given = config.given(key);
+        break;
+    }
+    return (given ? *given : config)
+        .fail(std::to_string(layers) + " layers of so many experts are more than " +
+              std::to_string(most_experts_in_all) + " experts in all");
+}
 
 } // namespace
 
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
-                                        int32_t chosen) {
+                                        int32_t chosen, const Model &model) {
     ExpertCounts counts{all, chosen};
     for (const std::string_view key : keys) {
         if (!config.given(key)) continue;
         ASSIGN_OR_RETURN(counts.all, read_count(config, key, all, most_experts));
         break;
     }
+    RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
     ASSIGN_OR_RETURN(counts.chosen,
                      read_count(config, "num_experts_per_tok", chosen, most_experts));
     if (counts.chosen <= counts.all) return counts;

@@ -22,11 +22,12 @@ std::string stem_of(const Family &family) {
     return std::string_view(family.model_type).ends_with("_text") ? stem + "Text" : stem;
 }
 
-// The number that a key of "id2label" is, or -1.
+// The number that a key of "id2label" is, or -1: "00" would be 0 once more.
 int64_t label_number(std::string_view key) {
     int64_t number = -1;
     const auto [end, failure] = std::from_chars(key.data(), key.data() + key.size(), number);
-    return failure == std::errc() && end == key.data() + key.size() ? number : -1;
+    const bool whole = failure == std::errc() && end == key.data() + key.size();
+    return whole && std::to_string(number) == key ? number : -1;
 }
 
 Status read_labels(const JsonValue &config, Model *model) {

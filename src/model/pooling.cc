@@ -74,6 +74,18 @@ Result<Pooling> read_pooling(const std::string &path, int32_t hidden) {
     return pooling;
 }
 
+// What the module Transformer does with a text before the tokenizer, which is not done here.
+Status check_texts(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool given, file_exists(path));
+    if (!given) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
+    const JsonValue config = document.root();
+    if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const bool lower, config.boolean_or("do_lower_case", false));
+    if (!lower) return {};
+    return config.at("do_lower_case")->unsupported("texts are not put into lower case");
+}
+
 // The folder of a module, which lies in the model's.
 Result<std::string> read_folder(const JsonValue &module) {
     ASSIGN_OR_RETURN(const JsonValue path, module.at("path"));
@@ -119,6 +131,7 @@ Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t 
     const std::string path = model_dir + "/modules.json";
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (!given) return EmbeddingForm{};
+    RETURN_IF_ERROR(check_texts(model_dir + "/sentence_bert_config.json"));
     ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
     return read_modules(document.root(), model_dir, hidden);
 }

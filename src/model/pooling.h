@@ -1,4 +1,4 @@
-// modules.json, as sentence-transformers writes it beside a model -> how a row's hidden states become its
+// modules.json, with what sentence-transformers writes beside it -> how a row's hidden states become its
 // vector. A module, a mode or an option that would change the vector and is not computed is refused by name.
 #pragma once
 

@@ -16,7 +16,7 @@ struct RopeConfig {
     double factor = 1; // of all but longrope
     double low_freq_factor = 1;
     double high_freq_factor = 4;
-    int64_t original_max_positions = 8192; // llama3, yarn
+    int64_t original_max_positions = 8192; // llama3, yarn, longrope
 
     // yarn: pairs that turn more than beta_fast times in the original length stay as they are, those
     // that turn less than beta_slow times are slowed by the factor.

@@ -58,7 +58,8 @@ class RopeReader {
         return proportional ? Status() : read_kind(object);
     }
 
-    Rope rope() {
+    Result<Rope> rope(const JsonValue &config) {
+        RETURN_IF_ERROR(check_dims(config)); // the part may be the family's default
         Rope rope;
         rope.frequencies = rope_frequencies(config_, dims());
         if (!long_factors_.empty()) {
@@ -68,11 +69,23 @@ class RopeReader {
         }
         rope.scale = scale_;
         rope.pairs = defaults_.pairs;
+        const auto finite = [](float value) { return std::isfinite(value); };
+        if (!finite(rope.scale) || !std::ranges::all_of(rope.frequencies, finite) ||
+            !std::ranges::all_of(rope.long_frequencies, finite)) {
+            return config.fail("the rope's keys give it frequencies or a scale that are infinite");
+        }
         return rope;
     }
 
   private:
     int32_t dims() const { return static_cast<int32_t>(head_dim_ * part_); }
+
+    // of: what the error names.
+    Status check_dims(const JsonValue &of) const {
+        if (dims() >= 2 && dims() % 2 == 0) return {};
+        return of.unsupported("the rotated part of head_dim " + std::to_string(head_dim_) +
+                              " must be even");
+    }
 
     Status read_part(const JsonValue &object) {
         const auto value = object.given("partial_rotary_factor");
@@ -82,11 +95,7 @@ class RopeReader {
             return value->unsupported("this architecture rotates whole heads");
         }
         part_ = part;
-        if (dims() < 2 || dims() % 2 != 0) {
-            return value->unsupported("the rotated part of head_dim " + std::to_string(head_dim_) +
-                                      " must be even");
-        }
-        return {};
+        return check_dims(*value);
     }
 
     // transformers lets the one at the top win, and falls back on the longest request.
@@ -250,7 +259,7 @@ Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head
         }
         RETURN_IF_ERROR(reader.read_object(*object));
     }
-    return reader.rope();
+    return reader.rope(config);
 }
 
 namespace {
@@ -294,7 +303,10 @@ Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model,
             RETURN_IF_ERROR(full_reader.read_object(*object));
         }
     }
-    return LayerRopes{full_reader.rope(), windowed_reader.rope()};
+    LayerRopes ropes;
+    ASSIGN_OR_RETURN(ropes.full, full_reader.rope(config));
+    ASSIGN_OR_RETURN(ropes.windowed, windowed_reader.rope(config));
+    return ropes;
 }
 
 int32_t add_rope(Model *model, Rope rope) {

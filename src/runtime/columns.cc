@@ -164,6 +164,10 @@ Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *re
                          read_params(params, model_.vocabulary));
         return {};
     }
+    if (params.constraint != nullptr) {
+        return error(code, "constraint: only generated text has one, and not what is embedded or "
+                           "classified");
+    }
     read->max_tokens = 0;
     read->parse_special = params.parse_special != 0;
     read->add_special = params.add_special != 0;

@@ -38,6 +38,7 @@ Engine::~Engine() = default;
 Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
     log_ = options.log;
+    watch_.emplace(log_, options.long_step_seconds);
     if (!options.model_dir.empty()) {
         ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
         if (reads_text) {
@@ -73,6 +74,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
         lanes_.push_back(
             std::make_unique<Lane>(options.devices[i], std::move(loaded.backends[i]), scheduling));
         const BackendInfo &info = lanes_.back()->info();
+        devices_.push_back({options.devices[i], info});
         if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
         log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
                                     "): " + std::to_string(info.pages) + " KV pages of " +
@@ -105,20 +107,19 @@ Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
 }
 
 Result<batchllm_info> Engine::info(int32_t device) const {
-    const auto devices = static_cast<int32_t>(lanes_.size());
+    const auto devices = static_cast<int32_t>(devices_.size());
     if (device < 0 || device >= devices) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "device is %d: the engine has %d", device,
                      devices);
     }
-    const Lane &lane = *lanes_[static_cast<size_t>(device)];
-    const BackendInfo &of = lane.info();
+    const auto &[number, of] = devices_[static_cast<size_t>(device)];
     batchllm_info info{};
     info.struct_size = sizeof info;
     info.device_count = devices;
     info.backend = of.name.c_str();
     info.compute_type = of.compute_type.c_str();
     info.device = of.device.c_str();
-    info.device_number = lane.device();
+    info.device_number = number;
     info.vocabulary = of.vocabulary;
     info.hidden = of.hidden;
     info.page_tokens = of.page_tokens;
@@ -142,7 +143,7 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         const std::lock_guard lock(vocabulary_mutex_);
         if (vocabulary_ == nullptr) {
             ASSIGN_OR_RETURN(vocabulary_, TokenVocabulary::make(*tokenizer_, eos_tokens_,
-                                                                lanes_.front()->info().vocabulary));
+                                                                devices_.front().info.vocabulary));
         }
         vocabulary = vocabulary_;
     }
@@ -234,7 +235,7 @@ void Engine::fill_progress(batchllm_progress *progress) const {
         progress->pages_total += lane->info().pages;
         progress->tokens_left += lane->scheduler().prompt_tokens_left();
     }
-    progress->tokens_done = prompt_tokens_done_ + stats_.completion_tokens;
+    progress->tokens_done = prompt_tokens_done_ + stats_.completion_tokens + lost_tokens_;
     progress->seconds = first_step_ ? seconds_since(*first_step_) : 0;
 }
 
@@ -246,7 +247,7 @@ batchllm_stats Engine::stats() const {
     stats.processed_prompt_tokens = prompt_tokens_done_;
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);
-    stats.kv_page_bytes = lanes_.front()->info().page_bytes;
+    stats.kv_page_bytes = devices_.front().info.page_bytes;
     for (const auto &lane : lanes_) {
         stats.kv_pages_total += lane->info().pages;
         stats.kv_pages_peak += lane->scheduler().pages_peak();

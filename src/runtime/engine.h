@@ -35,6 +35,7 @@
 #include "runtime/options.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
+#include "runtime/step_watch.h"
 #include "runtime/timeline.h"
 #include "table/table.h"
 #include "text/chat_template.h"
@@ -118,7 +119,7 @@ class Engine {
     Status check_prompt(std::span<const int32_t> prompt, int64_t generated) const;
     Status check_tokens(const char *what, std::span<const int32_t> tokens) const;
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
-    Status check_pool(const char *what, int64_t tokens) const;
+    Status check_pool(const char *what, int64_t tokens, bool all_stored) const;
     Status check_row(std::span<const int32_t> prompt, const PreparedParams &params) const;
     Status check_constraint(const SamplingParams &params) const;
     Status need_tokenizer() const;
@@ -151,8 +152,9 @@ class Engine {
     // engine_step.cc
     Status run_step();
     Status run_started_step();
+    Status run_lanes();
     Status fill(Lane *lane);
-    Lane *next_lane() const;
+    Lane *next_lane();
     Status take_from(Lane *lane);
     Status sample_newest(Lane *lane);
     void take_forced(Lane *lane);
@@ -168,6 +170,11 @@ class Engine {
     bool ends_row(const SamplingParams &params, int32_t token) const;
     void warn_once(const Status &status);
 
+    // engine_lost.cc
+    Status run_on_what_is_left();
+    int64_t take_back_rows(const Lane *lane);
+    Status plan_again();
+
     // engine_end.cc
     void apply_cancels();
     void cancel_waiting(Row *row);
@@ -180,9 +187,15 @@ class Engine {
     std::unique_ptr<Model> model_;             // as LoadedModel's
     std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
     std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
-    std::vector<std::unique_ptr<Lane>> lanes_; // one a device
+    struct Device {
+        int32_t number;
+        BackendInfo info;
+    };
+    std::vector<Device> devices_;              // as loaded, those that have failed since too
+    std::vector<std::unique_ptr<Lane>> lanes_; // one a device that has not failed
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
     std::optional<Timeline> timeline_;
+    std::optional<StepWatch> watch_;
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
     mutable std::mutex vocabulary_mutex_;
@@ -218,6 +231,7 @@ class Engine {
     batchllm_stats stats_{};
     int64_t plan_tokens_left_ = 0; // to compute for groups not placed
     int64_t prompt_tokens_done_ = 0;
+    int64_t lost_tokens_ = 0;  // generated on devices that then failed, for rows without a result
     StepCounts last_counts_{}; // of the step
     std::optional<std::chrono::steady_clock::time_point> first_step_;
 };

@@ -100,10 +100,10 @@ Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) 
     return check_tokens("prompt", prompt);
 }
 
-// Any of the devices may get the row.
-Status Engine::check_pool(const char *what, int64_t tokens) const {
+// Any of the devices may get the row. The last token of a request is not stored, but where all are.
+Status Engine::check_pool(const char *what, int64_t tokens, bool all_stored) const {
     for (const auto &lane : lanes_) {
-        if (lane->scheduler().fits(tokens)) continue;
+        if (lane->scheduler().fits(all_stored ? tokens + 1 : tokens)) continue;
         return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
                      "%" PRId64 " tokens of prompt and %s do not fit the pool of %" PRId64
                      " KV pages of %d tokens",
@@ -115,9 +115,8 @@ Status Engine::check_pool(const char *what, int64_t tokens) const {
 Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &params) const {
     if (embedded(params.task)) {
         RETURN_IF_ERROR(check_prompt(prompt, 0));
-        // All tokens are stored, and a request's last one is not counted on.
         const bool first = params.task == Task::embed && params.form.pooling == Pooling::first;
-        return check_pool("nothing more", first ? 2 : static_cast<int64_t>(prompt.size()) + 1);
+        return check_pool("nothing more", first ? 1 : static_cast<int64_t>(prompt.size()), true);
     }
     if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
@@ -127,7 +126,7 @@ Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &
     RETURN_IF_ERROR(check_prompt(prompt, 1));
     const int64_t length = static_cast<int64_t>(prompt.size());
     const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);
-    return check_pool("output", tokens);
+    return check_pool("output", tokens, false);
 }
 
 Status Engine::check_constraint(const SamplingParams &params) const {
@@ -154,7 +153,7 @@ Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &sc
     }
     RETURN_IF_ERROR(check_prompt(prompt, score.longest()));
     const int64_t tokens = static_cast<int64_t>(prompt.size()) + score.longest();
-    return check_pool("continuation", tokens);
+    return check_pool("continuation", tokens, false);
 }
 
 // ---- Sampling parameters of a column's rows ----
@@ -335,7 +334,6 @@ Status Engine::add_score_text(const Column<char> &prompts, const ContinuationCol
     const Clock::time_point start = Clock::now();
     const EncodeOptions prompt_options{params.add_special != 0, params.parse_special != 0};
     const EncodeOptions continuation_options{false, false};
-    const Status bad_params = params_->read(params).status();
     Addition addition(&intake_);
     std::vector<Encoded> block;
     std::vector<std::unique_ptr<ScoreSpec>> scores(
@@ -365,9 +363,8 @@ Status Engine::add_score_text(const Column<char> &prompts, const ContinuationCol
         for (int64_t i = 0; i < count; ++i) {
             const uint64_t tag = addition.next_tag(tags);
             const Encoded &encoded = block[static_cast<size_t>(i)];
-            const Status &status = bad_params.ok() ? encoded.status : bad_params;
-            if (!status.ok()) {
-                addition.add_bad(tag, 0, 1, status);
+            if (!encoded.status.ok()) {
+                addition.add_bad(tag, 0, 1, encoded.status);
             } else {
                 add_scored(&addition, tag, encoded.tokens,
                            std::move(scores[static_cast<size_t>(i)]), left);

@@ -152,7 +152,7 @@ void Engine::Placement::place_rows(LaneShare *share, const PlanGroup &group, int
     if (jobs_.empty()) return;
     const int64_t shared = share->slice.length_of(group.prefix);
     int64_t tokens = share->slice.new_prefix_tokens(group.prefix);
-    for (const Job *job : jobs_) tokens += job->prompt_length - shared;
+    for (const Job *job : jobs_) tokens += job->computed_length - shared;
     share->prompt_tokens += tokens;
     share->load += static_cast<double>(tokens) +
                    expected_share_ * static_cast<double>(share->lane->generation - generation);

@@ -15,6 +15,15 @@ using Clock = std::chrono::steady_clock;
 // How often devices are asked which of them is ready: short beside a batch.
 constexpr auto poll_interval = std::chrono::microseconds(20);
 
+// What the engine may be doing (StepWatch).
+constexpr const char *planning = "planning";
+constexpr const char *scheduling = "scheduling for device";
+constexpr const char *submitting = "handing a batch to device";
+constexpr const char *sampling = "making masks, and sampling, on device";
+constexpr const char *waiting = "waiting for device";
+constexpr const char *waiting_for_any = "waiting for all devices, among them device";
+constexpr const char *finishing = "taking over what came of device";
+
 // Adds the time between its construction and destruction.
 class Stopwatch {
   public:
@@ -39,6 +48,12 @@ Status Engine::run_step() {
     const Stopwatch watch(&stats_.run_seconds);
     if (!first_step_) first_step_ = Clock::now();
     last_counts_ = {};
+    watch_->start();
+    struct Leave {
+        StepWatch *watch;
+        ~Leave() { watch->end(); }
+    } const leave{&*watch_};
+    watch_->begin(planning);
     RETURN_IF_ERROR(build_groups());
     // From here on a failure leaves requests half moved on: the engine stays failed.
     try {
@@ -55,6 +70,12 @@ Status Engine::run_step() {
 
 Status Engine::run_started_step() {
     apply_cancels();
+    RETURN_IF_ERROR(run_on_what_is_left());
+    if (timeline_ && rows_done() == intake_.added) warn_once(timeline_->flush());
+    return {};
+}
+
+Status Engine::run_lanes() {
     for (const auto &lane : lanes_) RETURN_IF_ERROR(fill(lane.get()));
     if (Lane *lane = next_lane()) RETURN_IF_ERROR(take_from(lane));
     // No batch is left without its masks between two steps.
@@ -66,7 +87,6 @@ Status Engine::run_started_step() {
     for (const auto &lane : lanes_) {
         while (lane->in_flight() > 0) RETURN_IF_ERROR(take_from(lane.get()));
     }
-    if (timeline_) warn_once(timeline_->flush());
     return {};
 }
 
@@ -77,10 +97,12 @@ Status Engine::fill(Lane *lane) {
         const TokenBatch *batch = nullptr;
         {
             const Stopwatch watch(&stats_.schedule_seconds);
+            watch_->begin(scheduling, lane->device());
             RETURN_IF_ERROR(place_groups());
             batch = &lane->next_batch();
         }
         if (batch->tokens.empty()) break;
+        watch_->begin(submitting, lane->device(), &lane->newest().counts);
         RETURN_IF_ERROR(lane->forward(*batch));
         // Where the masks depend on the batch before, it is sampled once that one has been collected.
         if (lane->in_flight() == 1 || !RowMasks::wait_for_samples(lane->newest())) {
@@ -92,6 +114,7 @@ Status Engine::fill(Lane *lane) {
 
 // While the device computes the batch.
 Status Engine::sample_newest(Lane *lane) {
+    watch_->begin(sampling, lane->device(), &lane->newest().counts);
     RETURN_IF_ERROR(
         lane->sample(masks_.make(lane->newest(), [this]() -> ThreadPool & { return pool(); })));
     take_forced(lane);
@@ -118,7 +141,8 @@ void Engine::take_forced(Lane *lane) {
 // The lane whose oldest batch is there, or will be first; null: nothing is in flight. Of several that
 // are ready, the one that has computed for the shortest time: so the modelled clocks of `sim` go
 // together.
-Lane *Engine::next_lane() const {
+Lane *Engine::next_lane() {
+    bool waits = false;
     while (true) {
         Lane *best = nullptr;
         int32_t busy = 0;
@@ -132,12 +156,17 @@ Lane *Engine::next_lane() const {
             }
         }
         if (best != nullptr || busy <= 1) return best != nullptr ? best : last_busy;
+        if (!waits)
+            watch_->begin(waiting_for_any, last_busy->device(), &last_busy->record().counts);
+        waits = true;
         std::this_thread::sleep_for(poll_interval);
     }
 }
 
 Status Engine::take_from(Lane *lane) {
+    watch_->begin(waiting, lane->device(), &lane->record().counts);
     RETURN_IF_ERROR(lane->collect());
+    watch_->begin(finishing, lane->device(), &lane->record().counts);
     post_process(lane);
     return lane->unsampled() ? sample_newest(lane) : Status();
 }

@@ -225,6 +225,7 @@ std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
     job->score = row.score.get();
     job->task = row.task();
     job->prompt_length = row.length;
+    job->computed_length = row.computed_length();
     for (const int64_t id : ids) {
         const Row &equal = *rows->find(id);
         const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;

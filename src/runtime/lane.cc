@@ -32,19 +32,28 @@ bool Lane::takes_another() const {
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
 }
 
+bool Lane::lost() const {
+    return failed_ == BATCHLLM_ERROR_DEVICE || failed_ == BATCHLLM_ERROR_OUT_OF_MEMORY;
+}
+
+Status Lane::note(Status status) {
+    failed_ = status.code();
+    return status;
+}
+
 Status Lane::forward(const TokenBatch &batch) {
-    RETURN_IF_ERROR(backend_->forward(batch));
+    RETURN_IF_ERROR(note(backend_->forward(batch)));
     unsampled_ = true;
     return {};
 }
 
 Status Lane::sample(std::span<const TokenMask> masks) {
     unsampled_ = false;
-    return backend_->sample(masks);
+    return note(backend_->sample(masks));
 }
 
 Status Lane::collect() {
-    RETURN_IF_ERROR(backend_->collect(&output_));
+    RETURN_IF_ERROR(note(backend_->collect(&output_)));
     seconds_ += backend_->last_run_seconds();
     waited_ += backend_->last_wait_seconds();
     return {};

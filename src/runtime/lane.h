@@ -31,6 +31,9 @@ class Lane {
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
+    // The device has failed, or has no memory left: the lane is of no more use. Another fault of a call of the
+    // backend is not the device's.
+    bool lost() const;
 
     // Another batch can be put in flight, and nearly all requests can be in it.
     bool takes_another() const;
@@ -55,11 +58,14 @@ class Lane {
     int64_t generation = 0;
 
   private:
+    Status note(Status status);
+
     int32_t device_;
     std::unique_ptr<Backend> backend_;
     Scheduler scheduler_;
     BatchOutput output_;
     bool unsampled_ = false;
+    int32_t failed_ = BATCHLLM_OK; // code of the backend's error
     double seconds_ = 0, waited_ = 0;
 };
 

@@ -42,9 +42,11 @@ int32_t fallback_byte(std::string_view token) {
 }
 
 std::optional<std::string> token_bytes(const std::vector<DecoderStep> &steps,
-                                       std::string_view token) {
+                                       std::string_view token, TokenPlace place) {
     std::string text(token);
-    bool fused = false; // from here on, steps see the whole text as one token
+    const bool first = place == TokenPlace::first;
+    bool is_byte = false; // <0x..>, which later steps on single tokens leave alone
+    bool fused = false;   // from here on, steps see the whole text as one token
     for (const DecoderStep &step : steps) {
         switch (step.kind) {
         case DecoderStep::Kind::byte_level:
@@ -52,20 +54,25 @@ std::optional<std::string> token_bytes(const std::vector<DecoderStep> &steps,
             fused = true;
             break;
         case DecoderStep::Kind::byte_fallback:
-            if (const int32_t byte = fallback_byte(text); byte >= 0)
-                return std::string(1, static_cast<char>(byte));
+            if (const int32_t byte = fallback_byte(text); byte >= 0) {
+                text.assign(1, static_cast<char>(byte));
+                is_byte = true;
+            }
             break;
         case DecoderStep::Kind::fuse:
             fused = true;
             break;
         case DecoderStep::Kind::replace:
-            text = replaced(text, step.pattern, step.content);
+            if (!is_byte) text = replaced(text, step.pattern, step.content);
             break;
         case DecoderStep::Kind::strip:
-            if (!fused) strip(&text, step);
+            if (!fused && !is_byte) strip(&text, step);
+            if (!fused || step.start == 0) break;
+            if (step.start > 1) return std::nullopt;
+            if (first && text.starts_with(step.content)) text.erase(0, step.content.size());
             break;
         case DecoderStep::Kind::metaspace:
-            text = replaced(text, step.pattern, " ");
+            if (!is_byte) text = replaced(text, step.pattern, first && step.drop_first ? "" : " ");
             break;
         case DecoderStep::Kind::join:
             return std::nullopt;

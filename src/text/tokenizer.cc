@@ -186,6 +186,12 @@ std::optional<std::string> Tokenizer::token_bytes(int32_t token) const {
     return batchllm::token_bytes(impl_->decoder, spelling->text);
 }
 
+std::optional<std::string> Tokenizer::first_token_bytes(int32_t token) const {
+    const Impl::Spelling *spelling = impl_->spelling(token);
+    if (spelling == nullptr) return std::string();
+    return batchllm::token_bytes(impl_->decoder, spelling->text, TokenPlace::first);
+}
+
 int32_t Tokenizer::vocabulary() const { return static_cast<int32_t>(impl_->spellings.size()); }
 
 bool Tokenizer::is_special(int32_t token) const {

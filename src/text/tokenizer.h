@@ -41,6 +41,8 @@ class Tokenizer {
     // its spelling. Empty for an id that no token has. Nothing when the decoder puts text between
     // tokens.
     std::optional<std::string> token_bytes(int32_t token) const;
+    // The same for a text's first token, off which some decoders take a space.
+    std::optional<std::string> first_token_bytes(int32_t token) const;
 
     int32_t vocabulary() const; // largest id + 1, added tokens included
     bool is_special(int32_t token) const;

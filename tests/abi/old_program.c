@@ -68,13 +68,13 @@ static int64_t job(int32_t more) {
     batchllm_results *results = NULL;
     need(batchllm_poll(engine, 0, &results) == BATCHLLM_OK && results->count == 3, "poll");
     need(results->struct_size >= sizeof *results, "results.struct_size");
-    int64_t hash = 0;
+    uint64_t hash = 0;
     for (int64_t i = 0; i < results->count; ++i) {
         need(results->statuses[i] == BATCHLLM_OK &&
                  results->finish_reasons[i] == BATCHLLM_FINISH_LENGTH,
              "result");
         for (int64_t t = results->token_offsets[i]; t < results->token_offsets[i + 1]; ++t)
-            hash = hash * 31 + results->tokens[t] + (int64_t)results->tags[i];
+            hash = hash * 31 + (uint64_t)results->tokens[t] + results->tags[i];
     }
     need(results->token_offsets[3] == 4 + 5 + 6, "tokens");
     batchllm_results_free(results);

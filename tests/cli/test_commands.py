@@ -553,6 +553,16 @@ class TextRows(ProgramTest):
             good = {name for name, row in found.items() if row["response"]["status_code"] == 200}
             self.assertEqual(good, loose)
             self.assertIn("strict", found["bad"]["error"]["message"])
+        def either_order(name, first, **strict):  # the request's "strict" counts, wherever loose_schema stands
+            row = chat(name, **strict)
+            row["body"] = {**first, **row["body"]} if name.endswith("before") else {**row["body"], **first}
+            return row
+
+        rows = [either_order(f"{loose} {strict} {place}", {"loose_schema": loose}, strict=strict)
+                for loose in (True, False) for strict in (True, False) for place in ("before", "behind")]
+        found = {row["custom_id"]: row["response"]["status_code"] == 200
+                 for row in self.run_rows(rows, "--force", expect=3, backend=self.sim)}
+        self.assertEqual(found, {row["custom_id"]: row["custom_id"].split()[1] == "False" for row in rows})
         row = [{"id": 0, "prompt": "a"}]
         self.input.write_bytes(lines(row))
         run = ["run", *self.sim, "-i", self.input, "-o", self.output, "--force", "--progress", "none", "--json-schema", file]

@@ -187,6 +187,54 @@ class Interrupted(ProgramTest):
         self.assertEqual(rows, self.undisturbed())
 
 
+class DevicesThatFail(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.rows = token_rows(400)
+        self.rows[7]["n"] = 3
+        self.rows[7]["temperature"] = 1.0
+        self.input.write_bytes(lines(self.rows))
+
+    def start(self, failing, *arguments):
+        done = self.run_program(
+            "run", "--backend", "sim", "--backend-options",
+            "vocabulary=1000,eos_token=999,min_length=1,max_length=12,pages=4096" + failing,
+            "--step-tokens", "64", "-i", self.input, "-o", self.output, "--progress", "none", *arguments)
+        return done.returncode, done.stderr.decode()
+
+    def undisturbed(self):
+        code, errors = self.start("", "--force")
+        self.assertEqual(code, 0, errors)
+        return comparable(self.read_output())
+
+    def test_where_it_is_the_only_one_what_has_finished_is_written_and_the_run_goes_on_with_resume(self):
+        expected = self.undisturbed()
+        self.output.unlink()
+        self.output.with_name("out.jsonl.state").unlink()
+        lines_before, mode = 0, ()
+        for attempt in range(50):
+            code, errors = self.start(",fails_after=30", *mode)
+            rows = self.read_output()
+            self.assertGreater(len(rows), lines_before)
+            if code == 0:
+                break
+            self.assertEqual(code, 1, errors)
+            self.assertIn("sim: the device fails after 30 batches", errors)
+            self.assertIn("stopped after %d rows; run again with --resume to go on" % len(rows), errors)
+            lines_before, mode = len(rows), ("--resume",)
+        self.assertGreater(attempt, 1)
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(comparable(self.read_output()), expected)
+
+    def test_where_there_are_others_the_run_ends_well_with_a_warning(self):
+        expected = self.undisturbed()
+        code, errors = self.start(",fails_after=5,failing_device=1", "--devices", "0,1", "--force")
+        self.assertEqual(code, 0, errors)
+        self.assertIn("warning: device 1: sim: the device fails after 5 batches", errors)
+        self.assertIn("computed again", errors)
+        self.assertEqual(comparable(self.read_output()), expected)
+
+
 class Structured(ProgramTest):
     """A job of JSON: its schema is the command line's, and some rows have one of their own."""
 

@@ -23,12 +23,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         else
             folder.write(name, part);
     }
-    const auto config = load_config(folder.path());
+    const auto config = describe_model(folder.path());
     if (config.ok()) {
-        check(config->layers > 0 && config->heads > 0 && config->kv_heads > 0 &&
-              config->head_dim > 0);
-        check(config->heads % config->kv_heads == 0 && config->vocabulary > 0 &&
-              config->hidden > 0);
+        check(!config->layers.empty() && config->vocabulary > 0 && config->hidden > 0);
+        for (const Layer &layer : config->layers) {
+            const Attention &attention = layer.attention;
+            check(attention.heads > 0 && attention.kv_heads > 0 && attention.head_dim > 0);
+            check(attention.heads % attention.kv_heads == 0);
+            check(attention.rope < static_cast<int32_t>(config->ropes.size()));
+            check(attention.kv_group >= 0 &&
+                  attention.kv_group < static_cast<int32_t>(config->kv_groups.size()));
+        }
         for (const int32_t token : config->eos_tokens)
             check(token >= 0 && token < config->vocabulary);
     } else {

@@ -125,6 +125,8 @@ def seeds():
     for form in ("%016x", "%x", "%d"):
         yield "tuning", form.strip("%"), body + b"end " + (form % number).encode() + b"\n"
     for i in range(8):
+        # An array or a stream; each format; rising offsets.
+        yield "arrow", f"{i}", bytes([i % 2, *(0,) * (i % 2), i // 2, *(0,) * 6, 3, 0, 0, 0, 0, 9, 1, 2, 1, 3, 0, 0, 0, 0, *range(40)])
         yield "api", f"{i}", bytes((j * 37 + i * 91 + j * j * 11) % 256 for j in range(60 + 20 * i))
 
 

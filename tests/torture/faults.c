@@ -87,12 +87,17 @@ static int fails(unsigned kind) {
 
 /* ---- Memory ---- */
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-void *__libc_malloc(size_t);
-void *__libc_calloc(size_t, size_t);
-void *__libc_realloc(void *, size_t);
-void *__libc_memalign(size_t, size_t);
-void __libc_free(void *);
+/* The allocator behind: libc's, or AddressSanitizer's. */
+#ifdef FAULTS_UNDER_ASAN
+#define BEHIND(name) __interceptor_##name
+#else
+#define BEHIND(name) __libc_##name
+#endif
+void *BEHIND(malloc)(size_t);
+void *BEHIND(calloc)(size_t, size_t);
+void *BEHIND(realloc)(void *, size_t);
+void *BEHIND(memalign)(size_t, size_t);
+void BEHIND(free)(void *);
 
 /* Code that ends the process itself when it gets no memory, and that is not this project's to mend: Debian's
  * oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc aborts where it registers
@@ -115,10 +120,12 @@ static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
     return 0;
 }
 
+int faults_exempt_caller(const void *caller);
+void faults_set_new_caller(const void *caller);
+
 static int refuses(const void *caller) {
     if ((__atomic_load_n(&plan.kinds, __ATOMIC_RELAXED) & FAULT_ALLOC) == 0) return 0;
-    for (int i = 0; i < exempt_count; ++i)
-        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end) return 0;
+    if (faults_exempt_caller(caller)) return 0;
     if (!fails(FAULT_ALLOC)) return 0;
     errno = ENOMEM;
     return 1;
@@ -135,15 +142,15 @@ static void *counted(void *block) {
 }
 
 void *malloc(size_t size) {
-    return refuses(caller_or(__builtin_return_address(0))) ? NULL : counted(__libc_malloc(size));
+    return refuses(caller_or(__builtin_return_address(0))) ? NULL : counted(BEHIND(malloc)(size));
 }
 void *calloc(size_t count, size_t size) {
     return refuses(caller_or(__builtin_return_address(0))) ? NULL
-                                                           : counted(__libc_calloc(count, size));
+                                                           : counted(BEHIND(calloc)(count, size));
 }
 void *realloc(void *block, size_t size) {
     if (refuses(caller_or(__builtin_return_address(0)))) return NULL;
-    void *moved = __libc_realloc(block, size);
+    void *moved = BEHIND(realloc)(block, size);
     if (!block) return counted(moved);
     if (!moved && size == 0) __atomic_sub_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
     return moved;
@@ -151,24 +158,25 @@ void *realloc(void *block, size_t size) {
 void *memalign(size_t alignment, size_t size) {
     return refuses(caller_or(__builtin_return_address(0)))
                ? NULL
-               : counted(__libc_memalign(alignment, size));
+               : counted(BEHIND(memalign)(alignment, size));
 }
 void *aligned_alloc(size_t alignment, size_t size) {
     return refuses(caller_or(__builtin_return_address(0)))
                ? NULL
-               : counted(__libc_memalign(alignment, size));
+               : counted(BEHIND(memalign)(alignment, size));
 }
 int posix_memalign(void **out, size_t alignment, size_t size) {
     if (refuses(caller_or(__builtin_return_address(0)))) return ENOMEM;
-    void *block = counted(__libc_memalign(alignment, size));
+    void *block = counted(BEHIND(memalign)(alignment, size));
     if (!block) return ENOMEM;
     *out = block;
     return 0;
 }
 void free(void *block) {
     if (block) __atomic_sub_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
-    __libc_free(block);
+    BEHIND(free)(block);
 }
+#ifndef FAULTS_UNDER_ASAN /* whose operators go past malloc: faults_new.cc */
 #define NEW(name, parameters, arguments)                                                           \
     void *name parameters {                                                                        \
         static void *(*real)parameters;                                                            \
@@ -192,12 +200,14 @@ NEW(_Znwm, (size_t size), (size))
 NEW(_Znam, (size_t size), (size))
 NEW(_ZnwmSt11align_val_t, (size_t size, size_t alignment), (size, alignment))
 NEW(_ZnamSt11align_val_t, (size_t size, size_t alignment), (size, alignment))
-#else
-static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
-    (void)info, (void)size, (void)unused;
+#endif
+
+int faults_exempt_caller(const void *caller) {
+    for (int i = 0; i < exempt_count; ++i)
+        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end) return 1;
     return 0;
 }
-#endif
+void faults_set_new_caller(const void *caller) { new_caller = caller; }
 
 /* ---- Files ---- */
 

@@ -63,14 +63,20 @@ class Killed(Crash):
             for path in self.directory.glob("out.jsonl*"):
                 path.unlink()
             self.job(self.output, BATCHLLM_FAULTS=f"{kind}:0:once", BATCHLLM_FAULTS_COUNT=str(counts))
-            for k in range(1, int(counts.read_text()) + 1):
+            calls = int(counts.read_text())
+            for k in range(1, calls + 1):
                 for how in ["kill", "torn"] if kind == "write" else ["kill"]:
                     for path in self.directory.glob("out.jsonl*"):
                         path.unlink()
                     done = self.job(self.output, BATCHLLM_FAULTS=f"{kind}:{k}:{how}")
+                    # How many rows a write has depends on how fast they are read: this run may have had fewer writes.
+                    if done.returncode == 3 and k > calls // 2:
+                        self.assertEqual(comparable(self.read_output(self.output)), self.expected)
+                        continue
                     self.assertEqual(done.returncode, -9, f"{kind} {k} {how}")
                     self.resume(self.output, f"{kind} {k} {how}")
                     tried += 1
+        self.assertGreater(tried, 60)
         print(f"killed {tried} times")
 
     def test_killed_while_it_resumes(self):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import json
 import types
 import typing
 from array import array
 from itertools import accumulate
-from typing import Any, Literal, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Annotated, Any, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import native
 
@@ -43,12 +44,21 @@ def schema_of(wanted: Any) -> str:
         return json.dumps(wanted, ensure_ascii=False)
     if hasattr(wanted, "model_json_schema"):
         return json.dumps(wanted.model_json_schema(), ensure_ascii=False)
+    if hasattr(wanted, "__pydantic_core_schema__"):
+        return json.dumps(_pydantic_schema(wanted if isinstance(wanted, type) else type(wanted)), ensure_ascii=False)
     if dataclasses.is_dataclass(wanted):
         definitions: dict[str, Any] = {}
         schema = dict(_type_schema(wanted if isinstance(wanted, type) else type(wanted), definitions))
         schema["$defs"] = definitions
         return json.dumps(schema, ensure_ascii=False)
     raise TypeError(f"json_schema: a mapping, a pydantic model or a dataclass is expected, not {wanted!r}")
+
+
+def _pydantic_schema(kind: Any, prefix: str = "") -> dict[str, Any]:
+    """Of a pydantic model or a pydantic dataclass, whose fields' constraints pydantic alone knows. References are to
+    its $defs, with the prefix before their names."""
+    adapter = importlib.import_module("pydantic").TypeAdapter(kind)
+    return dict(adapter.json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
 
 
 def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -71,9 +81,24 @@ def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": values}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": [one.value for one in kind]}
+    if hasattr(kind, "__pydantic_core_schema__"):
+        return _nested_pydantic_schema(kind, definitions)
     if dataclasses.is_dataclass(kind):
         return _dataclass_schema(kind, definitions)
+    if origin is Annotated:
+        raise TypeError(f"json_schema: what {kind!r} is annotated with is not understood in a plain dataclass; use pydantic")
     raise TypeError(f"json_schema: no schema is known for the type {kind!r}")
+
+
+def _nested_pydantic_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name not in definitions:
+        prefix = f"pydantic{len(definitions)}."  # its definitions may share their names with ours
+        schema = _pydantic_schema(kind, prefix)
+        own = schema.pop("$defs", {})
+        definitions[name] = schema
+        definitions.update({prefix + inner: what for inner, what in own.items()})
+    return {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}
 
 
 def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +107,7 @@ def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if name in definitions:
         return reference
     definitions[name] = {}  # it may hold itself
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     fields = [field for field in dataclasses.fields(kind) if field.init]
     missing = dataclasses.MISSING
     definitions[name] = {

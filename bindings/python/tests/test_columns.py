@@ -134,7 +134,7 @@ class FromC:
         if lists:
             self.child_buffers = (ctypes.c_void_p * 2)(None, data)
             self.child = ArrowArray(length=wrong.pop("child_length", 3), n_buffers=2, buffers=self.child_buffers)
-            self.child_schema = ArrowSchema(format=b"i")
+            self.child_schema = ArrowSchema(format=wrong.pop("child_format", b"i"))
             self.array.n_children = self.schema.n_children = 1
             self.array.children = (ctypes.POINTER(ArrowArray) * 1)(ctypes.pointer(self.child))
             self.schema.children = (ctypes.POINTER(ArrowSchema) * 1)(ctypes.pointer(self.child_schema))
@@ -162,7 +162,7 @@ class ArrowFromC(unittest.TestCase):
                       {"format": None},
                       {"lists": True, "n_children": 0}, {"lists": True, "children": None}, {"lists": True, "length": -5},
                       {"lists": True, "offsets_pointer": None}, {"lists": True, "data_pointer": None},
-                      {"lists": True, "child_length": 2}, {"lists": True, "child_length": -1}):
+                      {"lists": True, "child_length": 2}, {"lists": True, "child_length": -1}, {"lists": True, "child_format": None}):
             with self.subTest(wrong=wrong):
                 column = FromC(**wrong)
                 with self.assertRaises(ValueError):

@@ -6,6 +6,12 @@ import json
 import typing
 import unittest
 
+try:
+    import pydantic
+    import pydantic.dataclasses
+except ImportError:
+    pydantic = None
+
 import batchllm
 from batchllm import SamplingParams
 from batchllm.constraints import schema_of
@@ -34,6 +40,42 @@ class Model:  # as pydantic's are
     @staticmethod
     def model_json_schema():
         return {"type": "boolean"}
+
+
+@unittest.skipIf(pydantic is None, "pydantic is not installed")
+class Pydantic(unittest.TestCase):
+    def test_a_pydantic_dataclass_keeps_its_fields_constraints(self):
+        age = typing.Annotated[int, pydantic.Field(ge=0, le=120)]
+
+        class Tag(pydantic.BaseModel):
+            name: str = pydantic.Field(max_length=3)
+
+        inner = dataclasses.make_dataclass("Inner", [("tag", Tag)])
+        person = pydantic.dataclasses.dataclass(dataclasses.make_dataclass("Person", [("age", age), ("inner", inner)]))
+        schema = json.loads(schema_of(person))
+        self.assertEqual((schema["properties"]["age"]["minimum"], schema["properties"]["age"]["maximum"]), (0, 120))
+        self.assertEqual(sorted(schema["required"]), ["age", "inner"])
+
+        group = dataclasses.make_dataclass("Group", [("first", person), ("tag", Tag), ("second", typing.Optional[person], None)])
+        schema = json.loads(schema_of(group))
+
+        def resolved(reference):
+            return schema["$defs"][reference["$ref"].removeprefix("#/$defs/")]
+
+        members = resolved(schema)["properties"]
+        person_schema = resolved(members["first"])
+        self.assertEqual(person_schema["properties"]["age"]["maximum"], 120)
+        self.assertEqual(resolved(members["second"]["anyOf"][0]), person_schema)
+        self.assertEqual(resolved(members["tag"])["properties"]["name"]["maxLength"], 3)
+        tag = resolved(resolved(person_schema["properties"]["inner"])["properties"]["tag"])
+        self.assertEqual(tag["properties"]["name"]["maxLength"], 3)
+
+
+class Plain(unittest.TestCase):
+    def test_what_a_plain_dataclass_cannot_say_is_refused(self):
+        kind = dataclasses.make_dataclass("Kind", [("age", typing.Annotated[int, "at least 0"])])
+        with self.assertRaisesRegex(TypeError, "annotated"):
+            schema_of(kind)
 
 
 class Constraints(unittest.TestCase):

@@ -132,6 +132,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                      KvPages::create(model, choice.element, choice.page_tokens, bytes));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
+    info.warning = pages.warning();
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));
     ASSIGN_OR_RETURN(backend->logits_,
@@ -155,9 +156,11 @@ Status CpuBackend::sample(std::span<const TokenMask> masks) {
     output_.samples.assign(outputs_.size(), SampleOutput{});
     output_.target_logprobs.assign(static_cast<size_t>(rows_.targets()), 0.0f);
     const auto wanted = static_cast<int64_t>(rows_.tokens().size());
-    const bool some_logits = rows_.embedded_rows().size() < outputs_.size();
-    for (int64_t first = 0; some_logits && first < wanted; first += kHeadRows) {
+    for (int64_t first = 0; first < wanted; first += kHeadRows) {
         const int64_t count = std::min(kHeadRows, wanted - first);
+        bool logits = false; // of some token: none where all are embedded
+        for (int64_t i = first; i < first + count; ++i) logits |= !rows_.rows_of(i).empty();
+        if (!logits) continue;
         RETURN_IF_ERROR(forward_->logits(first, count, logits_.floats()));
         choose(masks, first, count);
     }

@@ -49,7 +49,8 @@ class Forward {
     Status take_pages(KvPages pages);
     const KvPages &pages() const { return pages_; }
 
-    // Computes the batch. wanted: tokens whose logits are wanted, ascending and each once.
+    // Computes the batch. wanted: tokens whose hidden state is wanted, for logits or for itself; ascending
+    // and each once.
     Status run(const TokenBatch &batch, const std::vector<int32_t> &wanted);
 
     // Logits of wanted[first, first + count): [count, vocabulary].

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/smaller_pool.h"
+
 namespace batchllm::cpu {
 
 Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_tokens,
@@ -27,7 +29,14 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
                      static_cast<long long>(bytes), page_tokens,
                      static_cast<long long>(pool.page_bytes_));
     }
-    ASSIGN_OR_RETURN(pool.data_, Buffer::create(pool.pages_ * pool.page_bytes_, "KV pages"));
+    SmallerPool size(pool.pages_, pool.page_bytes_);
+    Result<Buffer> data = Buffer::create(pool.pages_ * pool.page_bytes_, "KV pages");
+    while (!data.ok() && size.next()) {
+        data = Buffer::create(size.pages() * pool.page_bytes_, "KV pages");
+    }
+    ASSIGN_OR_RETURN(pool.data_, std::move(data));
+    pool.pages_ = size.pages();
+    pool.warning_ = size.warning();
     return pool;
 }
 

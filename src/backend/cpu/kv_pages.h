@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include <string>
+
 #include "backend/cpu/buffer.h"
 #include "backend/cpu/kernels.h"
 #include "base/dtype.h"
@@ -22,13 +24,15 @@ namespace batchllm::cpu {
 
 class KvPages {
   public:
-    // page_tokens: a multiple of 16. bytes: of the whole pool; an error when not one page fits.
+    // page_tokens: a multiple of 16. bytes: of the whole pool; an error when not one page fits. Where the
+    // system does not give so much, the pool is smaller (SmallerPool).
     static Result<KvPages> create(const Model &model, DType element, int32_t page_tokens,
                                   int64_t bytes);
 
     int32_t page_tokens() const { return page_tokens_; }
     int64_t page_bytes() const { return page_bytes_; }
     int64_t pages() const { return pages_; }
+    const std::string &warning() const { return warning_; } // of a smaller pool; or ""
 
     // Group `group` of a layer's page: tokens [16 group, 16 group + 16) of it.
     std::byte *keys(const Attention &layer, int32_t page, int32_t kv_head, int32_t group) const {
@@ -54,6 +58,7 @@ class KvPages {
     int64_t plane_bytes_ = 0; // of one page in one plane
     int64_t page_bytes_ = 0;
     int64_t pages_ = 0;
+    std::string warning_;
 };
 
 } // namespace batchllm::cpu

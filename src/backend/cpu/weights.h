@@ -47,8 +47,8 @@ struct PackedLayer {
     PackedFeedForward feed_forward;
     PackedExperts experts;
     PackedMatrix shared_gate; // [1, hidden]
-    PackedMatrix input_gate;   // [LayerInputs::width, hidden]
-    PackedMatrix input_down;   // [hidden, LayerInputs::width]
+    PackedMatrix input_gate;  // [LayerInputs::width, hidden]
+    PackedMatrix input_down;  // [hidden, LayerInputs::width]
     PackedNorm after_input;
     float scalar = 1;
 };

@@ -5,9 +5,9 @@
 // them (RelayAttention, ChunkAttention). Each such meeting leaves a token a part: a softmax over
 // that range of positions. Phase two merges a token's parts by log-sum-exp.
 //
-// Built once a step, and used by every layer with the same window. Always: the parts of a token
-// cover the positions that it sees, each once; an item is of one node, and its positions and tokens
-// are cut so that the threads are kept busy; the same batch gives the same list.
+// Built once a step, and used by every layer with the same window and shape of heads. Always: the
+// parts of a token cover the positions that it sees, each once; an item is of one node, and its
+// positions and tokens are cut so that the threads are kept busy; the same batch gives the same list.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,23 @@ constexpr uint64_t for_length = uint64_t{1} << 40;
 constexpr uint64_t for_token = uint64_t{2} << 40;
 constexpr uint64_t for_logprob = uint64_t{3} << 40;
 
+// The sum of the row's tokens' states. A token's depends on its id alone, in steps of which sums are exact
+// in float: the same however a row is cut into batches.
+void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
+                std::vector<float> *out) {
+    constexpr int32_t levels = 64;
+    for (int32_t d = 0; d < size; ++d) {
+        float sum = 0;
+        for (int32_t i = 0; i < row.count; ++i) {
+            const auto token = static_cast<uint64_t>(batch.tokens[row.token + i]);
+            const uint64_t hash = mix(token, for_token, static_cast<uint64_t>(d));
+            sum +=
+                static_cast<float>(static_cast<int32_t>(hash % (2 * levels + 1)) - levels) / levels;
+        }
+        out->push_back(sum);
+    }
+}
+
 } // namespace
 
 SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_options)
@@ -158,11 +175,7 @@ Status SimBackend::forward(const TokenBatch &batch) {
                                       static_cast<uint32_t>(target));
             output->target_logprobs.push_back(static_cast<float>(std::log(unit(hash))));
         }
-        for (int32_t d = 0; embedded(row.task) && d < info_.hidden; ++d) {
-            const uint64_t hash = mix(static_cast<uint64_t>(batch.tokens[row.token]), for_token,
-                                      static_cast<uint64_t>(d));
-            output->hidden.push_back(static_cast<float>(2 * unit(hash) - 1));
-        }
+        if (embedded(row.task)) add_hidden(batch, row, info_.hidden, &output->hidden);
     }
     return {};
 }
@@ -179,6 +192,11 @@ Status SimBackend::sample(std::span<const TokenMask> masks) {
 
 Status SimBackend::collect(BatchOutput *output) {
     if (in_flight_ == 0) return error(BATCHLLM_ERROR_INTERNAL, "sim: no batch is in flight");
+    if (collected_ == options_.fails_after)
+        return error(BATCHLLM_ERROR_DEVICE,
+                     "sim: the device fails after %lld batches (fails_after)",
+                     static_cast<long long>(collected_));
+    ++collected_;
     InFlight &flight = batches_[oldest_];
     std::swap(*output, flight.output);
     seconds_ = flight.seconds;

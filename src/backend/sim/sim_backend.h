@@ -64,6 +64,7 @@ class SimBackend : public Backend {
     std::array<InFlight, 2> batches_; // from batches_[oldest_] on
     size_t oldest_ = 0;
     int32_t in_flight_ = 0;
+    int64_t collected_ = 0;
     double seconds_ = 0; // of the batch collected last
 };
 

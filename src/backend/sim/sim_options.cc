@@ -53,6 +53,10 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
+    if (key == "fails_after")
+        return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
+    if (key == "failing_device")
+        return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->failing_device);
     return bad_value(key, value, "the sim backend has no such option");
 }
 
@@ -91,6 +95,10 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: eos_token=%d is not below the vocabulary, %d", out.eos_token,
                      out.vocabulary);
+    if (out.eos_token >= 0 && out.vocabulary < 2)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: a vocabulary of %d with eos_token=%d has no other token",
+                     out.vocabulary, out.eos_token);
     if (out.max_length != 0 && out.max_length < out.min_length)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length=%lld is below min_length=%lld",
@@ -99,6 +107,8 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (out.max_length != 0 && out.mean_length != 0)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length and mean_length exclude each other");
+    if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
+        out.fails_after = -1;
     if (out.pages == 0) {
         const int64_t memory =
             options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;

@@ -16,6 +16,8 @@
 //   host_us             0              of the host between two batches
 //   overlap             0              1: two batches in flight, the second with tokens that the first
 //                                        samples
+//   fails_after         -1 (never)     the device fails once it has computed so many batches
+//   failing_device      -1 (each)      only that one of the devices does
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,8 @@ struct SimOptions {
     double step_overhead_us = 0;
     double host_us = 0;
     int32_t overlap = 0;
+    int64_t fails_after = -1;
+    int32_t failing_device = -1;
     // From the model's shape: keys and values of one token.
     struct GroupShape {
         int32_t window = 0;

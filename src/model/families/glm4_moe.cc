@@ -44,8 +44,9 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
     rope.part = 0.5;
     rope.partial = true;
     RETURN_IF_ERROR(set_rope(config, rope, model));
-    ASSIGN_OR_RETURN(const ExpertCounts counts,
-                     read_expert_counts(config, {"n_routed_experts", "num_local_experts"}, 128, 8));
+    ASSIGN_OR_RETURN(
+        const ExpertCounts counts,
+        read_expert_counts(config, {"n_routed_experts", "num_local_experts"}, 128, 8, *model));
     ASSIGN_OR_RETURN(const Router router, read_router(config, counts));
     ExpertsShape experts;
     experts.count = counts.all;

@@ -17,8 +17,9 @@ Weight stacked_weight(const std::string &prefix, int32_t count, int32_t index, i
 
 Status describe_granite_moe(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_granite(config, model));
-    ASSIGN_OR_RETURN(const ExpertCounts counts,
-                     read_expert_counts(config, {"num_local_experts", "num_experts"}, 8, 2));
+    ASSIGN_OR_RETURN(
+        const ExpertCounts counts,
+        read_expert_counts(config, {"num_local_experts", "num_experts"}, 8, 2, *model));
     Router router;
     router.chosen = counts.chosen;
     router.normalised = true;

@@ -15,8 +15,9 @@ Status describe_mixtral(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_rope(config, {}, model));
-    ASSIGN_OR_RETURN(const ExpertCounts counts,
-                     read_expert_counts(config, {"num_local_experts", "num_experts"}, 8, 2));
+    ASSIGN_OR_RETURN(
+        const ExpertCounts counts,
+        read_expert_counts(config, {"num_local_experts", "num_experts"}, 8, 2, *model));
     const ExpertsShape experts{counts.all, shape.intermediate, "w1", "w3", "w2"};
     Router router;
     router.chosen = counts.chosen;

@@ -22,8 +22,9 @@ Status describe_olmoe(const JsonValue &config, Model *model) {
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_rope(config, {}, model));
     set_whole_norms(model);
-    ASSIGN_OR_RETURN(const ExpertCounts counts,
-                     read_expert_counts(config, {"num_experts", "num_local_experts"}, 64, 8));
+    ASSIGN_OR_RETURN(
+        const ExpertCounts counts,
+        read_expert_counts(config, {"num_experts", "num_local_experts"}, 64, 8, *model));
     ExpertsShape experts;
     experts.count = counts.all;
     experts.width = shape.intermediate;

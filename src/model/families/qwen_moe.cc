@@ -36,7 +36,7 @@ Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
     RETURN_IF_ERROR(set_rope(config, {}, model));
     ASSIGN_OR_RETURN(const ExpertCounts counts,
                      read_expert_counts(config, {"num_experts", "num_local_experts"}, kind.experts,
-                                        kind.chosen));
+                                        kind.chosen, *model));
     ExpertsShape experts;
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width,
@@ -84,10 +84,13 @@ Status describe_qwen2_moe(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     if (!used) return {};
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
-    ASSIGN_OR_RETURN(const int32_t windowed, read_count(config, "max_window_layers", 28, 1 << 20));
+    int64_t windowed = 28;
+    if (const auto below = config.given("max_window_layers")) {
+        ASSIGN_OR_RETURN(windowed, below->integer(0, 1 << 20));
+    }
     return set_windows(
         config, window,
-        [&](size_t layer) { return layer % 2 == 0 && layer < static_cast<size_t>(windowed); },
+        [&](size_t layer) { return layer % 2 == 0 && static_cast<int64_t>(layer) < windowed; },
         model);
 }
 

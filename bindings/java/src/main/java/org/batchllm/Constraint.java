@@ -92,7 +92,7 @@ public final class Constraint implements Serializable {
     /**
      * JSON that a schema accepts.
      *
-     * @param schema of draft 7 or 2020-12
+     * @param schema of draft 4, 6, 7, 2019-09 or 2020-12
      * @return a constraint
      */
     public static Constraint ofJsonSchema(String schema) {

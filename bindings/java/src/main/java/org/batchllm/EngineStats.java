@@ -98,7 +98,7 @@ public final class EngineStats {
     }
 
     /**
-     * Prompt tokens computed, once each, without recomputation.
+     * Prompt tokens computed, once on each device, without recomputation.
      *
      * @return tokens
      */

@@ -1,0 +1,42 @@
+// A KV pool for which there turned out to be less memory than was counted: another process has taken some of it
+// meanwhile. A smaller pool does the job, only slower, down to half of what was planned: a pool much smaller
+// would refuse rows that fit the one that the caller expects.
+//
+//     SmallerPool pool(pages, page_bytes);
+//     while (<pool.pages() cannot be had> && pool.next()) ..
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace batchllm {
+
+class SmallerPool {
+  public:
+    SmallerPool(int64_t pages, int64_t page_bytes)
+        : planned_(pages), pages_(pages), page_bytes_(page_bytes) {}
+
+    int64_t pages() const { return pages_; }
+    bool smaller() const { return pages_ < planned_; }
+
+    // The next smaller size; false when there is none.
+    bool next() {
+        const int64_t pages = pages_ - (planned_ + 15) / 16;
+        if (pages < 1 || pages < planned_ / 2) return false;
+        pages_ = pages;
+        return true;
+    }
+
+    // "" for a pool as it was planned.
+    std::string warning() const {
+        if (!smaller()) return {};
+        return "a smaller pool of KV pages, " + std::to_string(pages_) + " for " +
+               std::to_string(planned_) + " of " + std::to_string(page_bytes_) +
+               " bytes: memory was taken by others meanwhile";
+    }
+
+  private:
+    int64_t planned_, pages_, page_bytes_;
+};
+
+} // namespace batchllm
