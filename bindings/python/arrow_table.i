@@ -173,7 +173,12 @@ static int batchllm_arrow_find(const batchllm_frame *frame, const struct ArrowSc
         const char *name = frame->columns[k].name ? frame->columns[k].name : "";
         children[k] = -1;
         for (int64_t i = 0; i < schema->n_children; ++i) {
-            if (schema->children[i]->name && strcmp(schema->children[i]->name, name) == 0) children[k] = i;
+            if (!schema->children[i]->name || strcmp(schema->children[i]->name, name) != 0) continue;
+            if (children[k] >= 0) {
+                PyErr_Format(PyExc_ValueError, "template: the table has two columns '%s'", name);
+                return 0;
+            }
+            children[k] = i;
         }
         if (children[k] < 0) {
             PyErr_Format(PyExc_KeyError, "template: the table has no column '%s'", name);

@@ -43,8 +43,9 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
         app->add_option_group("Rows as columns", "prompts made of the values of each line");
     CLI::Option *text =
         table
-            ->add_option("--template", prompt->text,
-                         "the prompt; {key} is a line's value of that key, {{ and }} are braces")
+            ->add_option_function<std::string>(
+                "--template", [prompt](const std::string &text) { prompt->text = text; },
+                "the prompt; {key} is a line's value of that key, {{ and }} are braces")
             ->type_name("TEXT");
     table
         ->add_option_function<std::string>(
@@ -56,7 +57,7 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
                 }
                 prompt->text = std::move(read).value();
             },
-            "the same from a file")
+            "the same from a file, its last line feed included")
         ->type_name("FILE")
         ->excludes(text);
     add_named(table, "--fields", &prompt->fields, fields_names,

@@ -194,7 +194,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
     if (options.in.prompt.used()) {
-        row_options.prompt = std::make_shared<TemplateOptions>(options.in.prompt);
+        row_options.table = std::make_shared<TableRenderer>(options.in.prompt);
     }
     WindowOptions windows; // one: the plan is of the whole input
     windows.tokens = INT64_MAX;

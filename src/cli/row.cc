@@ -351,7 +351,7 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     if (of_failed.has_value()) set_id_alone(*of_failed, row);
     if (failed(error)) return error;
 
-    const bool table = options_.prompt != nullptr; // the line's keys are columns
+    const bool table = options_.table != nullptr; // the line's keys are columns
     const bool batch =
         !table && (object.find("custom_id").has_value() || object.find("body").has_value());
     if (batch) row->record.format = RowFormat::batch_unknown;
@@ -369,7 +369,7 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     const JsonMembers members = *object.members();
     if (table) {
         row->params = options_.defaults;
-        read_cells(members, *options_.prompt, row);
+        options_.table->read_cells(members, row);
         return {};
     }
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);

@@ -84,7 +84,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
                                                          ":" + hash_text(key)));
     }
     if (options.in.prompt.used()) {
-        add("template", std::string_view(options.in.prompt.text));
+        add("template", std::string_view(*options.in.prompt.text));
         add("fields", options.in.prompt.fields);
         add("chat", options.in.prompt.chat);
         add("system", std::string_view(options.in.prompt.system));
@@ -165,7 +165,7 @@ Status RunJob::run(LineReader input) {
     row_options.constraints = &*constraints_;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     if (options_.in.prompt.used()) {
-        row_options.prompt = std::make_shared<TemplateOptions>(options_.in.prompt);
+        row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);
     }
     WindowOptions windows;
     windows.tokens = options_.window_tokens;

@@ -1,7 +1,5 @@
 #include "cli/table_rows.h"
 
-#include <algorithm>
-
 #include "cli/json_text.h"
 
 namespace batchllm::cli {
@@ -14,85 +12,86 @@ std::optional<std::string> cell_text(const JsonView &value) {
     return text.has_value() ? std::string(*text) : value.text();
 }
 
-// A column of all rows.
+// A column of all rows: what a row does not have is null.
 struct CellColumnText {
     std::string text;
     std::vector<int64_t> offsets = {0};
     std::vector<uint8_t> validity;
 
-    void add(const std::optional<std::string> *cell) {
-        const size_t row = offsets.size() - 1;
-        if (row % 8 == 0) validity.push_back(0);
-        if (cell != nullptr && cell->has_value()) {
-            validity.back() = static_cast<uint8_t>(validity.back() | 1u << row % 8);
-            text += **cell;
-        }
-        offsets.push_back(static_cast<int64_t>(text.size()));
+    explicit CellColumnText(size_t rows) : validity(rows / 8 + 1, 0) { offsets.reserve(rows + 1); }
+    void end_row(size_t row) { offsets.resize(row + 2, static_cast<int64_t>(text.size())); }
+    void add(size_t row, std::string_view cell) {
+        offsets.resize(row + 1, static_cast<int64_t>(text.size()));
+        validity[row / 8] = static_cast<uint8_t>(validity[row / 8] | 1u << row % 8);
+        text += cell;
+        end_row(row);
     }
 };
 
 // Keys told in an error, of those that the template does not name: lines may all have keys of their own.
-constexpr size_t most_unnamed = 64;
-
-bool may_be_named(const TemplateOptions &options, const std::string &key) {
-    return options.text.find("{" + key + "}") != std::string::npos;
-}
+constexpr size_t most_others = 64;
 
 } // namespace
 
-void read_cells(const JsonMembers &members, const TemplateOptions &options, Row *row) {
+TableRenderer::TableRenderer(TemplateOptions options) : options_(std::move(options)) {
+    const std::string_view text = *options_.text;
+    for (size_t at = text.find('{'); at != std::string_view::npos; at = text.find('{', at + 1)) {
+        const size_t end = text.find_first_of("{}\n", at + 1);
+        if (end == std::string_view::npos || text[end] != '}') continue;
+        names_.emplace(text.substr(at + 1, end - at - 1), static_cast<uint32_t>(names_.size()));
+    }
+    seen_.assign(names_.size(), 0);
+}
+
+void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
     for (const auto [key, value] : members) {
-        std::string name(key);
-        // The library's names end at a zero byte: such a key would stand for another one.
-        if (name.find('\0') != std::string::npos) continue;
-        // Only what the template may name is kept; of the rest the names alone, for errors.
-        const bool named = may_be_named(options, name);
-        row->cells.emplace_back(std::move(name), named ? cell_text(value) : std::nullopt);
+        const auto name = names_.find(key);
+        if (name == names_.end()) {
+            // The library's names end at a zero byte: such a key would stand for another one.
+            if (others_.size() < most_others && key.find('\0') == std::string_view::npos) {
+                others_.emplace(key);
+            }
+            continue;
+        }
+        seen_[name->second] = 1;
+        if (std::optional<std::string> cell = cell_text(value); cell.has_value()) {
+            row->cells.emplace_back(name->second, std::move(*cell));
+        }
     }
 }
 
 Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *errors) {
     errors->assign(rows->size(), {});
     if (rows->empty()) return {};
-    for (const Row &row : *rows) {
-        for (const auto &cell : row.cells) {
-            if (columns_.contains(cell.first)) continue;
-            const bool named = may_be_named(options_, cell.first);
-            if (!named && unnamed_ == most_unnamed) continue;
-            columns_.emplace(cell.first, named);
-            if (!named) ++unnamed_;
-        }
+    std::vector<CellColumnText> texts(names_.size(), CellColumnText(rows->size()));
+    for (size_t i = 0; i < rows->size(); ++i) {
+        Row &row = (*rows)[i];
+        for (const auto &[name, cell] : row.cells) texts[name].add(i, cell);
+        row.cells = {};
     }
-    std::vector<CellColumnText> texts(columns_.size());
     std::vector<batchllm_table_column> columns;
-    const std::vector<int64_t> no_text(rows->size() + 1, 0); // of columns that are not read
-    size_t number = 0;
-    for (const auto &known : columns_) {
-        const std::string &name = known.first;
-        CellColumnText &column = texts[number++];
+    const auto add_column = [&columns](const std::string &name, const int64_t *offsets) {
         batchllm_table_column view = {};
         view.struct_size = sizeof view;
         view.name = name.c_str();
-        view.offsets = no_text.data();
-        if (!known.second) {
-            columns.push_back(view);
-            continue;
-        }
-        for (const Row &row : *rows) {
-            const auto cell = std::find_if(row.cells.begin(), row.cells.end(),
-                                           [&](const auto &entry) { return entry.first == name; });
-            column.add(cell == row.cells.end() ? nullptr : &cell->second);
-        }
-        view.text = column.text.data();
-        view.offsets = column.offsets.data();
-        view.validity = column.validity.data();
+        view.offsets = offsets;
         columns.push_back(view);
+    };
+    for (const auto &[name, number] : names_) {
+        if (seen_[number] == 0 && !assumed_) continue;
+        if (name.find('\0') != std::string::npos) continue;
+        CellColumnText &column = texts[number];
+        column.end_row(rows->size() - 1);
+        add_column(name, column.offsets.data());
+        columns.back().text = column.text.data();
+        columns.back().validity = column.validity.data();
     }
-    for (Row &row : *rows) row.cells = {};
+    const std::vector<int64_t> no_text(rows->size() + 1, 0);
+    for (const std::string &name : others_) add_column(name, no_text.data());
     batchllm_table_options options;
     batchllm_table_options_init(&options, sizeof options);
-    options.template_text = options_.text.data();
-    options.template_bytes = static_cast<int64_t>(options_.text.size());
+    options.template_text = options_.text->data();
+    options.template_bytes = static_cast<int64_t>(options_.text->size());
     options.fields = options_.fields;
     options.chat = options_.chat ? 1 : 0;
     options.system = options_.system.c_str();

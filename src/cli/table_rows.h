@@ -2,7 +2,10 @@
 // made of them. "id" names the row as ever; no key is a parameter.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,12 +17,12 @@ namespace batchllm::cli {
 
 // What of the command line makes prompts.
 struct TemplateOptions {
-    std::string text; // empty: lines bring prompts of their own
+    std::optional<std::string> text; // none: lines bring prompts of their own
     int32_t fields = BATCHLLM_FIELDS_GIVEN;
     bool chat = false;
     std::string system;
 
-    bool used() const { return !text.empty(); }
+    bool used() const { return text.has_value(); }
     bool reorder() const { return fields == BATCHLLM_FIELDS_REORDER; }
 };
 
@@ -28,23 +31,29 @@ struct TemplateOptions {
 constexpr size_t table_rows = size_t{256} << 10;
 constexpr size_t table_bytes = size_t{256} << 20;
 
-// The cells of a line; numbers, lists and objects are text as JSON writes it.
-void read_cells(const JsonMembers &members, const TemplateOptions &options, Row *row);
-
-// Rows with cells -> rows with prompts.
+// Lines -> rows with cells -> rows with prompts.
 class TableRenderer {
   public:
-    explicit TableRenderer(TemplateOptions options) : options_(std::move(options)) {}
+    // With a template.
+    explicit TableRenderer(TemplateOptions options);
 
-    const TemplateOptions &options() const { return options_; }
+    bool reorders() const { return options_.fields == BATCHLLM_FIELDS_REORDER; }
+    // The cells of a line; numbers, lists and objects are text as JSON writes it. Only what the template
+    // may name is kept.
+    void read_cells(const JsonMembers &members, Row *row);
+    // An earlier run found every column of the template: where none of the lines left has one, it is null.
+    void assume_columns() { assumed_ = true; }
     // Of rows that cannot have a prompt the error is set. Fails when the template is wrong or names a
-    // column that no row so far has had.
+    // column that no line so far has had.
     Status render(std::vector<Row> *rows, std::vector<RowError> *errors);
 
   private:
     TemplateOptions options_;
-    std::map<std::string, bool> columns_; // seen so far: whether the template may name it
-    size_t unnamed_ = 0;                  // of those kept
+    // All that stands in braces, with its place in seen_: the library decides what is a field.
+    std::map<std::string, uint32_t, std::less<>> names_;
+    std::vector<char> seen_;       // [names] a line has had the key
+    std::set<std::string> others_; // keys that the template does not name: a few, told in an error
+    bool assumed_ = false;
 };
 
 } // namespace batchllm::cli

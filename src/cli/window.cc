@@ -44,14 +44,12 @@ RowError tokenize_error(int32_t status) {
 WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
                              const batchllm_tokenizer *tokenizer, const LineSet *done,
                              const std::atomic<bool> *stop)
-    : input_(input), rows_(row_options), options_(std::move(options)), tokenizer_(tokenizer),
-      done_(done), stop_(stop) {
-    if (row_options.prompt != nullptr) table_.emplace(*row_options.prompt);
-}
+    : input_(input), rows_(row_options), table_(row_options.table), options_(std::move(options)),
+      tokenizer_(tokenizer), done_(done), stop_(stop) {}
 
 // Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
 Status WindowBuilder::read_rows() {
-    const bool together = table_.has_value() && table_->options().reorder();
+    const bool together = table_ != nullptr && table_->reorders();
     const size_t most_bytes = together ? table_bytes : chunk_bytes;
     const size_t most_rows = together ? table_rows : chunk_rows;
     size_t bytes = 0;
@@ -64,6 +62,7 @@ Status WindowBuilder::read_rows() {
         }
         if (line.blank()) continue;
         const bool done = done_ != nullptr && done_->contains(line.number);
+        if (done && table_ != nullptr) table_->assume_columns();
         if (done && !together) continue;
         bytes += line.text.size() + 64;
         Row row;
@@ -87,7 +86,7 @@ Status WindowBuilder::read_rows() {
 
 // Makes the prompts of rows that are a table's.
 Status WindowBuilder::render_rows() {
-    if (!table_.has_value()) return {};
+    if (table_ == nullptr) return {};
     std::vector<RowError> errors;
     RETURN_IF_ERROR(table_->render(&chunk_, &errors));
     std::vector<Row> rendered;

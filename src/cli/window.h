@@ -91,7 +91,7 @@ class WindowBuilder {
 
     LineReader *input_;
     RowReader rows_;
-    std::optional<TableRenderer> table_; // of rows that are a table's
+    std::shared_ptr<TableRenderer> table_; // null: rows have prompts of their own
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
     const LineSet *done_;

@@ -1,6 +1,7 @@
 #include "table/prompt_template.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/printable.h"
@@ -9,13 +10,6 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
-
-int32_t number_of(std::string_view name, std::vector<std::string> *names) {
-    const auto found = std::find(names->begin(), names->end(), name);
-    if (found != names->end()) return static_cast<int32_t>(found - names->begin());
-    names->emplace_back(name);
-    return static_cast<int32_t>(names->size()) - 1;
-}
 
 bool blank(std::string_view text) { return text.find_first_not_of(" \t") == std::string::npos; }
 
@@ -30,6 +24,7 @@ Status two_fields(const std::string &first, const std::string &second) {
 
 Result<PromptTemplate> PromptTemplate::parse(std::string_view text) {
     PromptTemplate read;
+    std::unordered_map<std::string_view, int32_t> numbers;
     TemplatePart part;
     for (size_t at = 0; at < text.size();) {
         const size_t brace = std::min(text.find_first_of("{}", at), text.size());
@@ -51,7 +46,9 @@ Result<PromptTemplate> PromptTemplate::parse(std::string_view text) {
         if (name.empty()) {
             return error(bad, "template: {} at byte %zu names no field ({{}} writes it)", brace);
         }
-        part.field = number_of(name, &read.fields);
+        const auto [known, added] = numbers.emplace(name, static_cast<int32_t>(numbers.size()));
+        if (added) read.fields.emplace_back(name);
+        part.field = known->second;
         read.parts.push_back(std::exchange(part, {}));
         at = end + 1;
     }

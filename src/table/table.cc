@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cinttypes>
 #include <numeric>
+#include <unordered_map>
 
 #include "base/printable.h"
 #include "table/json_escape.h"
@@ -26,21 +27,23 @@ std::string names_of(std::span<const TableColumn> columns) {
 // Template field -> column.
 Result<std::vector<int32_t>> find_columns(const PromptTemplate &prompt,
                                           std::span<const TableColumn> columns) {
+    constexpr int32_t twice = -1;
+    std::unordered_map<std::string_view, int32_t> numbers;
+    for (size_t i = 0; i < columns.size(); ++i) {
+        const auto [known, added] = numbers.emplace(columns[i].name, static_cast<int32_t>(i));
+        if (!added) known->second = twice;
+    }
     std::vector<int32_t> found;
     for (const std::string &name : prompt.fields) {
-        int32_t column = -1;
-        for (size_t i = 0; i < columns.size(); ++i) {
-            if (columns[i].name != name) continue;
-            if (column >= 0) {
-                return error(bad, "template: there are two columns %s", in_quotes(name).c_str());
-            }
-            column = static_cast<int32_t>(i);
-        }
-        if (column < 0) {
+        const auto column = numbers.find(name);
+        if (column == numbers.end()) {
             return error(bad, "template: there is no column %s; the columns are %s",
                          in_quotes(name).c_str(), names_of(columns).c_str());
         }
-        found.push_back(column);
+        if (column->second == twice) {
+            return error(bad, "template: there are two columns %s", in_quotes(name).c_str());
+        }
+        found.push_back(column->second);
     }
     return found;
 }

@@ -113,6 +113,9 @@ def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> 
         missing = [name for name in names if name not in frame.columns]
         if missing:
             raise KeyError(f"template: the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")
+        twice = [name for name in names if list(frame.columns).count(name) > 1]
+        if twice:
+            raise ValueError(f"template: the table has two columns {twice[0]!r}")
         columns = {name: frame[name] for name in names}
         _fill_from_lists(filled, {name: column.to_list() for name, column in columns.items()}, names)
         return

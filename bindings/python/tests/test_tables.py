@@ -97,6 +97,9 @@ class Frames(unittest.TestCase):
             batchllm.Table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), "{t}")
         with self.assertRaisesRegex(KeyError, "no column 'z'"):
             batchllm.Table(frame, "{z}")
+        twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["t", "t"])
+        with self.assertRaisesRegex(ValueError, "two columns 't'"):
+            batchllm.Table(twice, "{t}")
 
     @unittest.skipUnless(have("pandas"), "needs pandas")
     def test_pandas(self):
@@ -109,6 +112,10 @@ class Frames(unittest.TestCase):
         self.assertIsNone(table[2])
         with self.assertRaisesRegex(KeyError, "titel"):
             batchllm.Table(frame, "{titel}")
+        frame.columns = ["own", "own", *frame.columns[2:]]
+        self.assertIsNotNone(batchllm.Table(frame, "{n}")[0])
+        with self.assertRaisesRegex(ValueError, "two columns 'own'"):
+            batchllm.Table(frame, "{own}")
 
     @unittest.skipUnless(have("polars"), "needs Polars")
     def test_polars(self):
