@@ -4,7 +4,8 @@
 //     most(S, F) = max of   most(S - {r}, F)                                        r alone
 //                           (|T| - 1) length(c, r) + most(T, F - {c}) + most(S - T, F)
 // for the first row r of S, over the columns c of F and the sets T of at least two rows of S, r
-// among them, that have r's value in c.
+// among them, that have r's value in c. A column that is equal in all of S comes first: put before what
+// two rows share it takes nothing from them. One that no two rows of S share is never taken.
 #include <algorithm>
 #include <bit>
 
@@ -43,22 +44,45 @@ class SubsetSearch {
     const Choice &solve(uint32_t rows, uint32_t columns) {
         Choice &known = memo_[static_cast<size_t>(rows) << left_ | columns];
         if (known.most >= 0) return known;
-        Choice best{0, rows & (~rows + 1), -1};
-        if (std::popcount(rows) > 1) {
-            best.most = solve(rows & (rows - 1), columns).most;
-            for (uint32_t c = columns; c != 0; c &= c - 1) {
-                consider(rows, columns, std::countr_zero(c), &best);
-            }
+        const uint32_t first = rows & (~rows + 1);
+        if (rows == first || columns == 0) return known = Choice{0, first, -1};
+        const uint32_t useful = shared_columns(rows, columns);
+        if (useful != columns) return known = solve(rows, useful);
+        for (uint32_t c = columns; c != 0; c &= c - 1) {
+            const int32_t column = std::countr_zero(c);
+            if ((equal_[place(rows, column)] & rows) != rows) continue;
+            const int64_t shared = (std::popcount(rows) - 1) * lengths_[place(rows, column)];
+            const int64_t below = solve(rows, columns & ~(1u << column)).most;
+            return known = Choice{shared + below, rows, column};
         }
-        known = best;
-        return known;
+        Choice best{solve(rows & (rows - 1), columns).most, first, -1};
+        for (uint32_t c = columns; c != 0; c &= c - 1) {
+            consider(rows, columns, std::countr_zero(c), &best);
+        }
+        return known = best;
     }
 
   private:
+    // Of the first of the rows, in this column.
+    size_t place(uint32_t rows, int32_t column) const {
+        return static_cast<size_t>(std::countr_zero(rows)) * left_ + static_cast<size_t>(column);
+    }
+
+    // Columns in which two of the rows have the same value.
+    uint32_t shared_columns(uint32_t rows, uint32_t columns) const {
+        uint32_t shared = 0;
+        for (uint32_t r = rows; r != 0; r &= r - 1) {
+            for (uint32_t c = columns & ~shared; c != 0; c &= c - 1) {
+                const uint32_t others = equal_[place(r, std::countr_zero(c))] & rows;
+                if ((others & (others - 1)) != 0) shared |= c & (~c + 1);
+            }
+        }
+        return shared;
+    }
+
     void consider(uint32_t rows, uint32_t columns, int32_t column, Choice *best) {
         const uint32_t first = rows & (~rows + 1);
-        const size_t at =
-            static_cast<size_t>(std::countr_zero(rows)) * left_ + static_cast<size_t>(column);
+        const size_t at = place(rows, column);
         const uint32_t others = equal_[at] & rows & ~first;
         const uint32_t fewer = columns & ~(1u << column);
         for (uint32_t joined = others; joined != 0; joined = (joined - 1) & others) {
