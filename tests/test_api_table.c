@@ -264,6 +264,40 @@ static void rows_of_a_table_get_their_results(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+/* A cell that is not UTF-8 is its row's error, in text and in conversations, and harms no other. */
+static void a_cell_that_is_not_utf8_is_its_row_s_error(void **state) {
+    (void)state;
+    const int64_t offsets[] = {0, 3, 5, 8};
+    const batchllm_table_column column = {
+        .struct_size = sizeof column, .name = "a", .text = "one\xff\xfetwo", .offsets = offsets};
+    batchllm_engine_options engine_options;
+    batchllm_engine_options_init(&engine_options, sizeof engine_options);
+    engine_options.model_dir = getenv("BATCHLLM_TEXT_MODEL");
+    engine_options.backend = "cpu";
+    engine_options.kv_memory_bytes = 1 << 24;
+    batchllm_engine *engine = NULL;
+    assert_ok(batchllm_engine_create(&engine_options, &engine));
+    for (int32_t reorder = 0; reorder < 2; ++reorder) {
+        batchllm_table_options options = options_of("Tell: {a}", reorder);
+        batchllm_table *table = NULL;
+        assert_ok(batchllm_table_create(3, &column, 1, &options, &table));
+        const batchllm_params params = params_of(2);
+        assert_ok(batchllm_add_table(engine, table, NULL, &params, 1));
+        batchllm_table_destroy(table);
+        assert_ok(batchllm_run(engine, NULL, NULL));
+        batchllm_results *results = NULL;
+        assert_ok(batchllm_poll(engine, 0, &results));
+        assert_int_equal(results->count, 3);
+        for (int64_t i = 0; i < 3; ++i) {
+            assert_int_equal(results->statuses[i], results->tags[i] % 3 == 1
+                                                       ? BATCHLLM_ERROR_ROW_INVALID_UTF8
+                                                       : BATCHLLM_OK);
+        }
+        batchllm_results_free(results);
+    }
+    batchllm_engine_destroy(engine);
+}
+
 static int warnings;
 static char last_warning[1024];
 static void take_warning(void *user, int32_t level, const char *message) {
@@ -333,6 +367,7 @@ int main(void) {
         cmocka_unit_test(what_is_wrong_with_a_table_is_said),
         cmocka_unit_test(odd_columns_are_read_or_refused),
         cmocka_unit_test(rows_of_a_table_get_their_results),
+        cmocka_unit_test(a_cell_that_is_not_utf8_is_its_row_s_error),
         cmocka_unit_test(advice_is_given_once_and_only_where_it_helps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

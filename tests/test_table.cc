@@ -1,5 +1,6 @@
 // src/table: templates, the order of fields, prompts.
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 #include <random>
 
@@ -205,6 +206,24 @@ void the_exact_order_is_the_best_of_all_orders(void **) {
     }
 }
 
+// Rows that are nearly equal have the most subsets to look at.
+void a_small_table_takes_no_time(void **) {
+    std::mt19937_64 random(seed_of_run());
+    const std::clock_t start = std::clock();
+    for (const uint64_t rarity : {3, 30, 1000}) {
+        std::vector<CellColumn> cells(exact_columns);
+        for (size_t c = 0; c < exact_columns; ++c) {
+            cells[c].lengths = {10, 11};
+            for (size_t r = 0; r < static_cast<size_t>(exact_rows); ++r) {
+                const bool other = random() % rarity == 0 || (rarity == 30 && r == c);
+                cells[c].codes.push_back(other ? 1 : 0);
+            }
+        }
+        assert_permutations(best_order(cells), static_cast<size_t>(exact_rows), exact_columns);
+    }
+    assert_true(std::clock() - start < CLOCKS_PER_SEC);
+}
+
 void every_search_gives_each_row_and_field_once(void **) {
     std::mt19937_64 random(seed_of_run());
     for (int trial = 0; trial < 200; ++trial) {
@@ -273,6 +292,7 @@ int main() {
         cmocka_unit_test(lines_that_cannot_be_moved_are_refused),
         cmocka_unit_test(lines_move_with_their_text_and_a_bare_field_gets_its_name),
         cmocka_unit_test(the_exact_order_is_the_best_of_all_orders),
+        cmocka_unit_test(a_small_table_takes_no_time),
         cmocka_unit_test(every_search_gives_each_row_and_field_once),
         cmocka_unit_test(the_greedy_order_is_within_two_percent_of_the_optimum),
         cmocka_unit_test(reordering_shares_more_than_the_given_order),
