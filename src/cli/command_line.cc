@@ -44,7 +44,7 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
     CLI::Option *text =
         table
             ->add_option_function<std::string>(
-                "--template", [prompt](const std::string &text) { prompt->text = text; },
+                "--template", [prompt](const std::string &given) { prompt->text = given; },
                 "the prompt; {key} is a line's value of that key, {{ and }} are braces")
             ->type_name("TEXT");
     table
