@@ -95,6 +95,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
 #define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
 #define BATCHLLM_ERROR_ROW_CONSTRAINT 68        /* the row's constraint cannot go on; says why */
+#define BATCHLLM_ERROR_ROW_NULL 69              /* a cell that the row's prompt needs is null */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -598,6 +599,35 @@ typedef struct batchllm_plan_group_info {
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
 
+/* COMMON_FIRST: rows have much in common behind what differs, which is not shared: put it first.
+ * EARLY_DIFFERENCE: the same, where a few tokens near the head differ, as a time or an id do: put them
+ * last. */
+#define BATCHLLM_ADVICE_NONE 0
+#define BATCHLLM_ADVICE_COMMON_FIRST 1
+#define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
+
+/* What a plan shares, and what it could if the rows' texts were put together in another order. Found
+ * from a sample of the rows when the plan is made, and kept in its file. All since 0.2. */
+typedef struct batchllm_plan_advice {
+    uint32_t struct_size;
+    int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the numbers below say nothing, text is "" */
+    int64_t rows;          /* looked at */
+    int64_t common_tokens; /* that a row has in common with most others, or with many, and that
+                              are not shared; the mean over the rows looked at */
+    int64_t row;           /* an example: its row number in the plan, */
+    int64_t begin;         /* and the tokens [begin, end) of its longest such stretch */
+    int64_t end;
+    double saving_ratio;   /* of the plan as it is */
+    double possible_ratio; /* estimated, with what is common put first */
+    const char *text;      /* the same in words: UTF-8, one line, zero-terminated. Valid until the
+                              plan is destroyed */
+} batchllm_plan_advice;
+
+/* The caller sets advice->struct_size. Any thread that does not destroy the plan meanwhile. Errors:
+ * INVALID_ARGUMENT for NULL and for a struct_size that cannot be one. */
+BATCHLLM_API int32_t batchllm_plan_get_advice(const batchllm_plan *plan,
+                                              batchllm_plan_advice *advice);
+
 /* Number of groups, rows that share nothing included as groups of one. */
 BATCHLLM_API int64_t batchllm_plan_group_count(const batchllm_plan *plan);
 
@@ -638,7 +668,7 @@ typedef struct batchllm_column {
     int64_t count;
     const int64_t *offsets;       /* [count + 1] */
     const int32_t *tokens;        /* encode: [offsets[count]]; else NULL */
-    const char *text;             /* decode, chat: [offsets[count]] bytes; else NULL */
+    const char *text;             /* decode, chat, tables: [offsets[count]] bytes; else NULL */
     const int32_t *statuses;      /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_...; such an item is
                                 empty */
     const int64_t *error_offsets; /* [count + 1] bytes */
@@ -669,6 +699,114 @@ BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_token
                                                             const int64_t *offsets, uint32_t flags,
                                                             int32_t threads, batchllm_column **out);
 BATCHLLM_API void batchllm_column_free(batchllm_column *column);
+
+/* ---- Tables ------------------------------------------------------------------------------------
+ *
+ * Rows as columns of text, and a template that makes each row's prompt of them:
+ *
+ *     "Is this review kind? Answer yes or no.\nTitle: {title}\nReview: {text}\nAnswer:"
+ *
+ * {name} is the row's cell of the column of that name; {{ and }} write a brace. Columns that the
+ * template does not name play no part.
+ *
+ * With BATCHLLM_FIELDS_REORDER each row gets its fields in the order in which the rows share most: a
+ * value that many rows have is put before one that few have. Fields move as lines. The lines of the
+ * template from that of its first field to that of its last one must have one field each, and each
+ * field once; they are what moves, and the text before and behind them stays. A line with nothing but
+ * blanks before its field is written as "name: value", so that a value says in any place what it is. A
+ * model's answers may change with the order of fields: hence it is never the default.
+ * The order depends on the rows, the template and nothing else: the same table gives the same prompts.
+ *
+ * A table does not change once it is made: any number of threads may read it, and add it to engines of
+ * their own, at once.
+ *
+ * All since 0.2. */
+
+typedef struct batchllm_table batchllm_table;
+
+#define BATCHLLM_FIELDS_GIVEN 0   /* as the template has them */
+#define BATCHLLM_FIELDS_REORDER 1 /* in each row's own order */
+
+/* A column of n cells. Borrowed for the call. */
+typedef struct batchllm_table_column {
+    uint32_t struct_size;    /* sizeof(batchllm_table_column), the same in each of an array */
+    int32_t reserved;        /* 0, else INVALID_ARGUMENT */
+    const char *name;        /* UTF-8, zero-terminated; required */
+    const char *text;        /* UTF-8, zero bytes allowed; NULL only where every cell is empty. A
+                                cell that is not UTF-8 is its row's error when it is added */
+    const int64_t *offsets;  /* [n + 1] bytes; NULL only with n 0 */
+    const uint8_t *validity; /* [(n + 7) / 8] as Arrow has it: bit i % 8 (lowest first) of byte
+                                i / 8 is 0 where cell i is null. NULL: no cell is. A row whose
+                                template names a null cell has no prompt, and ROW_NULL as its
+                                status */
+} batchllm_table_column;
+
+typedef struct batchllm_table_options {
+    uint32_t struct_size;
+    int32_t fields;            /* BATCHLLM_FIELDS_; default given */
+    const char *template_text; /* UTF-8; required */
+    int64_t template_bytes;    /* < 0 (default): template_text is zero-terminated */
+    int32_t chat;              /* nonzero: prompts are conversations, as batchllm_add_chat takes
+                                  them, with what the template gives as the user's message;
+                                  default 0: they are text */
+    int32_t reserved;          /* 0, else INVALID_ARGUMENT */
+    const char *system;        /* chat: the system's message before it, UTF-8, zero-terminated,
+                                  the same for all rows; NULL (default) or "": none */
+} batchllm_table_options;
+
+BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
+
+/* Makes the prompts of n rows.
+ *   columns        column_count structs that lie columns->struct_size apart; their names differ where
+ *                  the template names them. NULL is allowed with column_count 0
+ *   options        required, for its template
+ * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read, with
+ * the place; that names no column or one that is not there; or, with fields to reorder, whose lines
+ * cannot be moved. UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
+ * Takes memory for all prompts at once; not interruptible. Any thread. */
+BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
+                                           int64_t column_count,
+                                           const batchllm_table_options *options,
+                                           batchllm_table **out);
+BATCHLLM_API void batchllm_table_destroy(batchllm_table *table);
+
+/* The prompts, in the order of the rows as they were given; of conversations their JSON. Items that are
+ * not OK have no prompt. Read-only, valid until the table is destroyed: not for batchllm_column_free.
+ * NULL when table is NULL. Any thread. */
+BATCHLLM_API const batchllm_column *batchllm_table_prompts(const batchllm_table *table);
+
+/* Adds the table's rows, in the order in which they were given, as text or as conversations: tags,
+ * params, params_count and errors as for batchllm_add_text and batchllm_add_chat. Each row gets its
+ * result, a row without a prompt one with its status. The table is read only, and may be destroyed
+ * afterwards. */
+BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
+                                        const uint64_t *tags, const batchllm_params *params,
+                                        int64_t params_count);
+
+/* How rows and fields were put in order. Hit rates are the share of all rows' bytes in lines that move
+ * that a row begins with, whole lines alike in the same places, as the row before it does. They are 0
+ * with BATCHLLM_FIELDS_GIVEN. */
+typedef struct batchllm_table_info {
+    uint32_t struct_size;
+    int32_t fields; /* of the template, each counted once */
+    int64_t rows;
+    const int64_t *row_order;    /* [rows] the order in which neighbours share most, rows without
+                                    a prompt last; with BATCHLLM_FIELDS_GIVEN as given. An engine
+                                    finds it by itself. Valid until the table is destroyed, as is
+                                    field_orders */
+    const int32_t *field_orders; /* [rows * fields] row i's from i * fields on: columns, by
+                                    number, in the order in which the row's prompt has them; of a
+                                    row without a prompt as the template has them */
+    double given_hit_rate;       /* rows and fields in the order in which they were given */
+    double sorted_hit_rate;      /* fields as given, rows sorted by them: what an engine finds by
+                                    itself */
+    double hit_rate;             /* rows and fields in the order that was found */
+    double seconds;              /* finding it took */
+} batchllm_table_info;
+
+/* The caller sets info->struct_size. Any thread. Errors: as for batchllm_plan_get_advice. */
+BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
+                                             batchllm_table_info *info);
 
 #ifdef __cplusplus
 }

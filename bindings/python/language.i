@@ -16,7 +16,8 @@
 /* None where these are read would be read through. (An engine, a plan and a tokenizer are the library's to
  * check, and parameters may be None.) */
 %typemap(check) const batchllm_results *, batchllm_progress *, const batchllm_column *,
-                const batchllm_plan_groups *, batchllm_params_column *column, const char *field,
+                const batchllm_plan_groups *, const batchllm_frame *, batchllm_frame *,
+                const batchllm_table *, batchllm_params_column *column, const char *field,
                 batchllm_engine_options *options {
     if (!$1) SWIG_exception_fail(SWIG_TypeError, "in method '$symname': argument $argnum is None");
 }
@@ -26,3 +27,4 @@
 %include "errors.i"
 %include "log.i"
 %include "arrow.i"
+%include "arrow_table.i"

@@ -39,6 +39,7 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %}
 
 %include "failure.i"
+%include "frame.i"
 %include "language.i"
 %include "status.i"
 %include "options.i"
@@ -49,5 +50,6 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %include "results.i"
 %include "plan.i"
 %include "tokenizer.i"
+%include "table.i"
 
 %include <batchllm.h>

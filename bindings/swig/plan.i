@@ -3,6 +3,8 @@
 %ignore batchllm_plan_destroy;
 %ignore batchllm_plan_load;
 %ignore batchllm_plan_group;
+%ignore batchllm_plan_advice;
+%ignore batchllm_plan_get_advice;
 %ignore batchllm_plan_group_info;
 %ignore batchllm_engine_get_plan;
 
@@ -48,6 +50,15 @@ static batchllm_plan *batchllm_plan_load_from(const char *path, batchllm_status 
     batchllm_plan *plan = NULL;
     *FAILURE = batchllm_plan_load(path, &plan);
     return plan;
+}
+
+/* "" for a plan that shares what it can. */
+static const char *batchllm_plan_advice_text(const batchllm_plan *plan, batchllm_status *FAILURE) {
+    batchllm_plan_advice advice;
+    memset(&advice, 0, sizeof advice);
+    advice.struct_size = sizeof advice;
+    *FAILURE = batchllm_plan_get_advice(plan, &advice);
+    return advice.text;
 }
 
 static batchllm_plan *batchllm_engine_take_plan(const batchllm_engine *engine,

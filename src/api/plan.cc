@@ -131,6 +131,26 @@ int32_t batchllm_plan_get_stats(const batchllm_plan *handle, batchllm_plan_stats
     });
 }
 
+int32_t batchllm_plan_get_advice(const batchllm_plan *plan, batchllm_plan_advice *advice) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("plan", plan));
+        RETURN_IF_ERROR(need("advice", advice));
+        const PlanAdvice &of = plan->plan.advice;
+        batchllm_plan_advice full{};
+        full.struct_size = sizeof full;
+        full.kind = of.kind;
+        full.rows = of.rows;
+        full.common_tokens = of.common_tokens;
+        full.row = of.row;
+        full.begin = of.begin;
+        full.end = of.end;
+        full.saving_ratio = of.saving_ratio;
+        full.possible_ratio = of.possible_ratio;
+        full.text = plan->advice.c_str();
+        return api::copy_out("advice", &full, sizeof full, advice);
+    });
+}
+
 int64_t batchllm_plan_group_count(const batchllm_plan *plan) {
     return plan == nullptr ? 0 : static_cast<int64_t>(plan->plan.groups.size());
 }

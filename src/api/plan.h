@@ -7,12 +7,16 @@
 
 struct batchllm_plan {
     batchllm::Plan plan;
+    std::string advice; // as text
 };
 
 namespace batchllm::api {
 
 inline std::unique_ptr<batchllm_plan> make_plan_handle(Plan plan) {
-    return std::make_unique<batchllm_plan>(batchllm_plan{std::move(plan)});
+    auto handle = std::make_unique<batchllm_plan>();
+    handle->advice = plan.advice.text();
+    handle->plan = std::move(plan);
+    return handle;
 }
 
 } // namespace batchllm::api

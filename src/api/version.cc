@@ -39,6 +39,7 @@ const char *batchllm_status_name(int32_t status) {
         NAME(BATCHLLM_ERROR_ROW_TOO_LARGE);
         NAME(BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
         NAME(BATCHLLM_ERROR_ROW_CONSTRAINT);
+        NAME(BATCHLLM_ERROR_ROW_NULL);
     }
 #undef NAME
     return "unknown status";

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/option_kinds.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
 
@@ -22,6 +23,8 @@ const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_
 const std::map<std::string, int32_t> level_names = {{"one", 1}, {"many", 2}};
 const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
                                                     {"arrival", BATCHLLM_ORDER_ARRIVAL}};
+const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
+                                                     {"reorder", BATCHLLM_FIELDS_REORDER}};
 const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
                                                   {"warning", BATCHLLM_LOG_WARNING},
                                                   {"info", BATCHLLM_LOG_INFO},
@@ -35,64 +38,34 @@ std::map<std::string, int32_t> by_name(std::span<const ParameterName> names) {
 const std::map<std::string, int32_t> task_options = by_name(task_names);
 const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
 
-std::string names_of(const std::map<std::string, int32_t> &names) {
-    std::string text;
-    for (const auto &entry : names) text += (text.empty() ? "" : "|") + entry.first;
-    return text;
-}
-
-// An option whose value is one of a few names.
-void add_named(CLI::App *app, const std::string &name, int32_t *value,
-               const std::map<std::string, int32_t> &names, const std::string &help) {
-    app->add_option_function<std::string>(
-           name,
-           [value, &names, name](const std::string &text) {
-               const auto entry = names.find(text);
-               if (entry == names.end()) {
-                   throw CLI::ValidationError(name, "must be one of " + names_of(names));
-               }
-               *value = entry->second;
-           },
-           help)
-        ->type_name(names_of(names));
-}
-
-// An option in bytes, tokens or rows: "2GiB", "16M".
-void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
-              const std::string &help) {
-    app->add_option_function<std::string>(
-           name,
-           [value, name, least](const std::string &text) {
-               const std::optional<int64_t> size = parse_size(text);
-               if (!size || *size < least) {
-                   throw CLI::ValidationError(name, "\"" + text + "\" is not a size such as 2GiB");
-               }
-               *value = *size;
-           },
-           help)
-        ->type_name("SIZE");
-}
-
-// A number in a range; NaN is in none.
-void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
-                bool least_excluded, const std::string &help) {
-    app->add_option_function<float>(
-           name,
-           [=](const float &number) {
-               if (!(number >= least && number <= most) || (least_excluded && number == least)) {
-                   throw CLI::ValidationError(name, "out of range");
-               }
-               *value = number;
-           },
-           help)
-        ->type_name("NUMBER");
-}
-
-void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
-               const std::string &help) {
-    app->add_option(name, *value, help)
-        ->check(CLI::Range(least, INT32_MAX).description(""))
-        ->type_name("N");
+void add_template(CLI::App *app, TemplateOptions *prompt) {
+    CLI::App *table =
+        app->add_option_group("Rows as columns", "prompts made of the values of each line");
+    CLI::Option *text =
+        table
+            ->add_option_function<std::string>(
+                "--template", [prompt](const std::string &given) { prompt->text = given; },
+                "the prompt; {key} is a line's value of that key, {{ and }} are braces")
+            ->type_name("TEXT");
+    table
+        ->add_option_function<std::string>(
+            "--template-file",
+            [prompt](const std::string &path) {
+                Result<std::string> read = read_file(path, size_t{64} << 20);
+                if (!read.ok()) {
+                    throw CLI::ValidationError("--template-file", read.status().message());
+                }
+                prompt->text = std::move(read).value();
+            },
+            "the same from a file, its last line feed included")
+        ->type_name("FILE")
+        ->excludes(text);
+    add_named(table, "--fields", &prompt->fields, fields_names,
+              "reorder: each row's fields in the order in which rows share most (given)");
+    table->add_flag("--chat", prompt->chat,
+                    "the prompt is the user's message, in the model's chat template");
+    table->add_option("--system", prompt->system, "with --chat: the system's message")
+        ->type_name("TEXT");
 }
 
 void add_input(CLI::App *app, InputOptions *options) {
@@ -111,6 +84,7 @@ void add_input(CLI::App *app, InputOptions *options) {
         "compute every prompt by itself");
     add_named(app, "--levels", &options->levels, level_names,
               "whether prefixes share heads of their own (one)");
+    add_template(app, &options->prompt);
 }
 
 // What a row may say for itself; these hold for rows that do not.
@@ -382,6 +356,12 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     } catch (const CLI::ParseError &failure) {
         // --help and --version come here too, and are no failures.
         return app.exit(failure) == 0 ? exit_ok : exit_fatal;
+    }
+    for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
+        const TemplateOptions &prompt = in->prompt;
+        if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty())) {
+            return report("--fields, --chat and --system need a --template");
+        }
     }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);

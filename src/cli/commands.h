@@ -9,6 +9,7 @@
 
 #include "batchllm.h"
 #include "cli/row.h"
+#include "cli/table_rows.h"
 
 namespace batchllm::cli {
 
@@ -21,6 +22,7 @@ struct InputOptions {
     std::string input;
     std::string model; // directory; empty: none
     SamplingOptions sampling;
+    TemplateOptions prompt;
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "cli/api.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
@@ -22,6 +23,28 @@ const char *enlarge_name(int32_t enlarge) {
     return enlarge == BATCHLLM_ENLARGE_NONE    ? "none"
            : enlarge == BATCHLLM_ENLARGE_PAPER ? "paper"
                                                : "optimal";
+}
+
+Result<batchllm_plan_advice> plan_advice(const batchllm_plan *plan) {
+    batchllm_plan_advice advice = {};
+    advice.struct_size = sizeof advice;
+    RETURN_IF_ERROR(call_status(batchllm_plan_get_advice(plan, &advice)));
+    return advice;
+}
+
+// The advice with the first words of what rows have in common; "" where there is none.
+Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *tokenizer) {
+    ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(window.plan.get()));
+    std::string text = advice.text;
+    if (advice.kind == BATCHLLM_ADVICE_NONE || tokenizer == nullptr) return text;
+    const int64_t first = window.offsets[static_cast<size_t>(advice.row)] + advice.begin;
+    const int64_t offsets[2] = {0, std::min<int64_t>(12, advice.end - advice.begin)};
+    batchllm_column *decoded = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_decode(
+        tokenizer, 1, window.tokens.data() + first, offsets, 0, 1, &decoded)));
+    const ColumnHandle owner(decoded);
+    const std::string_view words(decoded->text, static_cast<size_t>(decoded->offsets[1]));
+    return text + " What they have in common begins " + in_quotes(words) + ".";
 }
 
 Result<batchllm_plan_stats> plan_stats(const batchllm_plan *plan) {
@@ -170,6 +193,9 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
+    if (options.in.prompt.used()) {
+        row_options.table = std::make_shared<TableRenderer>(options.in.prompt);
+    }
     WindowOptions windows; // one: the plan is of the whole input
     windows.tokens = INT64_MAX;
     windows.rows = INT64_MAX;
@@ -209,7 +235,10 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     }
     char seconds[64];
     std::snprintf(seconds, sizeof seconds, "planned in      %.3f s\n", stats.seconds);
-    std::fputs((text + seconds).c_str(), stderr);
+    text += seconds;
+    ASSIGN_OR_RETURN(const std::string advice, advice_of(*window, tokenizer.get()));
+    if (!advice.empty()) text += "advice          " + advice + "\n";
+    std::fputs(text.c_str(), stderr);
     return {};
 }
 
@@ -220,10 +249,12 @@ Status inspect(const InspectOptions &options) {
     ASSIGN_OR_RETURN(const batchllm_plan_stats stats, plan_stats(loaded));
     ASSIGN_OR_RETURN(const std::vector<GroupSummary> groups,
                      largest_groups(loaded, options.groups));
+    ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(loaded));
     std::string text;
     if (options.json) {
         JsonObject object(&text);
         append_plan_stats(&object, stats);
+        if (advice.kind != BATCHLLM_ADVICE_NONE) object.field("advice", advice.text);
         object.key("largest_groups");
         text += '[';
         for (size_t i = 0; i < groups.size(); ++i) {
@@ -242,6 +273,9 @@ Status inspect(const InspectOptions &options) {
         text += '\n';
     } else {
         text = describe(stats);
+        if (advice.kind != BATCHLLM_ADVICE_NONE) {
+            text += "advice          " + std::string(advice.text) + "\n";
+        }
         if (!groups.empty()) text += "\nlargest savings      rows   prefix  first row\n";
         for (const GroupSummary &group : groups) {
             char line[128];

@@ -9,6 +9,7 @@
 #include "cli/line_json.h"
 #include "cli/row_keys.h"
 #include "cli/row_parameters.h"
+#include "cli/table_rows.h"
 
 namespace batchllm::cli {
 
@@ -350,7 +351,9 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     if (of_failed.has_value()) set_id_alone(*of_failed, row);
     if (failed(error)) return error;
 
-    const bool batch = object.find("custom_id").has_value() || object.find("body").has_value();
+    const bool table = options_.table != nullptr; // the line's keys are columns
+    const bool batch =
+        !table && (object.find("custom_id").has_value() || object.find("body").has_value());
     if (batch) row->record.format = RowFormat::batch_unknown;
     row->record.id = std::to_string(line);
     const char *id_key = batch ? "custom_id" : "id";
@@ -364,6 +367,11 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     error = check_keys_differ(object);
     if (failed(error)) return error;
     const JsonMembers members = *object.members();
+    if (table) {
+        row->params = options_.defaults;
+        options_.table->read_cells(members, row);
+        return {};
+    }
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
 }
 

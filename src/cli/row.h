@@ -87,12 +87,18 @@ struct Row {
     bool score_is_text = false;
     std::vector<std::string> score_texts;
     std::vector<std::vector<int32_t>> score_tokens;
+    // With a template, until it has made the text of them: its columns by number; one that is not there is null.
+    std::vector<std::pair<uint32_t, std::string>> cells;
+    bool done = false; // by an earlier run, and read for the order of the others' fields
 };
+
+class TableRenderer;
 
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     bool ignore_unknown_keys = false;
     ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read, and not made
+    std::shared_ptr<TableRenderer> table;   // null: lines bring their own prompts
 };
 
 class RowReader {

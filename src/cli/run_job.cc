@@ -83,6 +83,12 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
                                                    : std::to_string(sampling.constraint_text.kind) +
                                                          ":" + hash_text(key)));
     }
+    if (options.in.prompt.used()) {
+        add("template", std::string_view(*options.in.prompt.text));
+        add("fields", options.in.prompt.fields);
+        add("chat", options.in.prompt.chat);
+        add("system", std::string_view(options.in.prompt.system));
+    }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
 }
@@ -158,6 +164,9 @@ Status RunJob::run(LineReader input) {
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
+    if (options_.in.prompt.used()) {
+        row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);
+    }
     WindowOptions windows;
     windows.tokens = options_.window_tokens;
     windows.rows = options_.window_rows;

@@ -44,13 +44,16 @@ RowError tokenize_error(int32_t status) {
 WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
                              const batchllm_tokenizer *tokenizer, const LineSet *done,
                              const std::atomic<bool> *stop)
-    : input_(input), rows_(std::move(row_options)), options_(std::move(options)),
+    : input_(input), rows_(row_options), table_(row_options.table), options_(std::move(options)),
       tokenizer_(tokenizer), done_(done), stop_(stop) {}
 
 // Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
 Status WindowBuilder::read_rows() {
+    const bool together = table_ != nullptr && table_->reorders();
+    const size_t most_bytes = together ? table_bytes : chunk_bytes;
+    const size_t most_rows = together ? table_rows : chunk_rows;
     size_t bytes = 0;
-    for (size_t rows = 0; bytes < chunk_bytes && rows < chunk_rows; ++rows) {
+    for (size_t rows = 0; bytes < most_bytes && rows < most_rows; ++rows) {
         Line line;
         ASSIGN_OR_RETURN(const bool more, input_->next(&line));
         if (!more) {
@@ -58,7 +61,9 @@ Status WindowBuilder::read_rows() {
             break;
         }
         if (line.blank()) continue;
-        if (done_ != nullptr && done_->contains(line.number)) continue;
+        const bool done = done_ != nullptr && done_->contains(line.number);
+        if (done && table_ != nullptr) table_->assume_columns();
+        if (done && !together) continue;
         bytes += line.text.size() + 64;
         Row row;
         RowError error;
@@ -69,12 +74,32 @@ Status WindowBuilder::read_rows() {
         } else {
             error = rows_.read(line.number, line.text, &row);
         }
+        row.done = done;
         if (!error.code.empty()) {
-            failed_.push_back({row.line, std::move(row.record), std::move(error)});
+            if (!done) failed_.push_back({row.line, std::move(row.record), std::move(error)});
         } else {
             chunk_.push_back(std::move(row));
         }
     }
+    return {};
+}
+
+// Makes the prompts of rows that are a table's.
+Status WindowBuilder::render_rows() {
+    if (table_ == nullptr) return {};
+    std::vector<RowError> errors;
+    RETURN_IF_ERROR(table_->render(&chunk_, &errors));
+    std::vector<Row> rendered;
+    for (size_t i = 0; i < chunk_.size(); ++i) {
+        Row &row = chunk_[i];
+        if (row.done) continue;
+        if (errors[i].code.empty()) {
+            rendered.push_back(std::move(row));
+        } else {
+            failed_.push_back({row.line, std::move(row.record), std::move(errors[i])});
+        }
+    }
+    chunk_ = std::move(rendered);
     return {};
 }
 
@@ -247,6 +272,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
             if (input_ended_) break;
             if (rows + static_cast<int64_t>(failed_.size()) >= options_.rows) break;
             RETURN_IF_ERROR(read_rows());
+            RETURN_IF_ERROR(render_rows());
             RETURN_IF_ERROR(tokenize_rows());
             continue;
         }

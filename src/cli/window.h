@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "cli/line_reader.h"
 #include "cli/output_file.h"
 #include "cli/row.h"
+#include "cli/table_rows.h"
 
 namespace batchllm::cli {
 
@@ -78,6 +80,7 @@ class WindowBuilder {
 
   private:
     Status read_rows();
+    Status render_rows();
     Status tokenize_rows();
     Status apply_chat_template(bool parse_special, std::vector<Row> *rows);
     Status tokenize_with(uint32_t flags, std::vector<Row> *rows);
@@ -88,6 +91,7 @@ class WindowBuilder {
 
     LineReader *input_;
     RowReader rows_;
+    std::shared_ptr<TableRenderer> table_; // null: rows have prompts of their own
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
     const LineSet *done_;

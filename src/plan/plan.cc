@@ -106,6 +106,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
     put_in_order(rows, decode_lengths, draft, plan);
 
     if (options.self_contained) keep_rows(rows, &plan);
+    plan.advice = advise(rows, plan);
     plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return plan;
 }

@@ -49,6 +49,20 @@ struct PlanGroup {
     int64_t row_end;
 };
 
+// What more rows could share if their texts were put together in another order (batchllm_plan_advice).
+struct PlanAdvice {
+    int32_t kind = BATCHLLM_ADVICE_NONE; // with NONE the rest is not set
+    int64_t rows = 0;                    // looked at
+    int64_t common_tokens = 0;
+    int64_t row = 0; // whose tokens [begin, end) are an example
+    int64_t begin = 0;
+    int64_t end = 0;
+    double saving_ratio = 0;
+    double possible_ratio = 0;
+
+    std::string text() const; // a sentence or two, in one line; "" for NONE
+};
+
 struct Plan {
     PlanOptions options;
     std::vector<PlanPrefix> prefixes;
@@ -60,6 +74,7 @@ struct Plan {
     std::vector<uint64_t> salts; // [rows] self-contained, where not all are 0; else empty
     int64_t reused_rows = 0;     // of groups kept from the previous plan
     double seconds = 0;          // planning took
+    PlanAdvice advice;
 
     int64_t row_count() const { return static_cast<int64_t>(rows.size()); }
     int64_t logical_tokens() const;   // sum of prompt lengths
@@ -73,6 +88,9 @@ struct Plan {
 // prefix that is kept is compared with the salt and the tokens of each of its rows.
 Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                        const PlanOptions &options, const Plan *previous);
+
+// Looks at the tokens of a few rows, however many the plan has.
+PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan);
 
 // Whether the plan can be taken as it is: made with these options, of these rows in this order. Rows
 // without tokens may be missing from it. Its prefixes are compared with the rows' salts and tokens.

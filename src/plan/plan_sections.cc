@@ -16,11 +16,13 @@ enum Section : uint32_t {
     section_rows = 6,
     section_tokens = 7,
     section_padding = 8,
-    section_salts = 9, // before the padding
+    section_salts = 9,   // before the advice
+    section_advice = 10, // before the padding
 };
 
-constexpr const char *section_names[] = {"",       "options", "fingerprints", "lengths", "prefixes",
-                                         "groups", "rows",    "tokens",       "padding", "salts"};
+constexpr const char *section_names[] = {"",         "options", "fingerprints", "lengths",
+                                         "prefixes", "groups",  "rows",         "tokens",
+                                         "padding",  "salts",   "advice"};
 
 // Tokens that a reader takes memory for, for each byte of the sections.
 constexpr int64_t tokens_a_byte = 1024;
@@ -80,6 +82,37 @@ void write_tokens(const Plan &plan, ByteWriter &bytes) {
         }
         return true;
     });
+}
+
+// Ratios in millionths.
+constexpr double whole = 1e6;
+
+void write_advice(const PlanAdvice &advice, ByteWriter &bytes) {
+    bytes.varint(static_cast<uint64_t>(advice.kind));
+    for (const int64_t number :
+         {advice.rows, advice.common_tokens, advice.row, advice.begin, advice.end}) {
+        bytes.varint(static_cast<uint64_t>(number));
+    }
+    for (const double ratio : {advice.saving_ratio, advice.possible_ratio}) {
+        bytes.varint(static_cast<uint64_t>(ratio * whole + 0.5));
+    }
+}
+
+PlanAdvice read_advice(const Plan &plan, ByteReader &section) {
+    PlanAdvice advice;
+    advice.kind = static_cast<int32_t>(section.varint_up_to(BATCHLLM_ADVICE_EARLY_DIFFERENCE));
+    advice.rows = static_cast<int64_t>(section.varint_up_to(plan.rows.size()));
+    advice.common_tokens = static_cast<int64_t>(section.varint_up_to(INT32_MAX));
+    advice.row = static_cast<int64_t>(section.varint_up_to(INT32_MAX));
+    if (advice.row >= plan.row_count()) section.set_failed();
+    if (section.failed()) return advice;
+    const auto length = static_cast<uint64_t>(plan.lengths[index(advice.row)]);
+    advice.begin = static_cast<int64_t>(section.varint_up_to(length));
+    advice.end = static_cast<int64_t>(section.varint_up_to(length));
+    advice.saving_ratio = static_cast<double>(section.varint_up_to(1000000)) / whole;
+    advice.possible_ratio = static_cast<double>(section.varint_up_to(1000000)) / whole;
+    if (advice.kind == BATCHLLM_ADVICE_NONE || advice.begin > advice.end) section.set_failed();
+    return advice;
 }
 
 Status malformed(Section section, const char *what, size_t item) {
@@ -241,6 +274,10 @@ std::string write_plan_sections(const Plan &plan) {
             for (const uint64_t salt : plan.salts) bytes.fixed(salt);
         });
     }
+    if (plan.advice.kind != BATCHLLM_ADVICE_NONE) {
+        writer.section(section_advice,
+                       [&](ByteWriter &bytes) { write_advice(plan.advice, bytes); });
+    }
     return out;
 }
 
@@ -348,6 +385,12 @@ Result<Plan> read_plan_sections(std::span<const std::byte> bytes, uint32_t flags
         RETURN_IF_ERROR(close_section(section, section_tokens));
         if ((flags & plan_has_salts) != 0) RETURN_IF_ERROR(read_salts(sections, plan));
         RETURN_IF_ERROR(check_plan(plan));
+    }
+    ByteReader ahead = sections;
+    if (!sections.at_end() && ahead.fixed<uint32_t>() == section_advice) {
+        ASSIGN_OR_RETURN(section, open_section(sections, section_advice));
+        plan.advice = read_advice(plan, section);
+        RETURN_IF_ERROR(close_section(section, section_advice));
     }
     if (!sections.at_end()) RETURN_IF_ERROR(open_section(sections, section_padding).status());
     if (!sections.at_end()) return error(bad, "%zu bytes behind the last section", sections.left());

@@ -37,6 +37,7 @@
 #include "runtime/row_store.h"
 #include "runtime/step_watch.h"
 #include "runtime/timeline.h"
+#include "table/table.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -64,6 +65,7 @@ class Engine {
     Status add_text(const Column<char> &prompts, const uint64_t *tags, const ParamsColumn &params);
     Status add_chat(const Column<char> &conversations, const uint64_t *tags,
                     const ParamsColumn &params);
+    Status add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
                       const uint64_t *tags);
     Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
@@ -107,6 +109,10 @@ class Engine {
                      const RowParams &params, int64_t tokens_to_come);
     template <typename Encode>
     Status add_encoded(int64_t n, const uint64_t *tags, const ParamsColumn &params, Encode encode);
+    Status encode_text(std::string_view text, const batchllm_params &params,
+                       std::vector<int32_t> *tokens) const;
+    Status encode_chat(std::string_view conversation, const batchllm_params &params,
+                       const std::tm &now, std::vector<int32_t> *tokens) const;
     void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                     std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come);
     void commit(Addition *addition);
@@ -131,6 +137,7 @@ class Engine {
     Result<PlannedRows> plan_rows(const std::vector<int64_t> &left);
     static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
+    void log_advice();
     bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
 
     // engine_place.cc
@@ -203,6 +210,7 @@ class Engine {
 
     Plan plan_;
     bool planned_ = false;
+    bool advised_ = false;               // once an engine
     std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
     std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
     std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_

@@ -211,7 +211,7 @@ void Engine::commit(Addition *addition) {
     next_id_.store(intake_.rows.next_id(), std::memory_order_relaxed);
 }
 
-// ---- The five columns ----
+// ---- The columns ----
 
 Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
                           const ParamsColumn &params) {
@@ -260,14 +260,25 @@ template <typename Encode> Status Engine::add_encoded(int64_t n, const uint64_t 
     return {};
 }
 
+Status Engine::encode_text(std::string_view text, const batchllm_params &params,
+                           std::vector<int32_t> *tokens) const {
+    return tokenizer_->encode(text, {params.add_special != 0, params.parse_special != 0}, tokens);
+}
+
+Status Engine::encode_chat(std::string_view conversation, const batchllm_params &params,
+                           const std::tm &now, std::vector<int32_t> *tokens) const {
+    std::string text;
+    RETURN_IF_ERROR(chat_->render(
+        conversation, {true, params.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
+    return tokenizer_->encode(text, chat_encode_options, tokens);
+}
+
 Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
                         const ParamsColumn &params) {
     return add_encoded(prompts.n, tags, params,
                        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
                            const std::span<const char> text = prompts[i];
-                           return tokenizer_->encode(
-                               {text.data(), text.size()},
-                               {read.add_special != 0, read.parse_special != 0}, tokens);
+                           return encode_text({text.data(), text.size()}, read, tokens);
                        });
 }
 
@@ -276,13 +287,20 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
     const std::tm now = local_time_now();
     return add_encoded(
         conversations.n, tags, params,
-        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
             const std::span<const char> conversation = conversations[i];
-            std::string text;
-            RETURN_IF_ERROR(chat_->render(
-                {conversation.data(), conversation.size()},
-                {true, read.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
-            return tokenizer_->encode(text, chat_encode_options, tokens);
+            return encode_chat({conversation.data(), conversation.size()}, read, now, tokens);
+        });
+}
+
+Status Engine::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
+    const std::tm now = local_time_now();
+    return add_encoded(
+        table.rows(), tags, params,
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
+            RETURN_IF_ERROR(table.status(i));
+            return table.chat ? encode_chat(table.prompt(i), read, now, tokens)
+                              : encode_text(table.prompt(i), read, tokens);
         });
 }
 

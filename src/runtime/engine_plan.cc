@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 
+#include "base/printable.h"
 #include "runtime/engine.h"
 
 namespace batchllm {
@@ -96,6 +97,8 @@ std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int
     }
     taken.plan = renumbered(*next_plan_, 0, number, static_cast<int64_t>(ids.size()));
     taken.plan.options.tokenizer_fingerprint = options.tokenizer_fingerprint;
+    PlanAdvice advice = next_plan_->advice;
+    advice.row += static_cast<int64_t>(left.size());
     if (!left.empty()) {
         number.assign(plan_ids_.size(), -1);
         for (size_t i = 0; i < left.size(); ++i) {
@@ -106,6 +109,7 @@ std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int
                                        static_cast<int64_t>(left.size())),
                             taken.plan);
     }
+    taken.plan.advice = advice;
     taken.ids.insert(taken.ids.end(), ids.begin(), ids.end());
     return taken;
 }
@@ -171,9 +175,28 @@ Status Engine::build_groups() {
     intake_.prompt_tokens = 0;
     link_equal_rows(by_fingerprint);
     for (const int64_t id : ended) intake_.rows.release(id);
+    log_advice();
     stats_.plan_seconds += std::chrono::duration<double>(Clock::now() - start).count();
     return {};
 }
+
+// What the plan advises, with the first words of what rows have in common. A line that cannot be made
+// is left out: the plan is good.
+void Engine::log_advice() try {
+    const PlanAdvice &advice = plan_.advice;
+    if (advised_ || advice.kind == BATCHLLM_ADVICE_NONE) return;
+    advised_ = true;
+    constexpr int64_t most_tokens = 12;
+    std::string text = advice.text();
+    const Row *row = intake_.rows.find(plan_ids_[static_cast<size_t>(advice.row)]);
+    if (tokenizer_ != nullptr && row != nullptr && advice.end <= row->computed_length()) {
+        const int64_t shown = std::min(most_tokens, advice.end - advice.begin);
+        const Result<std::string> words =
+            tokenizer_->decode({row->tokens + advice.begin, static_cast<size_t>(shown)}, false);
+        if (words.ok()) text += " What they have in common begins " + in_quotes(*words) + ".";
+    }
+    log_(BATCHLLM_LOG_WARNING, text);
+} catch (const std::bad_alloc &) {}
 
 // prefix -> the last group below its oldest ancestor. Where no prefix has a parent there is nothing
 // to keep together, and the table is empty.

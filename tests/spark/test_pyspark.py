@@ -38,6 +38,21 @@ def test_text_rows_are_answered_in_columns():
     assert "40 rows" in repr(metrics)
 
 
+def test_prompts_are_made_of_a_template():
+    rows = session.createDataFrame([(i, f"number {i}", "what every row of this table says in so many words") for i in range(40)],
+                                   ["id", "own", "all"])  # fmt: skip
+    cpu = dict(model=model, backend="cpu", key_column="id", kv_memory_bytes=64 << 20, max_tokens=2)
+    saved = []
+    for fields in ("given", "reorder"):
+        metrics = spark.Metrics(session)
+        answers = spark.transform(rows, template="Tell.\n{own}\n{all}\nAnswer:", fields=fields, metrics=metrics, **cpu)
+        assert answers.columns[:4] == ["id", "own", "all", "text"], answers.columns
+        assert all(row.error is None for row in answers.collect()) and metrics.rows == 40
+        saved.append(metrics.saving_ratio)
+    assert saved[0] < 0.3 < 0.5 < saved[1], saved
+    raises(Exception, "no column title", lambda: spark.transform(rows, template="{title}", **cpu))
+
+
 def test_token_rows_draw_by_seed_and_key():
     rows = session.createDataFrame([(i, list(range(1, 20)) + [i]) for i in range(200)], "id long, prompt array<int>")
     sim = dict(backend="sim", backend_options="vocabulary=1000,eos_token=2,mean_length=9", key_column="id", temperature=1)

@@ -37,6 +37,7 @@ from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
 from .results import Result, Results
+from .table import Table
 from .tokenizer import Decoded, Encoded, Tokenizer
 
 __version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
@@ -73,6 +74,7 @@ __all__ = [
     "SamplingParams",
     "StateError",
     "StoppedError",
+    "Table",
     "Texts",
     "TokenizerFormatError",
     "Tokenizer",

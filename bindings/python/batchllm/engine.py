@@ -28,6 +28,7 @@ from .params import Params, SamplingParams, params_column
 from .plan import ENLARGE, ORDER, Plan, named
 from .progress import Report, reporter
 from .results import Result, Results, refuse_pickle
+from .table import Frame, Table, table_of
 
 # Calls that find others' rows in the engine have tags from multiples of this.
 _TAGS_OF_A_CALL = 1 << 40
@@ -240,6 +241,36 @@ class Engine:
             self._finish(job, progress)
             results = self._results(job)
         return _checked(results, on_error)
+
+    def generate_table(
+        self,
+        frame: Frame,
+        template: Optional[str] = None,
+        params: Params = None,
+        *,
+        fields: str = "given",
+        chat: bool = False,
+        system: Optional[str] = None,
+        on_error: str = "return",
+        progress: Union[bool, Callable[[Progress], object]] = False,
+        plan: Optional[Plan] = None,
+        first_row: Optional[int] = None,
+    ) -> Results:
+        """Continues a prompt for each row of a table; the results come in the order of the rows.
+
+        frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, or a `Table`, which
+        has a template of its own.
+        template: the prompt; {name} is the row's value in the column of that name, {{ and }} write a brace.
+        fields: "given": as the template has them. "reorder": each row's fields in the order in which rows share most. The
+        lines of the template from its first to its last field have one field each, and are what moves. Answers may change
+        with the order of fields.
+        chat: the text is the user's message, in the model's chat template.
+        system: chat: the system's message before it.
+
+        A row that lacks a value is a result with `error`. The rest is as in `generate`.
+        """
+        table = table_of(frame, template, fields, chat, system)
+        return self.generate(table, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row)
 
     def score(
         self,
@@ -657,7 +688,7 @@ class Engine:
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
         shared: Optional[native.batchllm_params_column]
         shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
-        found = columns(rows)
+        found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else columns(rows)
         if tags is not None:
             everything = list(found)
             if len(tags) != (n := sum(map(len, everything))):
@@ -837,11 +868,13 @@ def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results
 
 def _add(
     engine: native.batchllm_engine,
-    column: Column,
+    column: Union[Column, Table],
     tags: array[int],
     params: Optional[native.batchllm_params_column],
 ) -> None:
-    if isinstance(column, Texts):
+    if isinstance(column, Table):
+        native.batchllm_add_table_rows(engine, column._native, tags, params)
+    elif isinstance(column, Texts):
         native.batchllm_add_text_column(engine, column.data, column.offsets, tags, params)
     elif isinstance(column, Tokens):
         native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)

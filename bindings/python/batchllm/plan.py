@@ -135,6 +135,11 @@ class Plan:
         """All groups, as columns."""
         return Groups(native.batchllm_plan_groups_of(self._handle()))
 
+    @property
+    def advice(self) -> str:
+        """What to put first in the prompts so that rows share more; "" where there is nothing to say."""
+        return native.batchllm_plan_advice_text(self._handle())
+
     def close(self) -> None:
         """Frees the plan now rather than when it is forgotten. Threads inside it end first."""
         self._native = None

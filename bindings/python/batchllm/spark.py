@@ -25,7 +25,7 @@ __all__ = ["Metrics", "transform"]
 
 # Those of Java's BatchLlmOptions, where each is described; in Java they are written promptColumn and so on.
 _OPTIONS = frozenset({
-    "prompt_column", "messages_column", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
+    "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
     "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",

@@ -55,12 +55,18 @@ class Examples(unittest.TestCase):
 
 
 class Guide(unittest.TestCase):
-    """Each python block of docs/python.md runs after those before it, in a folder with a model in path/to/model."""
+    """Each python block of docs/python.md and docs/tables.md runs after those before it, in a folder with a model in path/to/model."""
 
     def test_blocks_run_as_printed(self):
-        text = (ROOT / "docs" / "python.md").read_text()
+        self.run_blocks("python.md", 5)
+
+    def test_blocks_of_tables_run_as_printed(self):
+        self.run_blocks("tables.md", 1)
+
+    def run_blocks(self, page, least):
+        text = (ROOT / "docs" / page).read_text()
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-        self.assertGreater(len(blocks), 5)
+        self.assertGreater(len(blocks), least)
         names = {"np": "numpy", "pd": "pandas", "pa": "pyarrow"}
         missing = [short for short, name in names.items() if importlib.util.find_spec(name) is None]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -69,7 +75,7 @@ class Guide(unittest.TestCase):
             values = {"__name__": "guide"}
             for block in blocks:
                 if not any(re.search(rf"\b{short}\b", block) for short in missing):
-                    exec(compile(block, "docs/python.md", "exec"), values)
+                    exec(compile(block, f"docs/{page}", "exec"), values)
             os.chdir(ROOT)
 
 

@@ -41,6 +41,9 @@ public final class LocalTest {
         badRowsHaveErrorsAndHarmNoOthers();
         promptsOfEveryTypeComeBackAsTheyWere();
         conversationsGoThroughTheModelsTemplate();
+        promptsAreMadeOfATemplate();
+        fieldsAreReordered();
+        aWrongTemplateSaysWhy();
         equalKeysAreAllAnswered();
         aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
@@ -90,6 +93,91 @@ public final class LocalTest {
                                 .expr("concat('The documents of group ', id % 7, ' are all about the same thing. Question ', id, '?')")
                                 .as("prompt"),
                         functions.expr("named_struct('a', id, 'b', array(id, 2))").as("other"));
+    }
+
+    /** Row 7 lacks one of its values. */
+    private static Dataset<Row> table(int rows) {
+        return spark.range(0, rows, 1, 3)
+                .select(functions.col("id"), functions.expr("concat('number ', id)").as("own"),
+                        functions.expr("concat('one of kind ', id % 4, ' with a long name')").as("kind"),
+                        functions.expr("(id % 2) * 0.5d").as("weight"),
+                        functions.expr("if(id = 7, null, 'what every row says, in so many words')").as("all"));
+    }
+
+    private static final String TEMPLATE = "Tell {{this}}.\n{own}\nKind: {kind}\n{weight}\n{all}\nAnswer:";
+
+    private static List<Row> byId(Dataset<Row> results) {
+        return results.persist().orderBy("id").collectAsList();
+    }
+
+    private static void promptsAreMadeOfATemplate() {
+        Dataset<Row> rows = table(60);
+        Dataset<Row> answers = BatchLlm.transform(rows, text().keyColumn("id").template(TEMPLATE));
+        check(Arrays.equals(Arrays.copyOf(answers.columns(), 6),
+                      new String[] {"id", "own", "kind", "weight", "all", "text"}),
+                String.join(", ", answers.columns()));
+        List<Row> made = byId(answers);
+        List<Row> same = byId(BatchLlm.transform(
+                rows.withColumn("prompt",
+                        functions.expr("concat('Tell {this}.\\n', own, '\\nKind: ', kind, '\\n', weight, '\\n', all, '\\nAnswer:')")),
+                text().keyColumn("id")));
+        check(made.size() == 60, made.size() + " rows");
+        for (int i = 0; i < 60; ++i) {
+            if (i == 7) {
+                check(made.get(i).<String>getAs("error").startsWith("ROW_NULL: "), made.get(i).toString());
+                continue;
+            }
+            check(made.get(i).getAs("error") == null, made.get(i).toString());
+            check(made.get(i).<Long>getAs("prompt_tokens").equals(same.get(i).getAs("prompt_tokens"))
+                            && made.get(i).getAs("text").equals(same.get(i).getAs("text")),
+                    made.get(i) + " is not " + same.get(i));
+        }
+        Row message = rows.limit(1).select(Template.parse("Say \"{own}\"").conversation("Be kind.")).head();
+        check(message.getString(0).equals("[{\"role\":\"system\",\"content\":\"Be kind.\"},"
+                              + "{\"role\":\"user\",\"content\":\"Say \\\"number 0\\\"\"}]"),
+                message.toString());
+        check(rows.where("id = 7").select(Template.parse("{all}").conversation(null)).head().isNullAt(0), "no null");
+    }
+
+    private static void fieldsAreReordered() {
+        double[] saved = new double[2];
+        for (int i = 0; i < 2; ++i) {
+            BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+            List<Row> rows = byId(BatchLlm.transform(table(200),
+                    text().keyColumn("id").template(TEMPLATE).fields(i == 0 ? "given" : "reorder"), metrics));
+            check(rows.size() == 200 && rows.get(7).getAs("error") != null && metrics.errors() == 1, metrics.toString());
+            saved[i] = metrics.savingRatio();
+        }
+        check(saved[0] < 0.3 && saved[1] > 0.6, saved[0] + " and " + saved[1]);
+        Row moved = table(3).select(Template.parse(TEMPLATE).reordered(List.of("all", "weight", "kind", "own")).prompt()).head();
+        check(moved.getString(0).equals("Tell {this}.\nall: what every row says, in so many words\nweight: 0.0\n"
+                              + "Kind: one of kind 0 with a long name\nown: number 0\nAnswer:"),
+                moved.toString());
+    }
+
+    private static void aWrongTemplateSaysWhy() {
+        failsAtOnce("no column title", text().template("{title}"));
+        failsAtOnce("{ without its } at character 4", text().template("{id}{own"));
+        failsAtOnce("} without its {", text().template("{own}}"));
+        failsAtOnce("it has no field", text().template("{{own}}"));
+        failsAtOnce("in one line", text().template("{own} {all}").fields("reorder"));
+        failsAtOnce("a line without a field", text().template("{own}\n\n{all}").fields("reorder"));
+        failsAtOnce("in two lines", text().template("{own}\n{all}\n{own}").fields("reorder"));
+        failsAtOnce("fields: any is none of", text().template("{own}").fields("any"));
+        failsAtOnce("fields: needs a template", text().fields("reorder"));
+        failsAtOnce("system: needs chat", text().template("{own}").system("Be kind."));
+        failsAtOnce("one of them", text().template("{own}").messagesColumn("own"));
+        failsAtOnce("cast it to a string", text().template("{list}"));
+    }
+
+    private static void failsAtOnce(String part, BatchLlmOptions options) {
+        try {
+            BatchLlm.transform(table(3).withColumn("list", functions.expr("array(1, 2)")), options);
+        } catch (IllegalArgumentException thrown) {
+            check(thrown.getMessage().contains(part), thrown.getMessage());
+            return;
+        }
+        throw new AssertionError("no failure: " + part);
     }
 
     private static void textRowsKeepTheirColumnsAndOrder() {

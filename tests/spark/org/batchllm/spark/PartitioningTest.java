@@ -38,6 +38,8 @@ public final class PartitioningTest {
         equalPromptsAreSplitByTheirKeys(new Random(seed));
         aGroupIsNotCutWhenThereIsAnotherPlace(new Random(seed));
         sampleDoesNotDependOnPartitions(new Random(seed));
+        keysAreCutIntoEqualRanges(new Random(seed));
+        fieldsAreOrderedByWhatRowsShare(new Random(seed));
         fewRowsGiveFewPartitions(new Random(seed));
         windowsAreBoundedAndCutBetweenPrefixes(new Random(seed));
         continuationsCountInWindows();
@@ -147,6 +149,33 @@ public final class PartitioningTest {
         PromptSample equal = new PromptSample(10, 100);
         for (int i = 0; i < 10; ++i) equal.add(bytes("x"), 1, 7);
         check(Arrays.equals(equal.keyCuts(4), new long[] {7}), "equal keys");
+    }
+
+    /** Fields: an own text, a key of 50 values, a long text that the key determines, one of two values, one of many. */
+    private static void fieldsAreOrderedByWhatRowsShare(Random random) {
+        int[] lengths = {40, 5, 200, 3, 30};
+        List<long[]> rows = new ArrayList<>();
+        for (int i = 0; i < 4000; ++i) {
+            int key = random.nextInt(50);
+            rows.add(new long[] {i, 1, key, 2, key + 1000, 3, random.nextInt(2), 4, random.nextInt(3000), 5});
+        }
+        int[] first = null;
+        for (int part = 0; part < 3; ++part) {
+            FieldSample all = new FieldSample(1000);
+            for (int cut = 0; cut <= part; ++cut) {
+                FieldSample some = new FieldSample(1000);
+                for (int i = cut; i < rows.size(); i += part + 1) some.add(i, rows.get(i), lengths);
+                all = all.merge(some);
+            }
+            check(all.rows() == 1000, all.rows() + " rows sampled");
+            int[] order = all.order(new int[] {10, 10, 10, 10, 10});
+            if (first == null) first = order;
+            check(Arrays.equals(first, order), "the order depends on partitions");
+        }
+        // The key and what it determines before everything but the field of two values, the own text last.
+        check(Arrays.equals(first, new int[] {2, 1, 3, 4, 0}), Arrays.toString(first));
+        FieldSample none = new FieldSample(10);
+        check(none.order(new int[] {1, 1}).length == 2, "no rows, no order");
     }
 
     private static void fewRowsGiveFewPartitions(Random random) {

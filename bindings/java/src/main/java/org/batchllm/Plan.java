@@ -107,6 +107,17 @@ public final class Plan implements AutoCloseable {
         }
     }
 
+    /**
+     * What to put first in the prompts so that rows share more.
+     *
+     * @return a sentence or two; "" where there is nothing to say
+     */
+    public String advice() {
+        try (Handle.Use use = handle.use()) {
+            return Native.batchllm_plan_advice_text(plan);
+        }
+    }
+
     /** Frees the plan. Throws during a use. */
     @Override
     public void close() {

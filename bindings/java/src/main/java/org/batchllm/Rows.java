@@ -21,8 +21,10 @@ public final class Rows {
     private final Object continuationRows;
     private final Object tags;
     private final List<SamplingParams> params;
+    private final Table table;
 
     private Rows(
+            Table table,
             TextColumn text,
             boolean chat,
             TokenColumn tokens,
@@ -31,6 +33,7 @@ public final class Rows {
             Object continuationRows,
             Object tags,
             List<SamplingParams> params) {
+        this.table = table;
         this.text = text;
         this.chat = chat;
         this.tokens = tokens;
@@ -48,7 +51,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofText(TextColumn prompts) {
-        return new Rows(Objects.requireNonNull(prompts), false, null, null, null, null, null, null);
+        return new Rows(null, Objects.requireNonNull(prompts), false, null, null, null, null, null, null);
     }
 
     /**
@@ -80,7 +83,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofChat(TextColumn conversations) {
-        return new Rows(Objects.requireNonNull(conversations), true, null, null, null, null, null, null);
+        return new Rows(null, Objects.requireNonNull(conversations), true, null, null, null, null, null, null);
     }
 
     /**
@@ -94,13 +97,24 @@ public final class Rows {
     }
 
     /**
+     * A table's rows. One without a prompt is a result with {@link Status#ROW_NULL}. The table is to be open when the rows
+     * are added.
+     *
+     * @param table its prompts, a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofTable(Table table) {
+        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null);
+    }
+
+    /**
      * Prompts to be continued, as token ids.
      *
      * @param prompts a row each
      * @return rows with default parameters
      */
     public static Rows ofTokens(TokenColumn prompts) {
-        return new Rows(null, false, Objects.requireNonNull(prompts), null, null, null, null, null);
+        return new Rows(null, null, false, Objects.requireNonNull(prompts), null, null, null, null, null);
     }
 
     /**
@@ -114,6 +128,7 @@ public final class Rows {
      */
     public static Rows ofScores(TextColumn prompts, TextColumn continuations, LongBuffer rows) {
         return new Rows(
+                null,
                 Objects.requireNonNull(prompts),
                 false,
                 null,
@@ -134,6 +149,7 @@ public final class Rows {
      */
     public static Rows ofScores(TokenColumn prompts, TokenColumn continuations, LongBuffer rows) {
         return new Rows(
+                null,
                 null,
                 false,
                 Objects.requireNonNull(prompts),
@@ -215,7 +231,8 @@ public final class Rows {
     }
 
     private Rows copy(Object newTags, List<SamplingParams> newParams) {
-        return new Rows(text, chat, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
+        return new Rows(
+                table, text, chat, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
     }
 
     /**
@@ -224,7 +241,7 @@ public final class Rows {
      * @return n
      */
     public long size() {
-        return text != null ? text.size() : tokens.size();
+        return table != null ? table.size() : text != null ? text.size() : tokens.size();
     }
 
     boolean tagged() {
@@ -249,7 +266,11 @@ public final class Rows {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
             if (column != null) constraints.set(engine, column, params);
-            if (textContinuations != null) {
+            if (table != null) {
+                try (Handle.Use use = table.handle.share()) {
+                    Native.batchllm_add_table_rows(engine, table.table, tags, column);
+                }
+            } else if (textContinuations != null) {
                 Native.batchllm_add_score_text_columns(
                         engine,
                         text.bytes,

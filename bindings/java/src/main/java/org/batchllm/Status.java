@@ -22,6 +22,8 @@ public final class Status {
     public static final int ROW_NOT_A_NUMBER = Native.BATCHLLM_ERROR_ROW_NOT_A_NUMBER;
     /** The row's constraint cannot go on. */
     public static final int ROW_CONSTRAINT = Native.BATCHLLM_ERROR_ROW_CONSTRAINT;
+    /** A cell that the row's prompt needs is null. */
+    public static final int ROW_NULL = Native.BATCHLLM_ERROR_ROW_NULL;
 
     private Status() {}
 

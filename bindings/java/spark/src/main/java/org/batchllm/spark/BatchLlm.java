@@ -1,17 +1,24 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
+import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
+import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
 import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
@@ -42,6 +49,7 @@ public final class BatchLlm {
 
     private static final int PARTITIONS_A_SLOT = 4;
     private static final int LEAST_ROWS = 1_000;
+    private static final int FIELD_SAMPLE_ROWS = 50_000;
     private static final long SAMPLE_BYTES = 64L << 20;
     private static final String PLACE = "batchllm_place";
 
@@ -53,14 +61,16 @@ public final class BatchLlm {
 
     /** Counts into metrics. */
     public static Dataset<Row> transform(
-            Dataset<Row> rows, BatchLlmOptions options, BatchLlmMetrics metrics) {
-        options.check();
+            Dataset<Row> rows, BatchLlmOptions given, BatchLlmMetrics metrics) {
+        given.check();
+        BatchLlmOptions options = given.template == null ? given : given.withPrompts(Columns.PROMPT);
         JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());
         Dataset<Row> keyed = rows;
         if (options.keyColumn == null) {
             Columns.requireNone(rows.schema(), Columns.KEY, "name it as keyColumn, or rename it");
             keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
         }
+        if (options.template != null) keyed = withPrompts(keyed, options);
         Columns columns = new Columns(keyed.schema(), options);
 
         PromptSample sample = sample(keyed, columns, options, context);
@@ -84,7 +94,51 @@ public final class BatchLlm {
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
         Dataset<Row> answers = placed.mapPartitions(compute, Encoders.row(columns.result()));
+        if (options.template != null) answers = answers.drop(Columns.PROMPT);
         return options.ordered ? inOrder(answers, columns, sample.keyCuts(ranges.partitions())) : answers;
+    }
+
+    /** The rows with a column of prompts, made of the template. */
+    private static Dataset<Row> withPrompts(Dataset<Row> keyed, BatchLlmOptions options) {
+        Columns.requireNone(keyed.schema(), Columns.PROMPT, "rename it");
+        Template template = Template.parse(options.template);
+        template.check(keyed.schema());
+        if (options.fields.equals("reorder")) {
+            List<String> fields = template.fields();
+            int[] order = fieldSample(keyed, fields, options).order(template.lineBytes());
+            template = template.reordered(Arrays.stream(order).mapToObj(fields::get).toList());
+            LOG.info("fields in the order " + template);
+        }
+        return keyed.withColumn(Columns.PROMPT,
+                options.chat ? template.conversation(options.system) : template.prompt());
+    }
+
+    /** Of the rows' cells, by one pass over the rows: of each two hashes and its length. */
+    private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
+        List<Column> wanted = new ArrayList<>();
+        String key = options.keyColumn != null ? options.keyColumn : Columns.KEY;
+        wanted.add(Template.cell(key).cast(DataTypes.LongType));
+        for (String field : fields) {
+            wanted.add(xxhash64(Template.cell(field)));
+            wanted.add(xxhash64(lit(1), Template.cell(field))); // from another seed
+            wanted.add(octet_length(Template.cell(field)));
+        }
+        int capacity = options.sampleRows == 0 ? FIELD_SAMPLE_ROWS : options.sampleRows;
+        int count = fields.size();
+        return keyed.select(wanted.toArray(new Column[0]))
+                .toJavaRDD()
+                .treeAggregate(new FieldSample(capacity), (sample, row) -> {
+                    if (row.anyNull()) return sample; // its error, or its missing key's, comes later
+                    long[] cells = new long[2 * count];
+                    int[] bytes = new int[count];
+                    for (int i = 0; i < bytes.length; ++i) {
+                        cells[2 * i] = row.getLong(3 * i + 1);
+                        cells[2 * i + 1] = row.getLong(3 * i + 2);
+                        bytes[i] = row.getInt(3 * i + 3);
+                    }
+                    sample.add(row.getLong(0), cells, bytes);
+                    return sample;
+                }, FieldSample::merge);
     }
 
     /**

@@ -21,6 +21,10 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     // Columns.
     String promptColumn = "prompt";
     String messagesColumn;
+    String template;
+    String fields = "given";
+    boolean chat;
+    String system;
     String keyColumn;
     String continuationsColumn;
     String maxTokensColumn;
@@ -106,6 +110,38 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
      */
     public BatchLlmOptions messagesColumn(String name) {
         messagesColumn = name;
+        return this;
+    }
+
+    /**
+     * Instead of prompts: a text with fields, such as "Title: {title}\nReview: {text}\nAnswer:". {name} is the row's value in
+     * the column of that name, text or a number; {{ and }} write a brace. A row with a null among them is an error
+     * (ROW_NULL).
+     */
+    public BatchLlmOptions template(String text) {
+        template = text;
+        return this;
+    }
+
+    /**
+     * With {@link #template}: "given" (default), fields as the template has them, or "reorder", in the order in which rows
+     * share most, found from a sample of the rows and the same for all of them. The lines of the template from that of its
+     * first field to that of its last one have one field each, and are what moves. Answers may change with the order.
+     */
+    public BatchLlmOptions fields(String order) {
+        fields = Objects.requireNonNull(order);
+        return this;
+    }
+
+    /** With {@link #template}: the text is the user's message, in the model's own chat template. */
+    public BatchLlmOptions chat(boolean value) {
+        chat = value;
+        return this;
+    }
+
+    /** With {@link #chat}: the system's message before it. */
+    public BatchLlmOptions system(String text) {
+        system = text;
         return this;
     }
 
@@ -550,11 +586,23 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     /** A copy for the tasks, which get the plan by broadcast. */
     BatchLlmOptions withoutPlan() {
+        BatchLlmOptions copy = copy();
+        copy.plan = null;
+        copy.planPath = null;
+        return copy;
+    }
+
+    /** A copy for rows whose prompts have been made of the template and are in this column. */
+    BatchLlmOptions withPrompts(String column) {
+        BatchLlmOptions copy = copy();
+        if (chat) copy.messagesColumn = column;
+        copy.promptColumn = column;
+        return copy;
+    }
+
+    private BatchLlmOptions copy() {
         try {
-            BatchLlmOptions copy = (BatchLlmOptions) clone();
-            copy.plan = null;
-            copy.planPath = null;
-            return copy;
+            return (BatchLlmOptions) clone();
         } catch (CloneNotSupportedException e) {
             throw new AssertionError(e);
         }
@@ -583,11 +631,26 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         if (!generates() && samples != 1) {
             throw new IllegalArgumentException("samples: rows that generate nothing have one result");
         }
-        if (continuationsColumn != null && messagesColumn != null) {
-            throw new IllegalArgumentException("messagesColumn: conversations cannot be scored");
+        if (continuationsColumn != null && (messagesColumn != null || chat)) {
+            throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
         }
+        checkTemplate();
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
+        }
+    }
+
+    private void checkTemplate() {
+        boolean reorder = fields.equals("reorder");
+        if (!reorder && !fields.equals("given")) {
+            throw new IllegalArgumentException("fields: " + fields + " is none of given, reorder");
+        }
+        if (template == null && (reorder || chat || system != null)) {
+            throw new IllegalArgumentException((reorder ? "fields" : chat ? "chat" : "system") + ": needs a template");
+        }
+        if (system != null && !chat) throw new IllegalArgumentException("system: needs chat");
+        if (template != null && messagesColumn != null) {
+            throw new IllegalArgumentException("template and messagesColumn: one of them");
         }
     }
 

@@ -36,6 +36,8 @@ final class Columns implements Serializable {
 
     /** Of the column of keys that is added where there is none. */
     static final String KEY = "batchllm_key";
+    /** Of the column of prompts made of a template, which is no result. */
+    static final String PROMPT = "batchllm_prompt";
 
     private final String promptName;
     private final String keyName;
@@ -281,7 +283,10 @@ final class Columns implements Serializable {
 
     /** Why no engine can take the row; null when one can. */
     String error(Request row) {
-        if (row.prompt == null) return "ROW_EMPTY: the prompt is null";
+        if (row.prompt == null) {
+            return promptName.equals(PROMPT) ? "ROW_NULL: a field that the template names is null"
+                                             : "ROW_EMPTY: the prompt is null";
+        }
         if (scored() && (row.continuations == null || row.continuations.length == 0))
             return "ROW_EMPTY: no continuations";
         return constraints.error(row.columns);

@@ -1,0 +1,251 @@
+/* Arrow tables into frames: a stream of struct arrays (pyarrow, Polars, pandas, DuckDB), of which the
+ * named columns are taken as text. */
+%{
+/* The child's item that stands for the struct's. */
+static int64_t batchllm_arrow_place(const struct ArrowArray *parent, const struct ArrowArray *child,
+                                    int64_t i) {
+    return parent->offset + child->offset + i;
+}
+static int batchllm_arrow_valid(const struct ArrowArray *array, int64_t at) {
+    const uint8_t *valid = array->n_buffers > 0 && array->null_count != 0 ? array->buffers[0] : NULL;
+    return !valid || (valid[at / 8] >> at % 8 & 1);
+}
+
+/* A text type's item: its bytes, or NULL with an exception. */
+static const char *batchllm_arrow_text(const char *format, const struct ArrowArray *array,
+                                       int64_t at, int64_t *bytes) {
+    if (strcmp(format, "vu") == 0 || strcmp(format, "vz") == 0) {
+        const char *view = (const char *)array->buffers[1] + 16 * at;
+        int32_t words[4];
+        memcpy(words, view, sizeof words);
+        *bytes = words[0];
+        if (words[0] >= 0 && words[0] <= 12) return view + 4;
+        if (words[0] > 12 && words[2] >= 0 && words[3] >= 0 && words[2] + 3 < array->n_buffers)
+            return (const char *)array->buffers[2 + words[2]] + words[3];
+    } else if (format[0] == 'U' || format[0] == 'Z') {
+        const int64_t *offsets = (const int64_t *)array->buffers[1] + at;
+        *bytes = offsets[1] - offsets[0];
+        if (*bytes >= 0) return *bytes ? (const char *)array->buffers[2] + offsets[0] : "";
+    } else {
+        const int32_t *offsets = (const int32_t *)array->buffers[1] + at;
+        *bytes = offsets[1] - offsets[0];
+        if (*bytes >= 0) return *bytes ? (const char *)array->buffers[2] + offsets[0] : "";
+    }
+    PyErr_SetString(PyExc_ValueError, "an Arrow text column with wrong offsets");
+    return NULL;
+}
+
+static int batchllm_arrow_is_text(const char *format) {
+    return strcmp(format, "u") == 0 || strcmp(format, "U") == 0 || strcmp(format, "z") == 0 ||
+           strcmp(format, "Z") == 0 || strcmp(format, "vu") == 0 || strcmp(format, "vz") == 0;
+}
+
+/* 0 when the format is no whole number's. */
+static int batchllm_arrow_integer(const char *format, const void *items, int64_t at, int64_t *value,
+                                  int *is_unsigned) {
+    *is_unsigned = 0;
+    if (!format[0] || format[1]) return 0;
+    switch (format[0]) {
+    case 'c': *value = ((const int8_t *)items)[at]; return 1;
+    case 'C': *value = ((const uint8_t *)items)[at]; return 1;
+    case 's': *value = ((const int16_t *)items)[at]; return 1;
+    case 'S': *value = ((const uint16_t *)items)[at]; return 1;
+    case 'i': *value = ((const int32_t *)items)[at]; return 1;
+    case 'I': *value = ((const uint32_t *)items)[at]; return 1;
+    case 'l': *value = ((const int64_t *)items)[at]; return 1;
+    case 'L': *value = (int64_t)((const uint64_t *)items)[at]; *is_unsigned = 1; return 1;
+    default: return 0;
+    }
+}
+
+/* The column's item as text behind `column`: 0 with an exception. */
+static int batchllm_arrow_append(batchllm_frame_column *column, const struct ArrowSchema *schema,
+                                 const struct ArrowArray *array, int64_t at) {
+    const char *format = schema->format;
+    if (strcmp(format, "n") == 0 || !batchllm_arrow_valid(array, at)) {
+        if (batchllm_frame_append(column, NULL, 0)) return 1;
+        PyErr_NoMemory();
+        return 0;
+    }
+    char number[64];
+    const char *text = number;
+    int64_t bytes = -1, value;
+    int is_unsigned, done;
+    if (schema->dictionary) {
+        if (!batchllm_arrow_integer(format, array->buffers[1], at, &value, &is_unsigned) ||
+            value < 0 || value >= array->dictionary->length) {
+            PyErr_SetString(PyExc_ValueError, "an Arrow dictionary column with a wrong index");
+            return 0;
+        }
+        return batchllm_arrow_append(column, schema->dictionary, array->dictionary,
+                                     array->dictionary->offset + value);
+    }
+    if (batchllm_arrow_is_text(format)) {
+        text = batchllm_arrow_text(format, array, at, &bytes);
+        if (!text) return 0;
+    } else if (strcmp(format, "b") == 0) {
+        text = ((const uint8_t *)array->buffers[1])[at / 8] >> at % 8 & 1 ? "true" : "false";
+    } else if (strcmp(format, "f") == 0 || strcmp(format, "g") == 0) {
+        char *shortest;
+        if (format[0] == 'g') {
+            shortest = PyOS_double_to_string(((const double *)array->buffers[1])[at], 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
+        } else {
+            snprintf(number, sizeof number, "%.9g", (double)((const float *)array->buffers[1])[at]);
+            for (int digits = 1; digits < 9; ++digits) { /* the fewest that read back the same */
+                char fewer[64];
+                snprintf(fewer, sizeof fewer, "%.*g", digits, (double)((const float *)array->buffers[1])[at]);
+                if (strtof(fewer, NULL) != ((const float *)array->buffers[1])[at]) continue;
+                strcpy(number, fewer);
+                break;
+            }
+            if (!strpbrk(number, ".einf")) strcat(number, ".0"); /* as Python writes them */
+            shortest = NULL;
+        }
+        if (shortest) {
+            snprintf(number, sizeof number, "%s", shortest);
+            PyMem_Free(shortest);
+        } else if (PyErr_Occurred()) {
+            return 0;
+        }
+    } else {
+        batchllm_arrow_integer(format, array->buffers[1], at, &value, &is_unsigned);
+        snprintf(number, sizeof number, is_unsigned ? "%llu" : "%lld", (long long)value);
+    }
+    done = batchllm_frame_append(column, text, bytes < 0 ? (int64_t)strlen(text) : bytes);
+    if (!done) PyErr_NoMemory();
+    return done;
+}
+
+/* Whether items can be read as text, by type and by what the array brings: 0 with an exception. */
+static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema *schema,
+                                      const struct ArrowArray *array) {
+    const char *format = schema->format;
+    const int text = batchllm_arrow_is_text(format);
+    const int number = strlen(format) == 1 && strchr("cCsSiIlLfgb", format[0]);
+    if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && (!number || strchr("fgb", format[0])))) {
+        PyErr_Format(PyExc_TypeError, "column '%s' is of Arrow type %s: cast it to text first", name,
+                     schema->dictionary ? "dictionary" : batchllm_arrow_name(schema));
+        return 0;
+    }
+    const int views = format[0] == 'v';
+    const int64_t least = format[0] == 'n' ? 0 : views ? 3 : text ? 3 : 2;
+    if (array->length < 0 || array->offset < 0 || array->n_buffers < least ||
+        (least > 0 && array->length > 0 && (!array->buffers || !array->buffers[1])) ||
+        (schema->dictionary && !array->dictionary)) {
+        PyErr_Format(PyExc_ValueError, "column '%s': an Arrow array of %s with wrong buffers", name, format);
+        return 0;
+    }
+    if (!schema->dictionary) return 1;
+    return batchllm_arrow_check_cells(name, schema->dictionary, array->dictionary);
+}
+
+static int batchllm_arrow_append_chunk(batchllm_frame *frame, const struct ArrowSchema *schema,
+                                       const struct ArrowArray *array, const int64_t *children) {
+    if (array->n_children != schema->n_children || array->length < 0 || array->offset < 0) {
+        PyErr_SetString(PyExc_ValueError, "an Arrow struct array with wrong children");
+        return 0;
+    }
+    for (int64_t k = 0; k < frame->count; ++k) {
+        const struct ArrowSchema *type = schema->children[children[k]];
+        const struct ArrowArray *cells = array->children[children[k]];
+        if (!batchllm_arrow_check_cells(type->name ? type->name : "", type, cells)) return 0;
+        if (cells->length < array->offset + array->length) {
+            PyErr_Format(PyExc_ValueError, "column '%s' is shorter than its table", type->name);
+            return 0;
+        }
+        for (int64_t i = 0; i < array->length; ++i) {
+            if (!batchllm_arrow_append(&frame->columns[k], type, cells,
+                                       batchllm_arrow_place(array, cells, i)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Which of the struct's children have the frame's names: 0 with an exception. */
+static int batchllm_arrow_find(const batchllm_frame *frame, const struct ArrowSchema *schema,
+                               int64_t *children) {
+    if (!schema->format || strcmp(schema->format, "+s") != 0 || schema->dictionary) {
+        PyErr_SetString(PyExc_TypeError, "a table is expected, not a single column");
+        return 0;
+    }
+    for (int64_t k = 0; k < frame->count; ++k) {
+        const char *name = frame->columns[k].name ? frame->columns[k].name : "";
+        children[k] = -1;
+        for (int64_t i = 0; i < schema->n_children; ++i) {
+            if (!schema->children[i]->name || strcmp(schema->children[i]->name, name) != 0) continue;
+            if (children[k] >= 0) {
+                PyErr_Format(PyExc_ValueError, "template: the table has two columns '%s'", name);
+                return 0;
+            }
+            children[k] = i;
+        }
+        if (children[k] < 0) {
+            PyErr_Format(PyExc_KeyError, "template: the table has no column '%s'", name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int batchllm_arrow_read_frame(batchllm_frame *frame, struct ArrowArrayStream *stream,
+                                     struct ArrowSchema *schema, int64_t *children) {
+    for (;;) {
+        struct ArrowArray array;
+        memset(&array, 0, sizeof array);
+        int code;
+        Py_BEGIN_ALLOW_THREADS
+        code = stream->get_next(stream, &array);
+        Py_END_ALLOW_THREADS
+        if (code != 0) {
+            const char *text = stream->get_last_error(stream);
+            PyErr_Format(PyExc_OSError, "the Arrow stream failed: %s", text ? text : strerror(code));
+            return 0;
+        }
+        if (!array.release) return 1;
+        PyObject *owner = batchllm_arrow_own(&array);
+        if (!owner) {
+            array.release(&array);
+            return 0;
+        }
+        const int done = batchllm_arrow_append_chunk(frame, schema, PyCapsule_GetPointer(owner, ARROW_OWNED), children);
+        Py_DECREF(owner); /* keeps the exception, if there is one */
+        if (!done) return 0;
+    }
+}
+%}
+
+%inline %{
+/* Fills a frame, whose columns have names and no rows, from what __arrow_c_stream__() gives. -> None */
+static PyObject *batchllm_arrow_fill_frame(batchllm_frame *frame, PyObject *stream_capsule) {
+    struct ArrowArrayStream *stream = PyCapsule_GetPointer(stream_capsule, "arrow_array_stream");
+    if (!stream) return NULL;
+    if (!stream->release) {
+        PyErr_SetString(PyExc_ValueError, "an Arrow stream that was read before");
+        return NULL;
+    }
+    struct ArrowSchema schema;
+    memset(&schema, 0, sizeof schema);
+    int64_t *children = calloc((size_t)frame->count + 1, sizeof *children);
+    if (!children) return PyErr_NoMemory();
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = stream->get_schema(stream, &schema);
+    Py_END_ALLOW_THREADS
+    int done = 0;
+    if (code != 0) {
+        const char *text = stream->get_last_error(stream);
+        PyErr_Format(PyExc_OSError, "the Arrow stream failed: %s", text ? text : strerror(code));
+    } else {
+        done = batchllm_arrow_find(frame, &schema, children) &&
+               batchllm_arrow_read_frame(frame, stream, &schema, children);
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (schema.release) schema.release(&schema);
+    PyErr_Restore(type, value, trace);
+    free(children);
+    if (!done) return NULL;
+    Py_RETURN_NONE;
+}
+%}

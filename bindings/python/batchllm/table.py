@@ -1,0 +1,148 @@
+"""Tables: rows as columns and a template -> prompts, with the fields in the order that shares most if that is wanted.
+
+Accepted as frames: a dict of columns; a pandas or Polars DataFrame; a pyarrow Table or RecordBatch; a DuckDB relation;
+whatever has `__arrow_c_stream__` of a struct type. Columns are text, numbers, booleans or categories of these.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional, Sequence
+
+from . import native
+from .columns import _is_null, from_texts
+from .plan import named
+
+FIELDS = {"given": 0, "reorder": 1}
+
+Frame = Any
+"""See the module's text."""
+
+_FIELD = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
+
+
+class Table:
+    """The prompts of a frame's rows.
+
+        table = batchllm.Table(frame, "Is this review kind?\\nTitle: {title}\\nReview: {text}\\nAnswer:")
+        print(table[0], table.hit_rate)
+
+    template: {name} is the row's value in the column of that name; {{ and }} write a brace.
+    fields: "given": as the template has them. "reorder": each row's fields, and what is next to what, in the order in
+    which rows share most; the template's lines from its first to its last field have one field each, and are what moves.
+    chat: prompts are conversations, of which the template's text is the user's message.
+    system: chat: the system's message before it.
+    """
+
+    def __init__(
+        self, frame: Frame, template: str, *, fields: str = "given", chat: bool = False, system: Optional[str] = None
+    ) -> None:
+        if not isinstance(template, str):
+            raise TypeError(f"template is one {type(template).__name__}: a str is expected")
+        number = named("fields", FIELDS, fields)
+        names = list(dict.fromkeys(name for name in _FIELD.findall(template) if name))
+        self.columns: list[str] = names
+        """The template's fields, as `field_orders` numbers them."""
+        filled = native.batchllm_frame_create(len(names))
+        for i, name in enumerate(names):
+            native.batchllm_frame_name(filled, i, name.encode())
+        _fill(filled, frame, names)
+        self._native = native.batchllm_table_create_from(
+            filled, template.encode("utf-8", "surrogatepass"), number, int(chat), (system or "").encode("utf-8", "surrogatepass")
+        )
+
+    def __len__(self) -> int:
+        return native.batchllm_table_rows(self._native)
+
+    def __getitem__(self, row: int) -> Optional[str]:
+        """A row's prompt, a conversation's JSON with `chat`; None where the row lacks a value."""
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row %= len(self)
+        if native.batchllm_table_column_statuses(self._native)[row] != native.BATCHLLM_OK:
+            return None
+        offsets = native.batchllm_table_column_offsets(self._native)
+        text = native.batchllm_table_column_text(self._native)
+        return bytes(text[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace")
+
+    def field_order(self, row: int) -> list[str]:
+        """The row's fields as its prompt has them."""
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        first = row % len(self) * len(self.columns)
+        order = native.batchllm_table_column_field_orders(self._native)[first : first + len(self.columns)]
+        return [self.columns[i] for i in order]
+
+    @property
+    def row_order(self) -> memoryview[int]:
+        """Row numbers, neighbours sharing most. Results come in the rows' own order all the same."""
+        return native.batchllm_table_column_row_order(self._native)
+
+    @property
+    def given_hit_rate(self) -> float:
+        """Share of the fields' bytes that rows, as they were given, begin with as the row before them does."""
+        return native.batchllm_table_hit_rate(self._native, 0)
+
+    @property
+    def sorted_hit_rate(self) -> float:
+        """The same with the rows sorted: what an engine finds without moving fields."""
+        return native.batchllm_table_hit_rate(self._native, 1)
+
+    @property
+    def hit_rate(self) -> float:
+        """The same in the order that was found. All three are 0 with `fields="given"`."""
+        return native.batchllm_table_hit_rate(self._native, 2)
+
+
+def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:
+    """A frame's table, or the one that is given for it."""
+    if isinstance(frame, Table):
+        if template is not None:
+            raise TypeError("template: a Table has its own")
+        return frame
+    if template is None:
+        raise TypeError("template is missing")
+    return Table(frame, template, fields=fields, chat=chat, system=system)
+
+
+def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> None:
+    if isinstance(frame, dict):
+        _fill_from_lists(filled, {name: frame[name] for name in names if name in frame}, names)
+        return
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas, which needs pyarrow for its stream
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            raise KeyError(f"template: the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")
+        twice = [name for name in names if list(frame.columns).count(name) > 1]
+        if twice:
+            raise ValueError(f"template: the table has two columns {twice[0]!r}")
+        columns = {name: frame[name] for name in names}
+        _fill_from_lists(filled, {name: column.to_list() for name, column in columns.items()}, names)
+        return
+    if hasattr(frame, "__arrow_c_stream__"):
+        native.batchllm_arrow_fill_frame(filled, frame.__arrow_c_stream__())
+        return
+    raise TypeError(f"frame is one {type(frame).__name__}: a table of named columns is expected")
+
+
+def _fill_from_lists(filled: native.batchllm_frame, columns: dict[str, Any], names: Sequence[str]) -> None:
+    rows = -1
+    for i, name in enumerate(names):
+        if name not in columns:
+            raise KeyError(f"template: the table has no column {name!r}")
+        cells = columns[name]
+        if isinstance(cells, (str, bytes)):
+            raise TypeError(f"column {name!r} is one {type(cells).__name__}: a list of cells is expected")
+        cells = cells.to_list() if hasattr(cells, "to_list") else cells.tolist() if hasattr(cells, "tolist") else list(cells)
+        if rows >= 0 and len(cells) != rows:
+            raise ValueError(f"column {name!r} has {len(cells)} rows and those before it have {rows}")
+        rows = len(cells)
+        valid = bytes(not _is_null(cell) for cell in cells)
+        texts = from_texts([_text(cell) if good else "" for cell, good in zip(cells, valid)])
+        native.batchllm_frame_extend(filled, i, texts.data, texts.offsets, valid)
+
+
+def _text(cell: Any) -> Any:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return cell if isinstance(cell, (str, bytes)) else str(cell)

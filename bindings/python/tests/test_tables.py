@@ -1,0 +1,170 @@
+"""Tables: frames of every kind to prompts, and their results in the order of the rows."""
+
+import array
+import importlib.util
+import unittest
+
+import batchllm
+from batchllm import SamplingParams
+from support import MODEL, chat_model
+
+FRAME = {
+    "own": [f"number {i}" for i in range(50)],
+    "kind": [f"one of kind {i % 4} with a long name" for i in range(50)],
+    "all": ["what every row of this table says"] * 50,
+}
+TEMPLATE = "Tell.\n{own}\nKind: {kind}\n{all}\nAnswer:"
+
+
+def have(*names):
+    return all(importlib.util.find_spec(name) for name in names)
+
+
+class Prompts(unittest.TestCase):
+    def test_given_and_reordered(self):
+        table = batchllm.Table(FRAME, TEMPLATE)
+        self.assertEqual(len(table), 50)
+        self.assertEqual(table[3], "Tell.\nnumber 3\nKind: one of kind 3 with a long name\nwhat every row of this table says\nAnswer:")
+        self.assertEqual(table.field_order(3), ["own", "kind", "all"])
+        moved = batchllm.Table(FRAME, TEMPLATE, fields="reorder")
+        self.assertEqual(moved[-47], "Tell.\nall: what every row of this table says\nKind: one of kind 3 with a long name\nown: number 3\nAnswer:")
+        self.assertEqual(moved.field_order(3), ["all", "kind", "own"])
+        self.assertEqual(sorted(moved.row_order), list(range(50)))
+        self.assertGreater(moved.hit_rate, 0.6)
+        self.assertEqual(moved.given_hit_rate, 0)
+        with self.assertRaises(IndexError):
+            table[50]
+
+    def test_chat(self):
+        table = batchllm.Table({"q": ['say "hi"']}, "{q}", chat=True, system="Be kind.")
+        self.assertEqual(table[0], '[{"role":"system","content":"Be kind."},{"role":"user","content":"say \\"hi\\""}]')
+
+    def test_cells_of_all_kinds_and_nulls(self):
+        table = batchllm.Table({"a": ["x", None, "z"], "b": [1, 2.5, True]}, "{a}{b}")
+        self.assertEqual([table[i] for i in range(3)], ["x1", None, "ztrue"])
+
+    def test_what_is_wrong_is_said(self):
+        for frame, template, error, words in (
+            (FRAME, "{titel}", KeyError, "titel"),
+            (FRAME, "{own", batchllm.InvalidArgumentError, "without its }"),
+            (FRAME, "none", batchllm.InvalidArgumentError, "no field"),
+            ({"a": ["x"], "b": []}, "{a}{b}", ValueError, "0 rows"),
+            ({"a": "x"}, "{a}", TypeError, "one str"),
+            (["x"], "{a}", TypeError, "one list"),
+        ):
+            with self.assertRaisesRegex(error, words):
+                batchllm.Table(frame, template)
+        with self.assertRaisesRegex(ValueError, "fields is 'any'"):
+            batchllm.Table(FRAME, TEMPLATE, fields="any")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "system: a zero byte"):
+            batchllm.Table(FRAME, "{own}", chat=True, system="a\0b")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "a zero byte in its name"):
+            batchllm.Table({"a\0b": ["x"]}, "{a\0b}")
+        frame = batchllm.native.batchllm_frame_create(1)
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "row 0 fall, or end behind"):
+            batchllm.native.batchllm_frame_extend(frame, 0, b"abc", array.array("q", [0, 1 << 40, 3]), b"\1\1")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "in one line"):
+            batchllm.Table(FRAME, "{own} {kind}", fields="reorder")
+
+
+class Frames(unittest.TestCase):
+    @unittest.skipUnless(have("pyarrow"), "needs pyarrow")
+    def test_arrow_tables_of_every_type_in_chunks(self):
+        import pyarrow as pa
+
+        texts = ["Pérù", None, "", "x" * 40, "tail"]
+        cells = {
+            "u": pa.array(texts),
+            "U": pa.array(texts, pa.large_utf8()),
+            "v": pa.array(texts, pa.string_view()),
+            "d": pa.array(texts).dictionary_encode(),
+            "i": pa.array([1, None, -3, 4, 5], pa.int16()),
+            "L": pa.array([2**63, None, 3, 4, 5], pa.uint64()),
+            "g": pa.array([0.1, None, 1e300, 4, 5]),
+            "f": pa.array([0.1, None, 3, 4, 5], pa.float32()),
+            "b": pa.array([True, None, False, True, False]),
+        }
+        frame = pa.table(cells)
+        frame = pa.concat_tables([frame.slice(0, 2), frame.slice(2, 2), frame.slice(4)])
+        as_text = {name: [None if cell is None else str(cell).lower() if name == "b" else str(cell) for cell in column]
+                   for name, column in frame.to_pydict().items()}
+        as_text["f"] = ["0.1", None, "3.0", "4.0", "5.0"]
+        for name in cells:
+            table = batchllm.Table(frame, "<{" + name + "}>")
+            wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
+            self.assertEqual([table[i] for i in range(5)], wanted, name)
+        with self.assertRaisesRegex(TypeError, "column 't' is of Arrow type"):
+            batchllm.Table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), "{t}")
+        with self.assertRaisesRegex(KeyError, "no column 'z'"):
+            batchllm.Table(frame, "{z}")
+        twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["t", "t"])
+        with self.assertRaisesRegex(ValueError, "two columns 't'"):
+            batchllm.Table(twice, "{t}")
+
+    @unittest.skipUnless(have("pandas"), "needs pandas")
+    def test_pandas(self):
+        import pandas as pd
+
+        frame = pd.DataFrame({**FRAME, "n": range(50), "odd": [object()] * 50})
+        frame.loc[2, "own"] = None
+        table = batchllm.Table(frame, "{own} {n}")
+        self.assertEqual(table[4], "number 4 4")
+        self.assertIsNone(table[2])
+        with self.assertRaisesRegex(KeyError, "titel"):
+            batchllm.Table(frame, "{titel}")
+        frame.columns = ["own", "own", *frame.columns[2:]]
+        self.assertIsNotNone(batchllm.Table(frame, "{n}")[0])
+        with self.assertRaisesRegex(ValueError, "two columns 'own'"):
+            batchllm.Table(frame, "{own}")
+
+    @unittest.skipUnless(have("polars"), "needs Polars")
+    def test_polars(self):
+        import polars as pl
+
+        self.assertEqual(batchllm.Table(pl.DataFrame(FRAME), "{own}")[4], "number 4")
+
+    @unittest.skipUnless(have("duckdb"), "needs DuckDB")
+    def test_duckdb(self):
+        import duckdb
+
+        relation = duckdb.sql("select 'number ' || i as own from range(50) t(i)")
+        self.assertEqual(batchllm.Table(relation, "{own}")[4], "number 4")
+
+
+class Results(unittest.TestCase):
+    def test_results_come_in_the_order_of_the_rows(self):
+        frame = {**FRAME, "own": [None if i == 7 else cell for i, cell in enumerate(FRAME["own"])]}
+        params = SamplingParams(max_tokens=3)
+        with batchllm.Engine(MODEL, backend="cpu", kv_memory_bytes=1 << 24) as engine:
+            results = engine.generate_table(frame, TEMPLATE, params, fields="reorder")
+            self.assertEqual(list(results.tags), list(range(50)))
+            self.assertEqual(results[7].status, batchllm.native.BATCHLLM_ERROR_ROW_NULL)
+            self.assertIn('"own" is null', results[7].error)
+            table = batchllm.Table(frame, TEMPLATE, fields="reorder")
+            same = engine.generate([table[i] or "x" for i in range(50)], params)
+            for i in range(50):
+                if i != 7:
+                    self.assertEqual(list(results[i].tokens), list(same[i].tokens), i)
+            again = engine.generate_table(table, params=params)
+            self.assertEqual(again.texts, results.texts)
+            self.assertGreater(engine.stats().saving_ratio, 0.3)
+            with self.assertRaisesRegex(batchllm.RowError, "row 7"):
+                engine.generate_table(frame, TEMPLATE, params, on_error="raise")
+            with self.assertRaisesRegex(TypeError, "a Table has its own"):
+                engine.generate_table(table, TEMPLATE)
+
+    def test_chat_templates_go_around(self):
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            chat_model(folder, "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}")
+            with batchllm.Engine(folder, backend="cpu", kv_memory_bytes=1 << 24) as engine:
+                params = SamplingParams(max_tokens=2)
+                table = engine.generate_table({"q": ["hi"]}, "Q: {q}", params, chat=True, system="S")
+                text = engine.generate(["[system:S][user:Q: hi]"], SamplingParams(max_tokens=2, add_special=False))
+                self.assertEqual(list(table[0].tokens), list(text[0].tokens))
+                self.assertEqual(table[0].prompt_tokens, text[0].prompt_tokens)
+
+
+if __name__ == "__main__":
+    unittest.main()

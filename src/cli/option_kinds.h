@@ -1,0 +1,29 @@
+// Kinds of option of the program: names, sizes, numbers. Each says what is wrong with a value that it
+// does not take.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+namespace batchllm::cli {
+
+// An option whose value is one of a few names, which outlive the app.
+void add_named(CLI::App *app, const std::string &name, int32_t *value,
+               const std::map<std::string, int32_t> &names, const std::string &help);
+
+// An option in bytes, tokens or rows: "2GiB", "16M".
+void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
+              const std::string &help);
+
+// A number in a range; NaN is in none.
+void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
+                bool least_excluded, const std::string &help);
+
+// A whole number from `least` on.
+void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
+               const std::string &help);
+
+} // namespace batchllm::cli

@@ -1,0 +1,51 @@
+// A template's text -> the pieces that a row's prompt is put together from.
+//
+//     "Is this review kind?\nTitle: {title}\nReview: {text}\nAnswer:"
+//
+// {name} is replaced by the row's value of that field; {{ and }} write a brace. Where fields may be
+// moved, they are moved a line at a time: the lines from that of the first field to that of the last
+// one have one field each; what stands before and behind them stays where it is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+// Literal text, then the field behind it; the last part has none.
+struct TemplatePart {
+    std::string text;
+    int32_t field = -1; // index into PromptTemplate::fields
+};
+
+struct PromptTemplate {
+    std::vector<std::string> fields; // distinct names, as they first appear
+    std::vector<TemplatePart> parts;
+
+    // Fails with INVALID_ARGUMENT, with the place in the text.
+    static Result<PromptTemplate> parse(std::string_view text);
+};
+
+// A line that has one field. One without any text of its own before the field starts with the
+// field's name: in another place it would say nothing of what it is.
+struct FieldLine {
+    std::string before;
+    std::string after;
+    int32_t field = -1;
+};
+
+// head, then the lines in any order with a line feed between two of them, then tail.
+struct MovableTemplate {
+    std::string head;
+    std::vector<FieldLine> lines; // each field once
+    std::string tail;
+
+    // Fails with INVALID_ARGUMENT where a line cannot be moved.
+    static Result<MovableTemplate> of(const PromptTemplate &parsed);
+};
+
+} // namespace batchllm

@@ -1,0 +1,65 @@
+// Rows as columns and a template -> prompts, each row's fields in an order of its own where that is
+// asked for.
+//
+// Always: prompts stand in the rows' order, whatever order shares most; a row that lacks a value has
+// no prompt, but an error.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "table/cells.h"
+#include "table/field_order.h"
+#include "table/prompt_template.h"
+
+namespace batchllm {
+
+struct TableOptions {
+    std::string prompt;   // the template
+    bool reorder = false; // or the fields as the template has them
+    bool chat = false;  // prompts are conversations: what the template gives is the user's message
+    std::string system; // chat: the message before it; "": none
+};
+
+struct Table {
+    std::vector<int64_t> offsets;  // [rows + 1] bytes
+    std::string text;              // UTF-8 as far as the columns are
+    std::vector<int32_t> statuses; // [rows]
+    std::vector<int64_t> error_offsets;
+    std::string errors;
+
+    std::vector<int64_t> row_order;    // [rows] neighbours share most; bad rows last
+    std::vector<int32_t> field_orders; // [rows x moved] columns of the caller; bad rows: as given
+    int32_t moved = 0;                 // fields of the template
+    SharedBytes given;                 // rows and fields as given
+    SharedBytes sorted;                // fields as given, rows sorted by them
+    SharedBytes planned;               // as they are now
+    double seconds = 0;                // finding the order took
+
+    bool chat = false;
+
+    int64_t rows() const { return static_cast<int64_t>(statuses.size()); }
+    std::string_view prompt(int64_t row) const {
+        const auto at = static_cast<size_t>(row);
+        return std::string_view(text).substr(static_cast<size_t>(offsets[at]),
+                                             static_cast<size_t>(offsets[at + 1] - offsets[at]));
+    }
+    Status status(int64_t row) const {
+        const auto at = static_cast<size_t>(row);
+        if (statuses[at] == BATCHLLM_OK) return {};
+        return Status(statuses[at], errors.substr(static_cast<size_t>(error_offsets[at]),
+                                                  static_cast<size_t>(error_offsets[at + 1] -
+                                                                      error_offsets[at])));
+    }
+};
+
+// Columns that the template does not name are passed over. Fails with INVALID_ARGUMENT when the
+// template cannot be read or names no column.
+Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
+                         const TableOptions &options);
+
+} // namespace batchllm
