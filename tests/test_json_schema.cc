@@ -274,6 +274,60 @@ void loose_never_narrows(void **) {
     loose.loose = true;
     check(R"({"not": {"propertyNames": {"minLength": 2, "pattern": "(?<=x)y"}}})",
           {R"({"a":1})", R"({"xy":1})", R"({"ab":1})"}, {}, loose);
+    // Nobody knows which names the pattern takes: they are all its, and evaluated.
+    check(R"({"patternProperties": {"(a)\\1": {"type": "integer"}}, "additionalProperties": false,
+              "properties": {"b": {"type": "string"}}, "required": ["b"]})",
+          {R"({"b":"x","aa":1})", R"({"b":"x","c":null})"}, {R"({"b":1})", R"({"aa":1})"}, loose);
+    check(R"({"patternProperties": {"(a)\\1": {}}, "unevaluatedProperties": false})",
+          {R"({"aa":1})", R"({"b":1})"}, {}, loose);
+    check(R"({"not": {"patternProperties": {"(a)\\1": {"type": "integer"}}}})",
+          {R"({"aa":"x"})", R"({"b":1})"}, {"1", "\"x\""}, loose);
+    check(R"({"$ref": "http://e.org/elsewhere", "unevaluatedProperties": false})", {R"({"a":1})"},
+          {}, loose);
+}
+
+// More pairs of branches than are looked at: what is left out is one of the schemas.
+void loose_passes_over_alternatives_that_multiply(void **) {
+    const auto branches = [](const char *prefix) {
+        std::string text = R"({"anyOf": [)";
+        for (int i = 0; i < 160; ++i) {
+            const std::string name = prefix + std::to_string(i);
+            text += (i > 0 ? ", " : "") + std::string(R"({"required": [")") + name + R"("]})";
+        }
+        return text + "]}";
+    };
+    const std::string schema =
+        R"({"type": "object", "properties": {"n": {"type": "integer"}}, "allOf": [)" +
+        branches("a") + ", " + branches("b") + "]}";
+    check_refused(schema, "#/allOf/1: too many alternatives to tell apart",
+                  BATCHLLM_ERROR_UNSUPPORTED);
+    Options loose;
+    loose.loose = true;
+    check(schema, {R"({"n":1,"a7":1})", R"({"a7":1,"b8":1})"}, {"{}", R"({"n":"x","a7":1})", "[]"},
+          loose);
+    Budget budget;
+    const auto grammar = compile_json_schema(schema, loose, &budget);
+    assert_int_equal(grammar->warnings.size(), 1);
+    assert_string_equal(grammar->warnings[0].c_str(),
+                        "#/allOf/1: too many alternatives to tell apart");
+}
+
+void a_place_is_named_once_and_is_the_keywords_own(void **) {
+    Options loose;
+    loose.loose = true;
+    Budget budget;
+    for (const auto &[schema, keyword] :
+         {std::pair{R"({"pattern": "(a)\\1"})", "#/pattern: "},
+          std::pair{R"({"patternProperties": {"(a)\\1": {}}})", "#/patternProperties: "}}) {
+        const auto grammar = compile_json_schema(schema, loose, &budget);
+        assert_true(grammar.ok());
+        assert_int_equal(grammar->warnings.size(), 1);
+        const std::string &warning = grammar->warnings[0];
+        assert_int_equal(warning.find(keyword), 0);
+        assert_int_equal(warning.rfind("#/"), 0);
+    }
+    check_refused(R"({"pattern": "(a|b)*a(a|b){30}$", "maxLength": 1000000})",
+                  "#/pattern: ", BATCHLLM_ERROR_UNSUPPORTED);
 }
 
 std::string repeated(const std::string &text, int count) {
@@ -330,6 +384,8 @@ int main() {
         cmocka_unit_test(what_is_no_schema_is_named),
         cmocka_unit_test(loose_widens_with_a_warning),
         cmocka_unit_test(loose_never_narrows),
+        cmocka_unit_test(loose_passes_over_alternatives_that_multiply),
+        cmocka_unit_test(a_place_is_named_once_and_is_the_keywords_own),
         cmocka_unit_test(hostile_schemas_end),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -16,9 +16,9 @@ namespace {
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 Status too_ambiguous() {
-    return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "the constraint is too ambiguous: more than %zu ways to read the text so far",
-                 StateGraph::kMostConfigs);
+    return error(
+        BATCHLLM_ERROR_ROW_CONSTRAINT,
+        "the constraint is too ambiguous: there are too many ways to read the text so far");
 }
 
 // The bytes at the end that begin a character and do not complete it.
@@ -54,6 +54,9 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     made->vocabulary_ = std::move(vocabulary);
     made->retired_ = std::make_shared<RetiredGraphs>();
     made->graph_ = made->new_graph();
+    if (!made->graph_->row(made->graph_->start()))
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "the constraint is too ambiguous: there are too many ways to begin its text");
     // The longest start of the marker that ends where a byte did not fit (Knuth, Morris, Pratt).
     std::vector<int32_t> &back = made->marker_back_;
     back.assign(made->marker_.size(), 0);
@@ -172,36 +175,41 @@ const StateMask *Constraint::first_mask(StateGraph *graph) const {
 }
 
 ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
-    : constraint_(std::move(constraint)), graph_(constraint_->graph(&generation_)),
-      state_(graph_->start()), at_first_(constraint_->marker_.empty() &&
-                                         !constraint_->vocabulary().first_spellings().empty()),
-      started_(constraint_->marker_.empty()) {}
+    : constraint_(std::move(constraint)),
+      at_first_(constraint_->marker_.empty() &&
+                !constraint_->vocabulary().first_spellings().empty()),
+      started_(constraint_->marker_.empty()) {
+    place_.graph = constraint_->graph(&place_.generation);
+    place_.state = place_.graph->start();
+}
 
-// Moves into the constraint's graph of today when ours is full or no longer it.
-void ConstraintState::follow_graph() {
-    if (!constraint_->retired_->empty()) constraint_->retired_->free_some(graph_->bytes());
-    const bool current = generation_ == constraint_->generation_.load(std::memory_order_acquire) &&
-                         !constraint_->full(*graph_);
+// Moves into the constraint's graph of today when this one is full or no longer it.
+void ConstraintState::follow_graph(Place *place) const {
+    const Constraint &constraint = *constraint_;
+    if (!constraint.retired_->empty()) constraint.retired_->free_some(place->graph->bytes());
+    const bool current =
+        place->generation == constraint.generation_.load(std::memory_order_acquire) &&
+        !constraint.full(*place->graph);
     if (current) return;
-    std::shared_ptr<StateGraph> graph = constraint_->graph(&generation_);
-    if (graph == graph_) return;
-    state_ = graph->import(*graph_, *state_);
-    graph_ = std::move(graph);
+    std::shared_ptr<StateGraph> graph = constraint.graph(&place->generation);
+    if (graph == place->graph) return;
+    place->state = graph->import(*place->graph, *place->state);
+    place->graph = std::move(graph);
 }
 
 Result<AllowedTokens> ConstraintState::allowed() {
-    follow_graph();
+    follow_graph(&place_);
     const StateMask *mask;
     if (ended_) {
         // Nothing more may come; the tokens that end a text do no harm.
         return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
     }
     if (at_first_)
-        mask = constraint_->first_mask(graph_.get());
+        mask = constraint_->first_mask(place_.graph.get());
     else if (started_)
-        mask = constraint_->masks_->mask(graph_.get(), state_);
+        mask = constraint_->masks_->mask(place_.graph.get(), place_.state);
     else
-        mask = constraint_->marker_mask(marker_read_, graph_.get());
+        mask = constraint_->marker_mask(marker_read_, place_.graph.get());
     if (!mask) return too_ambiguous();
     const uint32_t *words = mask->dense()
                                 ? mask->words.data()
@@ -217,15 +225,31 @@ const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &toke
     return words_.data();
 }
 
-Result<GraphState *> ConstraintState::walk(GraphState *state, std::string_view bytes) {
-    for (const char c : bytes) {
-        GraphState *const *row = graph_->row(state);
+// The transitions of `state`, which is where the text leads whose byte `i` comes next. Looks now and then
+// whether the graph is full: then the state becomes that of another graph, and *moved has that.
+GraphState *const *ConstraintState::next_row(size_t i, GraphState **state, Place *moved) const {
+    if (i > 0 && i % kBytesBetweenLooks == 0) {
+        if (!moved->graph) *moved = place_;
+        moved->state = *state;
+        follow_graph(moved);
+        *state = moved->state;
+    }
+    return (moved->graph ? moved->graph : place_.graph)->row(*state);
+}
+
+Status ConstraintState::walk(std::string_view bytes) {
+    GraphState *state = place_.state;
+    Place moved;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+        GraphState *const *row = next_row(i, &state, &moved);
         if (!row) return too_ambiguous();
-        state = row[constraint_->code_->class_of(static_cast<uint8_t>(c))];
+        state = row[constraint_->code_->class_of(static_cast<uint8_t>(bytes[i]))];
         if (!state)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "text that the constraint refuses");
     }
-    return state;
+    if (moved.graph) place_ = std::move(moved);
+    place_.state = state;
+    return {};
 }
 
 Status ConstraintState::advance(int32_t token) {
@@ -237,7 +261,7 @@ Status ConstraintState::advance(int32_t token) {
     if (ended_) return refused("the text has ended");
     if (token < 0 || token >= tokens.size()) return refused("not in the vocabulary");
     if (started_ && tokens.is_eos(token)) {
-        if (!state_->complete) return refused("the text is not complete");
+        if (!place_.state->complete) return refused("the text is not complete");
         ended_ = true;
         return {};
     }
@@ -255,7 +279,7 @@ Status ConstraintState::advance(int32_t token) {
 
 Status ConstraintState::advance_bytes(std::string_view bytes) {
     if (ended_) return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
-    follow_graph();
+    follow_graph(&place_);
     int32_t read = marker_read_;
     bool started = started_;
     size_t used = 0;
@@ -263,7 +287,7 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
         read = constraint_->read_marker(read, static_cast<uint8_t>(bytes[used++]));
         started = at(read) == constraint_->marker_.size();
     }
-    ASSIGN_OR_RETURN(state_, walk(state_, bytes.substr(used)));
+    RETURN_IF_ERROR(walk(bytes.substr(used)));
     if (!bytes.empty()) at_first_ = false;
     marker_read_ = started ? 0 : read;
     started_ = started;
@@ -273,12 +297,12 @@ Status ConstraintState::advance_bytes(std::string_view bytes) {
     return {};
 }
 
-bool ConstraintState::complete() const { return started_ && state_->complete; }
+bool ConstraintState::complete() const { return started_ && place_.state->complete; }
 
 bool ConstraintState::exhausted() {
     if (!complete()) return false;
-    follow_graph();
-    GraphState *const *row = graph_->row(state_);
+    follow_graph(&place_);
+    GraphState *const *row = place_.graph->row(place_.state);
     if (!row) return false; // allowed() will say so
     return std::all_of(row, row + constraint_->code_->classes(),
                        [](const GraphState *next) { return next == nullptr; });
@@ -286,11 +310,12 @@ bool ConstraintState::exhausted() {
 
 Status ConstraintState::forced(std::string *text, size_t limit) {
     if (!started_ || ended_ || inside_character_ > 0) return {};
-    follow_graph();
+    follow_graph(&place_);
     const GrammarCode &code = *constraint_->code_;
     std::string found;
-    for (GraphState *state = state_; !state->complete && found.size() < limit;) {
-        GraphState *const *row = graph_->row(state);
+    Place moved;
+    for (GraphState *state = place_.state; !state->complete && found.size() < limit;) {
+        GraphState *const *row = next_row(found.size(), &state, &moved);
         if (!row) return too_ambiguous();
         int32_t only = -1;
         int32_t ways = 0;

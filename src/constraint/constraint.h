@@ -118,7 +118,9 @@ class ConstraintState {
 
     const Constraint &constraint() const { return *constraint_; }
 
-    // BATCHLLM_ERROR_UNSUPPORTED when the constraint is too ambiguous to go on from here.
+    // BATCHLLM_ERROR_ROW_CONSTRAINT when the constraint is too ambiguous to go on from here. That is this
+    // row's failure: others go on, and so may a row that takes another way. advance(), advance_bytes()
+    // and forced() fail with it likewise.
     Result<AllowedTokens> allowed();
     // Takes one of the allowed tokens. Any other is BATCHLLM_ERROR_INVALID_ARGUMENT and changes nothing.
     Status advance(int32_t token);
@@ -151,13 +153,20 @@ class ConstraintState {
         std::vector<int32_t> shown_;
     };
 
-    void follow_graph();
-    Result<GraphState *> walk(GraphState *state, std::string_view bytes);
+    struct Place {
+        std::shared_ptr<StateGraph> graph;
+        uint64_t generation = 0;
+        GraphState *state = nullptr;
+    };
+    // While a text is read, how often it is asked whether the graph is full.
+    static constexpr size_t kBytesBetweenLooks = 16;
+
+    void follow_graph(Place *place) const;
+    GraphState *const *next_row(size_t i, GraphState **state, Place *moved) const;
+    Status walk(std::string_view bytes);
 
     std::shared_ptr<const Constraint> constraint_;
-    std::shared_ptr<StateGraph> graph_;
-    uint64_t generation_ = 0;
-    GraphState *state_ = nullptr;
+    Place place_;
     OwnWords own_words_;
     int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
     int32_t inside_character_ = 0; // bytes that the text's last character lacks

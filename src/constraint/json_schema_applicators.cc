@@ -1,6 +1,7 @@
 // Keywords that apply schemas to the same value: references, allOf, anyOf, oneOf, not, if.
 #include <algorithm>
 
+#include "base/printable.h"
 #include "constraint/json_schema_meaning.h"
 
 namespace batchllm {
@@ -36,7 +37,7 @@ Result<ValueSet> SchemaMeaning::reference(SchemaId id, bool negated, bool track)
     auto target = document_.resolve(id, json.text);
     if (!target.ok()) {
         RETURN_IF_ERROR(refuse({id, Keyword::ref}, target.status().message()));
-        return ValueSet::all();
+        return anything(track);
     }
     ASSIGN_OR_RETURN(const ValueSet *set, of_schema(*target, negated, track));
     return *set;
@@ -46,7 +47,7 @@ Result<ValueSet> SchemaMeaning::dynamic_reference(SchemaId id, bool negated, boo
     const JsonTree *json = document_.at(id).find(Keyword::dynamicRef);
     if (json == nullptr) {
         RETURN_IF_ERROR(refuse({id, Keyword::recursiveRef}, "not supported"));
-        return ValueSet::all();
+        return anything(track);
     }
     if (!json->is_string()) return invalid(id, Keyword::dynamicRef, "not a string");
     const size_t mark = json->text.find('#');
@@ -55,7 +56,7 @@ Result<ValueSet> SchemaMeaning::dynamic_reference(SchemaId id, bool negated, boo
     if (!target.ok() || !document_.one_dynamic_anchor(anchor)) {
         RETURN_IF_ERROR(refuse({id, Keyword::dynamicRef}, target.ok() ? "may mean several schemas"
                                                                       : target.status().message()));
-        return ValueSet::all();
+        return anything(track);
     }
     ASSIGN_OR_RETURN(const ValueSet *set, of_schema(*target, negated, track));
     return *set;
@@ -66,7 +67,16 @@ Result<ValueSet> SchemaMeaning::all_of_these(const std::vector<SchemaId> &schema
     ValueSet set = ValueSet::all();
     for (const SchemaId schema : schemas) {
         ASSIGN_OR_RETURN(const ValueSet *part, of_schema(schema, negated, track));
-        ASSIGN_OR_RETURN(set, intersect(set, *part));
+        auto both = intersect(set, *part);
+        if (both.ok()) {
+            set = std::move(*both);
+            continue;
+        }
+        const Status failed = std::move(both).status();
+        RETURN_IF_ERROR(
+            pass_over(error(failed.code(), "%s: %s", printable(document_.path(schema), 400).c_str(),
+                            failed.message().c_str())));
+        if (track) mark_evaluated(&set);
     }
     return set;
 }
@@ -82,7 +92,7 @@ Result<ValueSet> SchemaMeaning::any_of_these(const std::vector<SchemaId> &schema
     // A value of several branches has what each of them evaluates.
     if (schemas.size() > kMostTrackedBranches) {
         RETURN_IF_ERROR(refuse({id, keyword}, "too many schemas below one of unevaluated.."));
-        return ValueSet::all();
+        return anything(track);
     }
     for (uint32_t chosen = 1; chosen < uint32_t{1} << schemas.size(); ++chosen) {
         if ((chosen & (chosen - 1)) == 0) continue; // one alone, from above

@@ -38,9 +38,6 @@ template <typename Set, typename Same> void add_new(std::vector<Set> *sets, Set 
 } // namespace
 
 Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) {
-    pairs_ += static_cast<int64_t>(a.arrays.size() * b.arrays.size() +
-                                   a.objects.size() * b.objects.size());
-    if (pairs_ > kMostPairsInAll) return too_many();
     ValueSet out;
     out.null = a.null && b.null;
     out.yes = a.yes && b.yes;
@@ -51,6 +48,10 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
         a.objects.size() * b.objects.size() > kMostPairs) {
         return too_many();
     }
+    pairs_ += static_cast<int64_t>(a.arrays.size() * b.arrays.size() +
+                                   a.objects.size() * b.objects.size());
+    too_large_ |= pairs_ > kMostPairsInAll;
+    if (too_large_) return too_many();
     for (const NumberSet &x : a.numbers) {
         for (const NumberSet &y : b.numbers) {
             auto both = batchllm::intersect(x, y);

@@ -107,17 +107,26 @@ Result<const ValueSet *> SchemaMeaning::set_of(RequirementId id) {
         return place.get();
     }
     requirements_being_made_.insert(id);
+    auto set = make_set_of(id);
+    requirements_being_made_.erase(id);
+    if (!set.ok()) return std::move(set).status();
+    auto &place = requirement_sets_[id] = std::make_unique<ValueSet>(std::move(*set));
+    return place.get();
+}
+
+Result<ValueSet> SchemaMeaning::make_set_of(RequirementId id) {
     ValueSet set = ValueSet::all();
     const std::vector<SchemaNumbers::Literal> literals = numbers_.literals(id);
     for (const SchemaNumbers::Literal literal : literals) {
         ASSIGN_OR_RETURN(const ValueSet *part, of_schema(literal / 2, literal % 2 == 1, false));
         auto both = intersect(set, *part);
-        if (!both.ok()) return placed(std::move(both).status(), literal / 2, Keyword::allOf);
-        set = std::move(*both);
+        if (both.ok())
+            set = std::move(*both);
+        else
+            RETURN_IF_ERROR(
+                pass_over(placed(std::move(both).status(), literal / 2, Keyword::allOf)));
     }
-    requirements_being_made_.erase(id);
-    auto &place = requirement_sets_[id] = std::make_unique<ValueSet>(std::move(set));
-    return place.get();
+    return set;
 }
 
 bool SchemaMeaning::seen_empty(RequirementId id) {
@@ -138,6 +147,7 @@ Result<const ValueSet *> SchemaMeaning::of_schema(SchemaId id, bool negated, boo
                      printable(document_.path(id), 400).c_str());
     }
     if (being_made_.size() > kMostDepth) {
+        too_large_ = true;
         return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: nested too deeply",
                      printable(document_.path(id), 400).c_str());
     }
@@ -147,6 +157,7 @@ Result<const ValueSet *> SchemaMeaning::of_schema(SchemaId id, bool negated, boo
     simple_sets_ += static_cast<int64_t>(set->numbers.size() + set->strings.size() +
                                          set->arrays.size() + set->objects.size());
     if (simple_sets_ > kMostSimpleSets) {
+        too_large_ = true;
         return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: too many alternatives to tell apart",
                      printable(document_.path(id), 400).c_str());
     }
@@ -220,30 +231,57 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
     }
     ValueSet set = negated ? ValueSet() : ValueSet::all();
     for (const Group &group : groups) {
-        const bool present =
-            std::any_of(group.keywords.begin(), group.keywords.end(),
-                        [&](Keyword keyword) { return schema.find(keyword) != nullptr; });
-        if (!present) continue;
-        auto made = (this->*group.part)(id, negated, track || properties_left || items_left);
-        if (!made.ok()) return placed(std::move(made).status(), id, *group.keywords.begin());
-        ValueSet part = std::move(*made);
+        const auto *const keyword =
+            std::find_if(group.keywords.begin(), group.keywords.end(),
+                         [&](Keyword one) { return schema.find(one) != nullptr; });
+        if (keyword == group.keywords.end()) continue;
+        const bool tracked = track || properties_left || items_left;
+        auto part = (this->*group.part)(id, negated, tracked);
+        if (!part.ok()) {
+            RETURN_IF_ERROR(pass_over(placed(std::move(part).status(), id, *keyword)));
+            part = anything(tracked);
+        }
         if (negated) {
-            unite(&set, std::move(part));
-        } else {
-            auto both = intersect(set, part);
-            if (!both.ok()) return placed(std::move(both).status(), id, *group.keywords.begin());
+            unite(&set, std::move(*part));
+            continue;
+        }
+        auto both = intersect(set, *part);
+        if (both.ok()) {
             set = std::move(*both);
+        } else {
+            RETURN_IF_ERROR(pass_over(placed(std::move(both).status(), id, *keyword)));
+            if (tracked) mark_evaluated(&set);
         }
     }
-    if (items_left) RETURN_IF_ERROR(apply_unevaluated_items(id, &set));
-    if (properties_left) RETURN_IF_ERROR(apply_unevaluated_properties(id, &set));
+    if (items_left) {
+        RETURN_IF_ERROR(
+            pass_over(placed(apply_unevaluated_items(id, &set), id, Keyword::unevaluatedItems)));
+    }
+    if (properties_left) {
+        RETURN_IF_ERROR(pass_over(
+            placed(apply_unevaluated_properties(id, &set), id, Keyword::unevaluatedProperties)));
+    }
+    return set;
+}
+
+void SchemaMeaning::mark_evaluated(ValueSet *set) {
+    for (ArraySet &array : set->arrays) array.all_evaluated = true;
+    for (ObjectSet &object : set->objects) object.all_evaluated = true;
+}
+
+ValueSet SchemaMeaning::anything(bool track) {
+    ValueSet set = ValueSet::all();
+    if (track) mark_evaluated(&set);
     return set;
 }
 
 Status SchemaMeaning::refuse(const SchemaOrigin &origin, const std::string &problem) {
-    Status status =
-        document_.fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema, origin.keyword, problem);
-    if (!options_.loose) return status;
+    return pass_over(
+        document_.fail(BATCHLLM_ERROR_UNSUPPORTED, origin.schema, origin.keyword, problem));
+}
+
+Status SchemaMeaning::pass_over(Status status) {
+    if (!options_.loose || too_large_ || status.code() != BATCHLLM_ERROR_UNSUPPORTED) return status;
     const bool known =
         std::find(warnings_.begin(), warnings_.end(), status.message()) != warnings_.end();
     if (!known && warnings_.size() < kMostWarnings) warnings_.push_back(status.message());

@@ -50,12 +50,17 @@ class SchemaMeaning {
     // What a name that is not among those named must meet.
     RequirementId region_of(const ObjectSet &set, NameId name) const;
 
-    // An error, or, for `loose`, a warning.
+    // An error, or, for `loose`, a warning. Whoever goes on widens: by anything().
     Status refuse(const SchemaOrigin &origin, const std::string &problem);
+    // The same of an error that has its place. One that says that something is wrong stays.
+    Status pass_over(Status status);
     // The error with its place in front.
     Status placed(Status status, SchemaId id, SchemaKeyword keyword) const;
 
   private:
+    // All values, of whose parts, if that is tracked, all may have been evaluated.
+    static ValueSet anything(bool track);
+    static void mark_evaluated(ValueSet *set);
     bool implies(RequirementId narrow, RequirementId wide) const;
     bool covers(const ObjectSet &wide, const ObjectSet &narrow) const;
     void add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const;
@@ -66,6 +71,7 @@ class SchemaMeaning {
     Result<const ValueSet *> of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> of_parts(SchemaId id, bool negated, bool track);
+    Result<ValueSet> make_set_of(RequirementId id);
     // Of any value that is one; `many` of them are merged where they can be.
     Result<ValueSet> of_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_values(const std::vector<const JsonTree *> &values, SchemaId origin,
@@ -148,6 +154,7 @@ class SchemaMeaning {
     std::vector<std::string> warnings_;
     int64_t simple_sets_ = 0; // made so far
     int64_t pairs_ = 0;       // intersected so far
+    bool too_large_ = false;  // the schema as a whole: nothing is passed over any more
 };
 
 } // namespace batchllm

@@ -43,6 +43,7 @@ struct SchemaMeaning::MemberKeywords {
     std::vector<std::pair<LanguageId, SchemaId>> patterns;
     std::optional<SchemaId> additional;
     std::vector<NameId> required;
+    bool unknown_names = false; // a pattern was passed over: any name may be one of its
 };
 
 Status SchemaMeaning::read_members(SchemaId id, MemberKeywords *out) {
@@ -60,12 +61,16 @@ Status SchemaMeaning::read_members(SchemaId id, MemberKeywords *out) {
         for (const auto &[text, value] : json->members) {
             ASSIGN_OR_RETURN(const SchemaId member,
                              document_.child(id, &value, Keyword::patternProperties, text));
-            ASSIGN_OR_RETURN(const Automaton language,
-                             pattern_language(id, Keyword::patternProperties, text));
-            out->patterns.emplace_back(numbers_.language(language), member);
+            auto language = pattern_language(id, Keyword::patternProperties, text);
+            if (language.ok()) {
+                out->patterns.emplace_back(numbers_.language(*language), member);
+                continue;
+            }
+            RETURN_IF_ERROR(pass_over(std::move(language).status()));
+            out->unknown_names = true;
         }
     }
-    if (schema.find(Keyword::additionalProperties) != nullptr) {
+    if (schema.find(Keyword::additionalProperties) != nullptr && !out->unknown_names) {
         ASSIGN_OR_RETURN(out->additional, child(id, Keyword::additionalProperties));
     }
     if (const JsonTree *json = schema.find(Keyword::required)) {
@@ -118,9 +123,17 @@ Status SchemaMeaning::add_regions(SchemaId id, const MemberKeywords &keywords, O
 Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
     MemberKeywords keywords;
     RETURN_IF_ERROR(placed(read_members(id, &keywords), id, Keyword::properties));
-    if (negated) return negated_members(id, keywords);
+    if (negated) {
+        // Objects alone break any of these keywords.
+        if (keywords.unknown_names) return only_objects({ObjectSet()});
+        return negated_members(id, keywords);
+    }
     ObjectSet set;
-    RETURN_IF_ERROR(placed(add_regions(id, keywords, &set), id, Keyword::patternProperties));
+    Status regions = placed(add_regions(id, keywords, &set), id, Keyword::patternProperties);
+    if (!regions.ok()) {
+        RETURN_IF_ERROR(pass_over(std::move(regions)));
+        keywords.unknown_names = true;
+    }
     for (const auto &[name, schema] : keywords.properties) {
         ASSIGN_OR_RETURN(RequirementId what, requirement(schema));
         for (const auto &[language, pattern_schema] : keywords.patterns) {
@@ -143,7 +156,7 @@ Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
         }
     }
     if (track) {
-        set.all_evaluated = keywords.additional.has_value();
+        set.all_evaluated = keywords.additional.has_value() || keywords.unknown_names;
         for (const auto &property : keywords.properties) {
             set.evaluated_names.push_back(property.first);
         }

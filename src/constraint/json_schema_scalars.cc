@@ -159,10 +159,7 @@ Result<ValueSet> SchemaMeaning::pattern(SchemaId id, bool negated, bool) {
     if (!json.is_string()) return invalid(id, Keyword::pattern, "not a string");
     auto language = pattern_language(id, Keyword::pattern, json.text);
     if (!language.ok()) {
-        if (language.status().code() != BATCHLLM_ERROR_UNSUPPORTED || !options_.loose) {
-            return std::move(language).status();
-        }
-        RETURN_IF_ERROR(refuse({id, Keyword::pattern}, language.status().message()));
+        RETURN_IF_ERROR(pass_over(std::move(language).status()));
         return ValueSet::all();
     }
     return strings_only({*language, 0, Automaton::kUnbounded}, negated, id, Keyword::pattern);

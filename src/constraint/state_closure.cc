@@ -13,7 +13,7 @@ size_t at(int32_t index) { return static_cast<size_t>(index); }
 void StateGraph::Closure::expand(int32_t place, int32_t count, int32_t stack, bool fresh) {
     const Item first{place, count, stack, fresh};
     if (!add(first)) return;
-    while (!open_.empty()) {
+    while (!open_.empty() && graph_.spend_work(1)) {
         const Item item = open_.back();
         open_.pop_back();
         visit(item);
@@ -21,8 +21,9 @@ void StateGraph::Closure::expand(int32_t place, int32_t count, int32_t stack, bo
 }
 
 void StateGraph::Closure::leave(int32_t stack) {
-    // The stack itself does not change, but the list of stacks may grow.
-    const Stack frames = *graph_.stacks_[at(stack)];
+    // The list of stacks may grow; the stack itself stays where it is.
+    const Stack &frames = *graph_.stacks_[at(stack)];
+    if (!graph_.spend_work(frames.size())) return;
     for (const Frame &frame : frames) expand(frame.place, frame.count, frame.rest, false);
 }
 
@@ -53,7 +54,8 @@ void StateGraph::Closure::visit(const Item &item) {
     switch (operation.kind) {
     case GrammarCode::Kind::leave:
         if (!item.fresh) {
-            const Stack frames = *graph_.stacks_[at(item.stack)];
+            const Stack &frames = *graph_.stacks_[at(item.stack)];
+            if (!graph_.spend_work(frames.size())) return;
             for (const Frame &frame : frames) add({frame.place, frame.count, frame.rest, false});
         }
         break;
@@ -109,6 +111,7 @@ void StateGraph::Closure::visit_repeat(const Item &item, const GrammarCode::Oper
 void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Operation &operation) {
     const GrammarCode::MemberSet &set = code_.members(operation);
     const auto n = static_cast<int32_t>(set.elements.size());
+    if (!graph_.spend_work(set.elements.size())) return;
     const bool unbounded = set.greatest == Automaton::kUnbounded;
     // Number 0 of the sets of members seen is not one: the count of a fresh place is 0.
     Seen seen;

@@ -5,6 +5,10 @@
 // places in a state is bounded by the grammar, however ambiguous it is. Equal stacks and equal states
 // exist once, so that a state's transitions and token mask are computed once.
 //
+// What bounds the frames may be as large as the numbers in a grammar. So the work for one row of
+// transitions is counted, and a state that needs too much has no row: text that comes there fails, and no
+// other.
+//
 // Any number of threads may read and extend one graph: a finished row of transitions is read without a
 // lock, a new one is made under the graph's own. States are never freed before the graph is.
 #pragma once
@@ -31,8 +35,9 @@ struct GraphState {
         auto operator<=>(const Config &) const = default;
     };
 
-    std::vector<Config> configs; // sorted, one for a place
-    bool complete = false;       // the text so far is in the language
+    std::vector<Config> configs;             // sorted, one for a place
+    bool complete = false;                   // the text so far is in the language
+    std::atomic<bool> too_ambiguous = false; // its row was tried: there is none
     // [classes of the code] where a byte leads; null: nowhere. Null until it is asked for.
     std::atomic<GraphState *const *> row = nullptr;
     std::atomic<const StateMask *> mask = nullptr; // set by StateMaskMaker
@@ -57,10 +62,12 @@ class StateGraph {
     const GrammarCode &code() const { return *code_; }
     GraphState *start() const { return start_; }
 
-    // [classes] Null when the state is too ambiguous to go on from (kMostConfigs).
-    GraphState *const *row(GraphState *state) {
+    // [classes] Null when the state is too ambiguous to go on from: kMostConfigs, kMostWork. Other states
+    // are not concerned. With `work_left`, null too when that much is not left; what is done is taken
+    // from it.
+    GraphState *const *row(GraphState *state, int64_t *work_left = nullptr) {
         GraphState *const *known = state->row.load(std::memory_order_acquire);
-        return known ? known : make_row(state);
+        return known ? known : make_row(state, work_left);
     }
     GraphState *next(GraphState *state, uint8_t byte) {
         GraphState *const *known = row(state);
@@ -90,6 +97,9 @@ class StateGraph {
 
     // A state or a stack with more than this many members is refused: see row().
     static constexpr size_t kMostConfigs = 20'000;
+    // So is a row of transitions that takes more than this: places and frames looked at, some millions
+    // a second.
+    static constexpr int64_t kMostWork = 1'000'000;
 
   private:
     struct Frame {
@@ -118,13 +128,30 @@ class StateGraph {
         }
     };
     class Closure;
+    using Stacks = std::vector<int32_t>; // sorted, no two alike
+    struct StacksHash {
+        size_t operator()(const Stacks &stacks) const;
+    };
 
+    // What a member takes, with what finds it.
+    static constexpr int64_t kStackBytes = 120, kStateBytes = 160, kSeenBytes = 100,
+                             kMergedBytes = 80;
+    static int64_t vector_bytes(size_t size, size_t of_one, int64_t around) {
+        return static_cast<int64_t>(size * of_one) + around;
+    }
+    static int64_t mask_bytes(const StateMask &mask);
     void add_bytes(int64_t bytes);
-    GraphState *const *make_row(GraphState *state);
+    // What is made once too_ambiguous_ is set is not whole: it is no answer, and nobody may find it again.
+    void begin_work(int64_t most = kMostWork);
+    bool spend_work(size_t count); // false: too_ambiguous_
+    GraphState *const *make_row(GraphState *state, int64_t *work_left);
+    GraphState *step(const GraphState &state, const std::vector<int32_t> &targets);
     GraphState *intern_state(std::vector<GraphState::Config> configs, bool complete);
     int32_t intern_stack(Stack stack);
     int32_t push(int32_t place, int32_t count, int32_t rest);
-    int32_t merge(int32_t a, int32_t b);
+    int32_t merge(Stacks stacks); // the stack whose top is any of theirs
+    void merge_all(std::vector<Stacks> *open);
+    bool join_frames(Stack *frames, std::vector<Stacks> *open) const;
     int32_t intern_seen(Seen seen);
     GraphState *after(int32_t stack); // the terminal above the stack has ended
     void sort_configs(std::vector<GraphState::Config> *configs);
@@ -140,7 +167,7 @@ class StateGraph {
     std::vector<GraphState *> after_; // [stacks] null: not yet known
     std::vector<int32_t> near_[2];    // [stacks] -1: not yet known
     std::unordered_map<const Stack *, int32_t, Hash, Equal> stack_numbers_;
-    std::unordered_map<uint64_t, int32_t> merged_;
+    std::unordered_map<Stacks, int32_t, StacksHash> merged_;
     std::vector<Seen> seen_;
     std::unordered_map<Seen, int32_t, Hash> seen_numbers_;
     std::vector<std::unique_ptr<GraphState>> states_;
@@ -150,7 +177,8 @@ class StateGraph {
     std::atomic<int64_t> bytes_ = 0;
     int64_t told_bytes_ = 0; // those of bytes_ that all_bytes() has
     std::atomic<int64_t> imported_bytes_ = 0;
-    bool too_ambiguous_ = false;
+    int64_t work_left_ = 0;
+    bool too_ambiguous_ = false; // since begin_work()
     GraphState *start_ = nullptr;
 };
 

@@ -69,8 +69,7 @@ StateMaskMaker::StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarC
 }
 
 // Where each character of the class leads: one state, or a mark that says why there is none.
-GraphState *StateMaskMaker::character_step(StateGraph *graph, GraphState *state,
-                                           size_t slice) const {
+GraphState *StateMaskMaker::character_step(Steps *steps, GraphState *state, size_t slice) const {
     if (GraphState *known = state->character_step[slice].load(std::memory_order_acquire))
         return known;
     const Automaton &in_class = vocabulary_.slices()[slice].characters;
@@ -81,7 +80,7 @@ GraphState *StateMaskMaker::character_step(StateGraph *graph, GraphState *state,
     bool many = false;
     for (size_t i = 0; i < pairs.size(); ++i) {
         const Pair pair = pairs[i];
-        GraphState *const *row = graph->row(pair.state);
+        GraphState *const *row = steps->row(pair.state);
         if (!row) return mark(kFailed);
         for (const uint8_t byte : sample_bytes_[slice]) {
             const int32_t next_class = in_class.next(pair.in_class, byte);
@@ -109,16 +108,15 @@ GraphState *StateMaskMaker::character_step(StateGraph *graph, GraphState *state,
     return found;
 }
 
-StateMaskMaker::Reach StateMaskMaker::reach(StateGraph *graph, GraphState *state,
-                                            size_t slice) const {
+StateMaskMaker::Reach StateMaskMaker::reach(Steps *steps, GraphState *state, size_t slice) const {
     for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
-        GraphState *const next = character_step(graph, state, slice);
+        GraphState *const next = character_step(steps, state, slice);
         if (next == mark(kFailed)) return {0, false, true};
         if (next == mark(kDead)) return {level, true, false};
         if (next == mark(kMixed)) return {level, false, false};
         if (next == mark(kMany)) {
             Reach rest =
-                reach_through_many(graph, state, slice, TokenSlice::kMostCharacters - level);
+                reach_through_many(steps, state, slice, TokenSlice::kMostCharacters - level);
             rest.characters += level;
             return rest;
         }
@@ -130,7 +128,7 @@ StateMaskMaker::Reach StateMaskMaker::reach(StateGraph *graph, GraphState *state
 
 // The same by pairs of states, level by level: those of level n are met after n characters and up to
 // three bytes of the next. The first level with a failure is the nearest.
-StateMaskMaker::Reach StateMaskMaker::reach_through_many(StateGraph *graph, GraphState *state,
+StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphState *state,
                                                          size_t slice, int32_t most) const {
     const Automaton &in_class = vocabulary_.slices()[slice].characters;
     const uint8_t *class_of = code_.class_table();
@@ -143,7 +141,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(StateGraph *graph, Grap
         bool all = true;
         for (size_t i = begin; i < pairs.size(); ++i) {
             const Pair pair = pairs[i];
-            GraphState *const *row = graph->row(pair.state);
+            GraphState *const *row = steps->row(pair.state);
             if (!row) return {0, false, true};
             for (const uint8_t byte : sample_bytes_[slice]) {
                 const int32_t next_class = in_class.next(pair.in_class, byte);
@@ -176,7 +174,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(StateGraph *graph, Grap
     return {most, false, false};
 }
 
-template <typename Sink> bool StateMaskMaker::walk(StateGraph *graph, GraphState *state,
+template <typename Sink> bool StateMaskMaker::walk(Steps *steps, GraphState *state,
                                                    const TokenTrie &trie, Sink *sink) const {
     struct Level {
         const TokenTrie::Node *node; // the next child to look at
@@ -189,7 +187,7 @@ template <typename Sink> bool StateMaskMaker::walk(StateGraph *graph, GraphState
     Level levels[TokenTrie::kLongestToken + 1];
     Level *top = levels;
     *top = {nodes + nodes->children, nodes + nodes->children + nodes->child_count,
-            graph->row(state)};
+            steps->row(state)};
     if (!top->row) return false;
     for (;;) {
         if (top->node == top->end) {
@@ -203,16 +201,16 @@ template <typename Sink> bool StateMaskMaker::walk(StateGraph *graph, GraphState
         for (int32_t token = node.tokens; token < (&node)[1].tokens; ++token) put(sink, ids[token]);
         if (node.child_count == 0) continue;
         const TokenTrie::Node *const children = nodes + node.children;
-        *++top = {children, children + node.child_count, graph->row(next)};
+        *++top = {children, children + node.child_count, steps->row(next)};
         if (!top->row) return false;
     }
 }
 
 // Whether every string of the class, up to the length of a slice's tokens, may come, as far as single
 // steps tell.
-bool StateMaskMaker::plainly_whole(StateGraph *graph, GraphState *state, size_t slice) const {
+bool StateMaskMaker::plainly_whole(Steps *steps, GraphState *state, size_t slice) const {
     for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
-        GraphState *const next = character_step(graph, state, slice);
+        GraphState *const next = character_step(steps, state, slice);
         if (next == state) return true;
         if (next >= mark(kDead) && next < mark(kMarks)) return false;
         state = next;
@@ -222,7 +220,7 @@ bool StateMaskMaker::plainly_whole(StateGraph *graph, GraphState *state, size_t 
 
 // walk() over a slice's trie. Where all of the class may come, what is below is taken whole; and where
 // most of it may, as behind a quote before which names are known, tokens are taken away, not added.
-bool StateMaskMaker::walk_slice(StateGraph *graph, GraphState *state, size_t slice_number,
+bool StateMaskMaker::walk_slice(Steps *steps, GraphState *state, size_t slice_number,
                                 StateMask *mask) const {
     struct Level {
         const TokenTrie::Node *node; // the next child to look at
@@ -235,7 +233,7 @@ bool StateMaskMaker::walk_slice(StateGraph *graph, GraphState *state, size_t sli
     const uint8_t *class_of = code_.class_table();
     const TokenTrie::Node *const nodes = slice.trie.nodes();
     const int32_t *const ids = slice.trie.token_ids().data();
-    const bool take_away = character_step(graph, state, slice_number) == mark(kMany);
+    const bool take_away = character_step(steps, state, slice_number) == mark(kMany);
     if (take_away) {
         const std::vector<uint32_t> &tokens = slice.up_to.back();
         mask->make_dense(vocabulary_.words());
@@ -254,7 +252,7 @@ bool StateMaskMaker::walk_slice(StateGraph *graph, GraphState *state, size_t sli
     Level levels[TokenVocabulary::kLongestOrdinary + 1];
     Level *top = levels;
     *top = {nodes + nodes->children, nodes + nodes->children + nodes->child_count,
-            slice.trie.node_count(), 0, graph->row(state)};
+            slice.trie.node_count(), 0, steps->row(state)};
     if (!top->row) return false;
     for (;;) {
         if (top->node == top->end) {
@@ -267,18 +265,18 @@ bool StateMaskMaker::walk_slice(StateGraph *graph, GraphState *state, size_t sli
         GraphState *const next = top->row[class_of[node.byte]];
         const int32_t in_class = slice.characters.next(top->in_class, node.byte);
         const bool all = next && node.child_count > 0 && in_class == 0 &&
-                         plainly_whole(graph, next, slice_number);
+                         plainly_whole(steps, next, slice_number);
         change(node.tokens, (&node)[1].tokens, next != nullptr);
         if (!next || all)
             change(nodes[node.children].tokens, nodes[below_end].tokens, next != nullptr);
         if (!next || all || node.child_count == 0) continue;
         const TokenTrie::Node *const children = nodes + node.children;
-        *++top = {children, children + node.child_count, below_end, in_class, graph->row(next)};
+        *++top = {children, children + node.child_count, below_end, in_class, steps->row(next)};
         if (!top->row) return false;
     }
 }
 
-bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask) const {
+bool StateMaskMaker::fill(Steps *steps, GraphState *state, StateMask *mask) const {
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
     // The largest class first: what takes all of it takes the smaller ones too.
@@ -287,11 +285,11 @@ bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask)
     for (size_t i = slices.size(); i > 0; --i) {
         const TokenSlice &slice = slices[i - 1];
         Reach found{TokenSlice::kMostCharacters, false, false};
-        if (!whole) found = reach(graph, state, i - 1);
+        if (!whole) found = reach(steps, state, i - 1);
         if (found.failed) return false;
         whole = found.characters == TokenSlice::kMostCharacters;
         if (!whole && !found.none_beyond) {
-            if (!walk_slice(graph, state, i - 1, mask)) return false;
+            if (!walk_slice(steps, state, i - 1, mask)) return false;
             continue;
         }
         if (slice.counts[at(found.characters)] == 0) continue;
@@ -300,14 +298,14 @@ bool StateMaskMaker::fill(StateGraph *graph, GraphState *state, StateMask *mask)
         for (size_t word = 0; word < tokens.size(); ++word) mask->words[word] |= tokens[word];
         mask->allowed += slice.counts[at(found.characters)];
     }
-    return walk(graph, state, vocabulary_.others(), mask);
+    return walk(steps, state, vocabulary_.others(), mask);
 }
 
 // The near state's mask, but for the tokens that are long enough to tell the two apart.
-const StateMask *StateMaskMaker::with_long_tokens(StateGraph *graph, GraphState *state,
+const StateMask *StateMaskMaker::with_long_tokens(Steps *steps, GraphState *state,
                                                   const StateMask &near) const {
     StateMask found;
-    if (!walk(graph, state, vocabulary_.long_tokens(), &found.long_ones)) return nullptr;
+    if (!walk(steps, state, vocabulary_.long_tokens(), &found.long_ones)) return nullptr;
     if (found.long_ones == near.long_ones) {
         state->mask.store(&near, std::memory_order_release);
         return &near;
@@ -323,7 +321,7 @@ const StateMask *StateMaskMaker::with_long_tokens(StateGraph *graph, GraphState 
     }
     made->long_ones = std::move(found.long_ones);
     for (const int32_t token : made->long_ones) allow(made.get(), token);
-    return kept(graph, state, std::move(made));
+    return kept(steps->graph, state, std::move(made));
 }
 
 const StateMask *StateMaskMaker::kept(StateGraph *graph, GraphState *state,
@@ -348,11 +346,13 @@ const StateMask *StateMaskMaker::mask(StateGraph *graph, GraphState *state) cons
     }
     if (GraphState *const near = graph->near(state, StateGraph::kShort); near != state) {
         const StateMask *const of_near = mask(graph, near);
-        return of_near ? with_long_tokens(graph, state, *of_near) : nullptr;
+        Steps steps{graph};
+        return of_near ? with_long_tokens(&steps, state, *of_near) : nullptr;
     }
+    Steps steps{graph};
     auto made = std::make_unique<StateMask>();
-    const bool filled = fill(graph, state, made.get()) &&
-                        walk(graph, state, vocabulary_.long_tokens(), &made->long_ones);
+    const bool filled = fill(&steps, state, made.get()) &&
+                        walk(&steps, state, vocabulary_.long_tokens(), &made->long_ones);
     if (filled)
         for (const int32_t token : made->long_ones) allow(made.get(), token);
     return filled ? kept(graph, state, std::move(made)) : nullptr;

@@ -35,6 +35,10 @@ class StateMaskMaker {
     // Both outlive it.
     StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
 
+    // A mask that takes more than this, in StateGraph's work, is not made: a second or two and some hundred
+    // MiB. What was found until then is kept, as long as the graph is.
+    static constexpr int64_t kMostWork = 4 * StateGraph::kMostWork;
+
     // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is
     // too ambiguous at this place.
     const StateMask *mask(StateGraph *graph, GraphState *state) const;
@@ -42,6 +46,13 @@ class StateMaskMaker {
     int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
 
   private:
+    // A graph, as far as the work for one mask goes.
+    struct Steps {
+        StateGraph *graph;
+        int64_t work_left = kMostWork;
+
+        GraphState *const *row(GraphState *state) { return graph->row(state, &work_left); }
+    };
     // How many characters of a class may follow.
     struct Reach {
         int32_t characters = 0;   // any of the class, this many in a row
@@ -58,25 +69,22 @@ class StateMaskMaker {
     };
     GraphState *mark(Mark which) const { return &marks_[which]; }
 
-    Reach reach(StateGraph *graph, GraphState *state, size_t slice) const;
-    Reach reach_through_many(StateGraph *graph, GraphState *state, size_t slice,
-                             int32_t most) const;
-    GraphState *character_step(StateGraph *graph, GraphState *state, size_t slice) const;
-    const StateMask *with_long_tokens(StateGraph *graph, GraphState *state,
-                                      const StateMask &near) const;
+    Reach reach(Steps *steps, GraphState *state, size_t slice) const;
+    Reach reach_through_many(Steps *steps, GraphState *state, size_t slice, int32_t most) const;
+    GraphState *character_step(Steps *steps, GraphState *state, size_t slice) const;
+    const StateMask *with_long_tokens(Steps *steps, GraphState *state, const StateMask &near) const;
     const StateMask *kept(StateGraph *graph, GraphState *state,
                           std::unique_ptr<StateMask> made) const;
     void allow(StateMask *mask, int32_t token) const;
     static void forbid(StateMask *mask, int32_t token);
-    bool plainly_whole(StateGraph *graph, GraphState *state, size_t slice) const;
-    bool walk_slice(StateGraph *graph, GraphState *state, size_t slice_number,
-                    StateMask *mask) const;
-    bool fill(StateGraph *graph, GraphState *state, StateMask *mask) const;
+    bool plainly_whole(Steps *steps, GraphState *state, size_t slice) const;
+    bool walk_slice(Steps *steps, GraphState *state, size_t slice_number, StateMask *mask) const;
+    bool fill(Steps *steps, GraphState *state, StateMask *mask) const;
     void put(StateMask *mask, int32_t token) const;
     void put(std::vector<int32_t> *list, int32_t token) const;
     // Puts every token of the trie that may come into the sink. False: too ambiguous.
     template <typename Sink>
-    bool walk(StateGraph *graph, GraphState *state, const TokenTrie &trie, Sink *sink) const;
+    bool walk(Steps *steps, GraphState *state, const TokenTrie &trie, Sink *sink) const;
 
     const TokenVocabulary &vocabulary_;
     const GrammarCode &code_;

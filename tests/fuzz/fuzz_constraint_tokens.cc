@@ -89,8 +89,8 @@ std::vector<int32_t> tokens_of(ConstraintState *state, const AllowedTokens &allo
         ConstraintState copy = *state;
         const Status taken = copy.advance(token);
         check(taken.ok() || taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT ||
-              taken.code() == BATCHLLM_ERROR_UNSUPPORTED);
-        if (taken.code() == BATCHLLM_ERROR_UNSUPPORTED) continue;
+              taken.code() == BATCHLLM_ERROR_ROW_CONSTRAINT);
+        if (taken.code() == BATCHLLM_ERROR_ROW_CONSTRAINT) continue;
         check(taken.ok() == is_allowed(allowed, token));
         if (!taken.ok()) continue;
         found.push_back(token);
@@ -113,7 +113,7 @@ void follow(const std::shared_ptr<const Constraint> &constraint,
         const Status known = state.forced(&forced, 64);
         const auto allowed = state.allowed();
         if (!known.ok() || !allowed.ok()) { // too ambiguous
-            check((known.ok() ? allowed.status() : known).code() == BATCHLLM_ERROR_UNSUPPORTED);
+            check((known.ok() ? allowed.status() : known).code() == BATCHLLM_ERROR_ROW_CONSTRAINT);
             return;
         }
         const std::vector<int32_t> found = tokens_of(&state, *allowed, forced);
