@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "backend/cpu/bfloat16.h"
+#include "base/narrow_floats.h"
 #include "clock.h"
 #include "model/model.h"
 

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import warnings
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -25,6 +26,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText,
                           AutoModelForSequenceClassification)
+
+import golden_fp8
 
 NEW_TOKENS = 24
 WINDOW = "sliding_window"
@@ -210,6 +213,29 @@ MODELS = {
         SMALL, head_dim=32, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3,
         moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, num_hidden_layers=3,
         routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), 299, None),
+    # Quantised by golden_fp8.py. Sizes that blocks do not divide.
+    "llama_ct_tensor_fp8": ("llama", "bfloat16", "new", dict(SMALL), 299, None),
+    "phi3_ct_channel_fp8": ("phi3", "bfloat16", "type", dict(SMALL), 299, None),
+    "qwen2_ct_naive_fp8": ("qwen2", "float16", "type", dict(SMALL, tie_word_embeddings=True), None, None),
+    "llama_ct_block_fp8": ("llama", "bfloat16", "type", dict(
+        SMALL, hidden_size=144, intermediate_size=136, head_dim=36, tie_word_embeddings=True), 299, None),
+    "qwen3_block_fp8": ("qwen3", "bfloat16", "new", dict(
+        SMALL, hidden_size=136, intermediate_size=160, head_dim=40, tie_word_embeddings=True),
+        [298, 299], 160),
+    "phi3_block_fp8": ("phi3", "bfloat16", "type", dict(SMALL, intermediate_size=72), None, None),
+    "qwen3_moe_block_fp8": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+        norm_topk_prob=True, num_hidden_layers=3, mlp_only_layers=[1]), 299, None),
+    "ministral3_tensor_fp8": ("ministral3", "bfloat16", "new", dict(
+        SMALL, head_dim=24, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3,
+            original_max_position_embeddings=32)), 299, None),
+    "mistral_static_fp8": ("mistral", "bfloat16", "type", dict(SMALL, sliding_window=None), 299, None),
+    "llama_modelopt_fp8": ("llama", "bfloat16", "type", dict(SMALL), 298, None),
+    "mixtral_modelopt_fp8": ("mixtral", "bfloat16", "type", dict(
+        SMALL, hidden_size=136, head_dim=32, num_local_experts=3, num_experts_per_tok=2,
+        sliding_window=None, tie_word_embeddings=True), None, None),
 }
 
 
@@ -423,9 +449,15 @@ def make_model(name, seed, output):
         os.chmod(os.path.join(directory, file), 0o644)
     respell(os.path.join(directory, "config.json"), spelling)
 
-    # The reference reads the directory as a user would: the same files, the spelling included.
-    reference = auto.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager").eval()
+    # The reference reads the directory as a user would: the same files, the spelling included. Of a
+    # quantised one it reads what the weights stand for.
+    with tempfile.TemporaryDirectory() as temporary:
+        read = directory
+        if name in golden_fp8.FP8:
+            read = os.path.join(temporary, "plain")
+            golden_fp8.quantize_directory(directory, name, read)
+        reference = auto.from_pretrained(
+            read, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         if eos == "frequent":
             # Two ids that do come up: rows end at them, at different lengths.
@@ -626,13 +658,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name; or none of them: rope, defaults")
+    parser.add_argument("--only", help="one model of this name; fp8: those; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     os.makedirs(arguments.output, exist_ok=True)
     for index, name in enumerate(MODELS):
-        if arguments.only in (None, name):
+        if arguments.only in (None, name) or arguments.only == "fp8" and name in golden_fp8.FP8:
             make_model(name, 1000 + index, arguments.output)
     for index, name in enumerate(EMBEDDING_MODELS):
         if arguments.only in (None, name):

@@ -11,7 +11,7 @@
 
 #include "backend/check_pages.h"
 #include "backend/cpu/attention.h"
-#include "backend/cpu/bfloat16.h"
+#include "base/narrow_floats.h"
 #include "seed.h"
 
 // Last: it defines macros with the names of members of the standard library.

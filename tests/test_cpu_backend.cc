@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/bfloat16.h"
 #include "backend/cpu/kernels.h"
+#include "base/narrow_floats.h"
 
 // Last: it defines macros with the names of members of the standard library.
 #include <setjmp.h>

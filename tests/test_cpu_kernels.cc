@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/bfloat16.h"
 #include "backend/cpu/kernels.h"
+#include "base/narrow_floats.h"
 #include "model/model.h"
 #include "seed.h"
 #include "testing.h"

@@ -212,9 +212,12 @@ class Loader {
         return {};
     }
 
+    // Host threads fill the staging memory: with bytes as they are in the file, or with quantised elements
+    // times their scales, in f32.
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                 const Placing &placing) {
-        const int64_t row_bytes = tensor.columns * dtype_bytes(tensor.dtype);
+        const DType sent = tensor.dtype == DType::e4m3 ? DType::f32 : tensor.dtype;
+        const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
         if (row_bytes > kStaging) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
                          static_cast<long long>(row_bytes));
@@ -226,17 +229,16 @@ class Loader {
             const int side = turn_;
             turn_ ^= 1;
             RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
-            const std::byte *from = tensor.data + row * row_bytes;
             std::byte *pinned = pinned_[side].data();
-            pool_->parallel_for((bytes + kReadBytes - 1) / kReadBytes, [&](int64_t i, int32_t) {
-                const int64_t begin = i * kReadBytes;
-                std::memcpy(pinned + begin, from + begin,
-                            static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
-            });
+            if (sent == tensor.dtype) {
+                read_bytes(tensor.data + row * row_bytes, bytes, pinned);
+            } else {
+                read_quantized(tensor, row, rows, pinned);
+            }
             RETURN_IF_CUDA(cudaMemcpyAsync(raw_[side].data(), pinned, static_cast<size_t>(bytes),
                                            cudaMemcpyHostToDevice, stream_));
             const ConvertArguments convert{raw_[side].data(),
-                                           tensor.dtype,
+                                           sent,
                                            to,
                                            type,
                                            row,
@@ -253,6 +255,24 @@ class Loader {
             RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
         }
         return {};
+    }
+
+    void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned) {
+        pool_->parallel_for((bytes + kReadBytes - 1) / kReadBytes, [&](int64_t i, int32_t) {
+            const int64_t begin = i * kReadBytes;
+            std::memcpy(pinned + begin, from + begin,
+                        static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
+        });
+    }
+
+    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned) {
+        const int64_t row_bytes = tensor.columns * dtype_bytes(DType::f32);
+        const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
+        pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
+            const int64_t begin = i * at_once;
+            read_rows(tensor, row + begin, std::min(at_once, rows - begin), DType::f32,
+                      pinned + begin * row_bytes);
+        });
     }
 
     const Model &model_;

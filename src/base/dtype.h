@@ -5,12 +5,17 @@
 
 namespace batchllm {
 
-enum class DType : uint8_t { f32, bf16, f16 };
+enum class DType : uint8_t { f32, bf16, f16, e4m3 };
 
-constexpr int64_t dtype_bytes(DType type) { return type == DType::f32 ? 4 : 2; }
+constexpr int64_t dtype_bytes(DType type) {
+    return type == DType::f32 ? 4 : type == DType::e4m3 ? 1 : 2;
+}
 
 constexpr const char *dtype_name(DType type) {
-    return type == DType::f32 ? "f32" : type == DType::bf16 ? "bf16" : "f16";
+    return type == DType::f32    ? "f32"
+           : type == DType::bf16 ? "bf16"
+           : type == DType::f16  ? "f16"
+                                 : "e4m3";
 }
 
 } // namespace batchllm

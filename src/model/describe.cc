@@ -4,6 +4,7 @@
 #include "model/config.h"
 #include "model/families/families.h"
 #include "model/heads.h"
+#include "model/quantization.h"
 
 namespace batchllm {
 namespace {
@@ -53,10 +54,16 @@ Result<FoundFamily> find_family(const JsonValue &config) {
     return found;
 }
 
+// Under the key that it has, or under the one that older checkpoints of compressed-tensors have.
+Status read_quantization(const JsonValue &config, Model *model) {
+    auto value = config.given("quantization_config");
+    if (!value) value = config.given("compression_config");
+    if (!value) return {};
+    ASSIGN_OR_RETURN(model->quantization, Quantization::read(*value));
+    return {};
+}
+
 Status refuse_unsupported(const JsonValue &config) {
-    if (const auto value = config.given("quantization_config")) {
-        return value->unsupported("quantized weights are not supported");
-    }
     if (const auto value = config.given("is_encoder_decoder")) {
         ASSIGN_OR_RETURN(const bool yes, value->boolean());
         if (yes) return value->unsupported("only decoders are supported");
@@ -76,6 +83,7 @@ Status describe_text_part(const JsonValue &config,
     ASSIGN_OR_RETURN(const JsonValue text, config.at("text_config"));
     if (!text.is_object()) return text.fail("must be an object");
     RETURN_IF_ERROR(refuse_unsupported(text));
+    RETURN_IF_ERROR(read_quantization(text, model));
     RETURN_IF_ERROR(describe(text, model));
     RETURN_IF_ERROR(read_dtype(config, model));
     ASSIGN_OR_RETURN(model->tied, read_flag(config, "tie_word_embeddings", tied));
@@ -108,6 +116,7 @@ Result<Model> describe(const JsonValue &config) {
     ASSIGN_OR_RETURN(const FoundFamily found, find_family(config));
     RETURN_IF_ERROR(refuse_unsupported(config));
     Model model;
+    RETURN_IF_ERROR(read_quantization(config, &model));
     RETURN_IF_ERROR(found.family->describe(config, &model));
     RETURN_IF_ERROR(set_head(config, *found.family, found.head, &model));
     place_keys_and_values(&model);
@@ -126,6 +135,20 @@ Status read_generation_config(const std::string &path, Model *model) {
 
 } // namespace
 
+namespace {
+
+// A file of ModelOpt's, for checkpoints whose config.json does not say it.
+Status read_quantization_file(const std::string &path, Model *model) {
+    if (model->quantization != nullptr) return {};
+    ASSIGN_OR_RETURN(const bool given, file_exists(path));
+    if (!given) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
+    ASSIGN_OR_RETURN(model->quantization, Quantization::read_modelopt(document.root()));
+    return {};
+}
+
+} // namespace
+
 Result<Model> describe_config(const std::string &text, const std::string &file) {
     ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(text, file, code));
     return describe(document.root());
@@ -136,6 +159,7 @@ Result<Model> describe_model(const std::string &model_dir) {
                      JsonDocument::load(model_dir + "/config.json", file_limit, code));
     ASSIGN_OR_RETURN(Model model, describe(document.root()));
     model.directory = model_dir;
+    RETURN_IF_ERROR(read_quantization_file(model_dir + "/hf_quant_config.json", &model));
     const std::string path = model_dir + "/generation_config.json";
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (given) RETURN_IF_ERROR(read_generation_config(path, &model));

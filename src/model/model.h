@@ -25,9 +25,22 @@
 
 namespace batchllm {
 
+class Quantization;
+
+// Of a quantised tensor: an element's value is what is stored times the scale of its block. Blocks begin at
+// the first row of the tensor in the file; those at its edges may be cut.
+struct Scales {
+    const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], of Model::scales
+    int64_t block_rows = 0;      // 0: none
+    int64_t block_columns = 0;
+    int64_t per_row = 0; // ceil(columns / block_columns)
+
+    explicit operator bool() const { return block_rows > 0; }
+};
+
 // A matrix [rows, columns], row-major, or a vector: rows = length, columns = 1. It may be some of the
 // rows of the tensor in the file. data is aligned to nothing: the format allows any offset. A model's
-// tensors need not be of one type.
+// tensors need not be of one type. What reads elements goes through read_rows().
 struct Tensor {
     DType dtype = DType::f32;
     const std::byte *data = nullptr; // null until it is loaded
@@ -38,6 +51,7 @@ struct Tensor {
     int64_t first_row = 0;
     // Above 0: the tensor in the file is [stored_stack, stored_rows, columns], first_row counts through.
     int64_t stored_stack = 0;
+    Scales scales = {}; // of type e4m3 alone, and then always
 
     explicit operator bool() const { return rows > 0; } // the model has it
     int64_t bytes() const { return rows * columns * dtype_bytes(dtype); }
@@ -232,7 +246,9 @@ struct Model {
     std::vector<Renamed> renamed;
     std::vector<std::string> passed_over;
 
-    std::vector<MappedFile> files; // stay mapped while the model lives
+    std::shared_ptr<const Quantization> quantization; // of the files; null: they have none
+    std::vector<std::vector<float>> scales;           // of all quantised tensors
+    std::vector<MappedFile> files;                    // stay mapped while the model lives
 
     int64_t weight_bytes() const;
     int32_t kv_planes() const;               // of a page: layers of the largest group
@@ -242,6 +258,11 @@ struct Model {
 // Every tensor of the description, in a fixed order; the head's only when it is not the embedding.
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
+
+// Rows [begin, begin + count) as elements of a type, f32 or bf16, with their scales.
+void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);
+// One row as floats.
+void read_row(const Tensor &tensor, int64_t row, float *out);
 
 // Sets kv_groups and the layers' places in them. A model whose layers are all of one kind has one group.
 // Else a page's planes are so many that a long request takes the least memory, in at most 16 groups.

@@ -10,11 +10,13 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "base/json.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "model/scales.h"
 
 namespace batchllm {
 namespace {
@@ -162,19 +164,10 @@ Result<Checkpoint> open_checkpoint(const std::string &model_dir) {
     return checkpoint;
 }
 
-std::string shape_text(const std::vector<int64_t> &shape) {
-    std::string text = "[";
-    for (size_t i = 0; i < shape.size(); ++i) {
-        if (i > 0) text += ", ";
-        text += std::to_string(shape[i]);
-    }
-    return text + "]";
-}
-
 // Takes tensors out of a checkpoint, and tells at the end what nobody took.
 class Taker {
   public:
-    explicit Taker(Checkpoint *checkpoint) : checkpoint_(*checkpoint) {}
+    Taker(Checkpoint *checkpoint, Model *model) : checkpoint_(*checkpoint), model_(*model) {}
 
     bool has(const std::string &name) const { return checkpoint_.tensors.contains(name); }
 
@@ -195,10 +188,10 @@ class Taker {
             tensor->dtype = DType::f16;
         } else if (stored.type == "F32") {
             tensor->dtype = DType::f32;
+        } else if (stored.type == "F8_E4M3" && scheme_of(*tensor, stored)) {
+            tensor->dtype = DType::e4m3;
         } else {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "%s: tensor %s is of type %s: only BF16, F16 and F32 are supported",
-                         path_of(located), tensor->name.c_str(), stored.type.c_str());
+            return refuse_type(*tensor, located);
         }
         std::vector<int64_t> shape = {tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows};
         if (tensor->stored_stack > 0) shape.insert(shape.begin(), tensor->stored_stack);
@@ -211,13 +204,14 @@ class Taker {
         tensor->data = checkpoint_.files[located.file].bytes().data() + stored.offset +
                        tensor->first_row * tensor->columns * dtype_bytes(tensor->dtype);
         located.used = true;
-        return {};
+        if (tensor->dtype != DType::e4m3) return {};
+        return take_scales(*scheme_of(*tensor, stored), tensor);
     }
 
     Status finish() const {
         const std::string *first = nullptr; // by name: the same error every time
         for (const auto &[name, located] : checkpoint_.tensors) {
-            if (located.used || is_ignored(name)) continue;
+            if (located.used || is_ignored(name) || is_other_scale(name)) continue;
             if (first == nullptr || name < *first) first = &name;
         }
         if (first == nullptr) return {};
@@ -231,7 +225,69 @@ class Taker {
         return checkpoint_.files[located.file].path().c_str();
     }
 
+    // Of a matrix; nothing where no tensor of its name is quantised.
+    std::optional<ScaleScheme> scheme_of(const Tensor &tensor, const StoredTensor &stored) const {
+        constexpr std::string_view ending = ".weight";
+        if (model_.quantization == nullptr || tensor.columns == 1 || tensor.stored_stack > 0 ||
+            !stored.name.ends_with(ending) || !tensor.name.ends_with(ending)) {
+            return std::nullopt;
+        }
+        const auto module = [&](std::string_view name) {
+            return name.substr(0, name.size() - ending.size());
+        };
+        const auto scheme = model_.quantization->scheme_of(module(stored.name));
+        // Under the name that newer files have, or under that of published ones.
+        return scheme ? scheme : model_.quantization->scheme_of(module(tensor.name));
+    }
+
+    Status refuse_type(const Tensor &tensor, const Located &located) const {
+        std::string also = "only BF16, F16 and F32 are supported";
+        if (located.stored.type == "F8_E4M3") {
+            also += model_.quantization == nullptr ? " where config.json has no quantization_config"
+                                                   : " for it: quantization_config leaves it out";
+        }
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: %s",
+                     path_of(located), tensor.name.c_str(), located.stored.type.c_str(),
+                     also.c_str());
+    }
+
+    Status take_scales(const ScaleScheme &scheme, Tensor *tensor) {
+        std::string name = tensor->name + "_scale_inv";
+        if (!has(name)) name = tensor->name + "_scale";
+        const auto found = checkpoint_.tensors.find(name);
+        if (found == checkpoint_.tensors.end()) {
+            return error(code, "%s: tensor %s is missing",
+                         path_of(checkpoint_.tensors.at(tensor->name)), name.c_str());
+        }
+        Located &located = found->second;
+        const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
+        ASSIGN_OR_RETURN(tensor->scales, lay_out_scales(located.stored, scheme, rows,
+                                                        tensor->columns, path_of(located)));
+        const auto [read, is_new] = scales_.try_emplace(name, nullptr); // Q, K and V may share them
+        if (is_new) {
+            const std::byte *bytes =
+                checkpoint_.files[located.file].bytes().data() + located.stored.offset;
+            ASSIGN_OR_RETURN(auto scales, read_scales(located.stored, bytes, path_of(located)));
+            read->second = model_.scales.emplace_back(std::move(scales)).data();
+            located.used = true;
+        }
+        tensor->scales.data = read->second;
+        return {};
+    }
+
+    // Scales of what backends quantise in their own way, or not at all: activations, keys and values.
+    bool is_other_scale(const std::string &name) const {
+        if (model_.quantization == nullptr) return false;
+        for (const char *ending : {".input_scale", ".activation_scale", ".k_scale", ".v_scale",
+                                   ".kv_scale", ".q_scale"}) {
+            if (name.ends_with(ending)) return true;
+        }
+        return false;
+    }
+
     Checkpoint &checkpoint_;
+    Model &model_;
+    std::unordered_map<std::string, const float *> scales_; // by name, those that are read
 };
 
 // A checkpoint of the model without its head, as embedding models are published: there is nothing to
@@ -252,8 +308,8 @@ Status take_head(Taker *taker, Model *model) {
         RETURN_IF_ERROR(taker->take(&model->head.values));
         const Tensor &a = model->embedding;
         const Tensor &b = model->head.values;
-        model->tied =
-            a.dtype == b.dtype && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
+        model->tied = a.dtype == b.dtype && !a.scales &&
+                      std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
     } else if (has_head) {
         model->embedding.name = model->head.values.name;
     }
@@ -268,7 +324,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
     const bool base_names = checkpoint.tensors.contains("embed_tokens.weight");
     RETURN_IF_ERROR(checkpoint.rename(*model));
-    Taker taker(&checkpoint);
+    Taker taker(&checkpoint, model.get());
     drop_missing_head(taker, base_names, model.get());
     RETURN_IF_ERROR(take_head(&taker, model.get()));
     Status taken;
@@ -278,7 +334,10 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     RETURN_IF_ERROR(taken);
     RETURN_IF_ERROR(taker.finish());
     if (model->tied) model->head.values = model->embedding;
-    if (!model->dtype_stated) model->dtype = model->embedding.dtype;
+    if (!model->dtype_stated) {
+        const DType stored = model->embedding.dtype;
+        model->dtype = stored == DType::e4m3 ? DType::bf16 : stored;
+    }
     model->files = std::move(checkpoint.files);
     return model;
 }

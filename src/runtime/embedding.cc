@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/cpu/weights.h"
-
 namespace batchllm {
 namespace {
 
@@ -47,7 +45,7 @@ Classifier::Classifier(const Model &model) : labels_(model.labels), kind_(model.
     if (from.data == nullptr) return;
     weight_.resize(static_cast<size_t>(from.rows * from.columns));
     for (int64_t row = 0; row < from.rows; ++row) {
-        cpu::read_row(from, row, weight_.data() + row * from.columns);
+        read_row(from, row, weight_.data() + row * from.columns);
     }
 }
 

@@ -2,9 +2,11 @@
 // believe; a chat template's files are refused for the conversations alone.
 //
 // Input, parted by zero bytes: config.json, generation_config.json, tokenizer_config.json,
-// special_tokens_map.json, model.safetensors.index.json, chat_template.json. An empty part: no such file.
+// special_tokens_map.json, model.safetensors.index.json, chat_template.json, hf_quant_config.json. An empty
+// part: no such file.
 #include "fuzz_folder.h"
 #include "model/model.h"
+#include "model/quantization.h"
 #include "text/chat_template.h"
 
 using namespace batchllm;
@@ -13,9 +15,9 @@ using fuzz::check;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const fuzz::Folder folder;
     std::string_view input(reinterpret_cast<const char *>(data), size);
-    for (const char *name :
-         {"config.json", "generation_config.json", "tokenizer_config.json",
-          "special_tokens_map.json", "model.safetensors.index.json", "chat_template.json"}) {
+    for (const char *name : {"config.json", "generation_config.json", "tokenizer_config.json",
+                             "special_tokens_map.json", "model.safetensors.index.json",
+                             "chat_template.json", "hf_quant_config.json"}) {
         bool found = false;
         const std::string_view part = fuzz::next_part(&input, &found);
         if (part.empty())
@@ -33,6 +35,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             check(attention.rope < static_cast<int32_t>(config->ropes.size()));
             check(attention.kv_group >= 0 &&
                   attention.kv_group < static_cast<int32_t>(config->kv_groups.size()));
+        }
+        if (config->quantization != nullptr) {
+            const auto scheme = config->quantization->scheme_of("model.layers.0.mlp.up_proj");
+            check(!scheme || scheme->kind == ScaleKind::tensor ||
+                  scheme->kind == ScaleKind::channel ||
+                  (scheme->block_rows > 0 && scheme->block_columns > 0));
         }
         for (const int32_t token : config->eos_tokens)
             check(token >= 0 && token < config->vocabulary);

@@ -92,6 +92,9 @@ def seeds():
                  json.dumps({"eos_token": {"content": "</s>"}}).encode(),
                  index.read_bytes()[:4096] if index.exists() else b'{"weight_map": {"model.norm.weight": "a.safetensors"}}',
                  b'{"chat_template": "x"}']
+        own = path.parent / "hf_quant_config.json"
+        if own.exists():
+            parts.append(own.read_bytes())
         yield "model_files", path.parent.name, b"\0".join(parts)
     for i, row in enumerate(rows()):
         yield "rows", f"{i}", b"\0" + (row if isinstance(row, str) else json.dumps(row)).encode()

@@ -310,13 +310,11 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
 }
 
 void Forward::add_hidden(int64_t i, std::span<float> sum) const {
-    const Tensor row{kernels_.element,
-                     input_.data() + i * model_.hidden * dtype_bytes(kernels_.element),
-                     1,
-                     model_.hidden,
-                     "",
-                     0,
-                     0};
+    Tensor row;
+    row.dtype = kernels_.element;
+    row.data = input_.data() + i * model_.hidden * dtype_bytes(kernels_.element);
+    row.rows = 1;
+    row.columns = model_.hidden;
     std::vector<float> state(sum.size());
     read_row(row, 0, state.data());
     for (size_t d = 0; d < sum.size(); ++d) sum[d] += state[d];

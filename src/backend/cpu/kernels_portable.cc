@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 
-#include "backend/cpu/bfloat16.h"
 #include "backend/cpu/kernels.h"
+#include "base/narrow_floats.h"
 
 #define KERNEL_TARGET
 #define KERNEL_NAME "portable"

@@ -7,8 +7,6 @@
 #include <new>
 #include <span>
 
-#include "backend/cpu/bfloat16.h"
-
 // oneDNN as Debian builds it runs on OpenMP. Weak, so that a oneDNN of another kind links too.
 extern "C" {
 __attribute__((weak)) void omp_set_num_threads(int threads);
@@ -67,35 +65,6 @@ int64_t round_block(int64_t rows) {
         if (rows <= size) return size;
     }
     return kBlockRows;
-}
-
-float element(const Tensor &tensor, int64_t index) {
-    const std::byte *p = tensor.data + index * dtype_bytes(tensor.dtype);
-    if (tensor.dtype == DType::f32) {
-        float value;
-        std::memcpy(&value, p, sizeof value);
-        return value;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return tensor.dtype == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
-}
-
-// Rows [begin, begin + count) of a tensor as elements of the compute type.
-void convert_rows(const Tensor &tensor, int64_t begin, int64_t count, DType compute,
-                  std::byte *out) {
-    const int64_t first = begin * tensor.columns;
-    const int64_t n = count * tensor.columns;
-    if (tensor.dtype == compute) {
-        std::memcpy(out, tensor.data + first * dtype_bytes(compute),
-                    static_cast<size_t>(n * dtype_bytes(compute)));
-    } else if (compute == DType::f32) {
-        float *floats = reinterpret_cast<float *>(out);
-        for (int64_t i = 0; i < n; ++i) floats[i] = element(tensor, first + i);
-    } else {
-        uint16_t *halves = reinterpret_cast<uint16_t *>(out);
-        for (int64_t i = 0; i < n; ++i) halves[i] = float_to_bfloat16(element(tensor, first + i));
-    }
 }
 
 } // namespace
@@ -205,7 +174,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
             int64_t first = slice * matrix.slice_width;
             if (interleaved) {
                 for (const Tensor &tensor : tensors) {
-                    convert_rows(tensor, first / 2, width / 2, impl.compute, out);
+                    read_rows(tensor, first / 2, width / 2, impl.compute, out);
                     out += width / 2 * row_bytes;
                 }
             } else {
@@ -213,7 +182,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
                 for (const Tensor &tensor : tensors) {
                     if (left > 0 && first < tensor.rows) {
                         const int64_t take = std::min(left, tensor.rows - first);
-                        convert_rows(tensor, first, take, impl.compute, out);
+                        read_rows(tensor, first, take, impl.compute, out);
                         out += take * row_bytes;
                         left -= take;
                         first = 0;

@@ -1,9 +1,5 @@
 #include "backend/cpu/weights.h"
 
-#include <cstring>
-
-#include "backend/cpu/bfloat16.h"
-
 namespace batchllm::cpu {
 namespace {
 
@@ -90,20 +86,6 @@ Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, Packe
 }
 
 } // namespace
-
-void read_row(const Tensor &tensor, int64_t row, float *out) {
-    const std::byte *from = tensor.data + row * tensor.columns * dtype_bytes(tensor.dtype);
-    const int64_t n = tensor.columns;
-    if (tensor.dtype == DType::f32) {
-        std::memcpy(out, from, static_cast<size_t>(n) * sizeof(float));
-        return;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-        uint16_t bits;
-        std::memcpy(&bits, from + 2 * i, sizeof bits);
-        out[i] = tensor.dtype == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
-    }
-}
 
 Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to) {
     ASSIGN_OR_RETURN(to->router, linear->pack({&from.router.weight.values, 1}, false));

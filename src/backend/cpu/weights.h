@@ -65,7 +65,4 @@ struct PackedWeights {
 Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 
-// out = row `row` of a matrix, as floats.
-void read_row(const Tensor &tensor, int64_t row, float *out);
-
 } // namespace batchllm::cpu

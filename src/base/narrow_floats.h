@@ -1,0 +1,55 @@
+// bfloat16, float16 and e4m3 as they lie in memory, to and from float.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace batchllm {
+
+inline float bfloat16_to_float(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+
+// Rounds to nearest, ties to even; a NaN stays one.
+inline uint16_t float_to_bfloat16(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+    return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline float float16_to_float(uint16_t x) {
+    const uint32_t sign = uint32_t{x & 0x8000u} << 16;
+    const uint32_t exponent = (x >> 10) & 31u;
+    const uint32_t fraction = x & 0x3FFu;
+    if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (fraction << 13));
+    if (exponent == 0) { // zero or subnormal: fraction * 2^-24
+        const float value = static_cast<float>(fraction) * 0x1p-24f;
+        return sign != 0 ? -value : value;
+    }
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+// float8_e4m3fn: a sign, four bits of exponent (bias 7), three of fraction; no infinities, 0x7F is NaN.
+constexpr float e4m3_to_float(uint8_t x) {
+    const int exponent = (x >> 3) & 15;
+    const int fraction = x & 7;
+    if (exponent == 15 && fraction == 7) return __builtin_nanf("");
+    float value = static_cast<float>(exponent == 0 ? fraction : fraction + 8);
+    value *= static_cast<float>(1 << (exponent == 0 ? 0 : exponent - 1)) * 0x1p-9f;
+    return (x & 0x80) != 0 ? -value : value;
+}
+
+constexpr float kMostE4m3 = 448;
+
+inline constexpr std::array<float, 256> kE4m3Floats = [] {
+    std::array<float, 256> floats{};
+    for (size_t i = 0; i < floats.size(); ++i) floats[i] = e4m3_to_float(static_cast<uint8_t>(i));
+    return floats;
+}();
+
+// A scale of the MX formats: a power of two, 0xFF is NaN.
+constexpr float e8m0_to_float(uint8_t x) {
+    if (x == 0xFF) return __builtin_nanf("");
+    return x == 0 ? 0x1p-127f : std::bit_cast<float>(uint32_t{x} << 23);
+}
+
+} // namespace batchllm

@@ -1,0 +1,302 @@
+#include "model/quantization.h"
+
+#include <algorithm>
+
+#include "constraint/regex.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int64_t most_block = 1 << 20;
+constexpr size_t most_expressions = 4096;
+
+// What all the expressions of a list may cost together: names are short, and so is what matches them.
+Budget list_budget() { return Budget(int64_t{1} << 16, int64_t{1} << 24); }
+
+Status refused(const Status &status, const JsonValue &item) {
+    if (is_failure_of_process(status.code())) return status;
+    return item.unsupported(status.message());
+}
+
+// Where Python's re.match would find it: at the beginning of a name.
+Result<Automaton> beginning(const std::string &expression, const JsonValue &item, Budget *budget) {
+    auto compiled = compile_regex("(?:" + expression + ")(?s:.*)", {}, budget);
+    if (!compiled.ok()) return refused(compiled.status(), item);
+    return std::move(compiled).value();
+}
+
+Result<Automaton> wildcard(const std::string &pattern, const JsonValue &item, Budget *budget) {
+    std::string expression;
+    for (const char c : pattern) {
+        if (c == '*' || c == '?') {
+            expression += c == '*' ? ".*" : ".";
+        } else if (c == '[') {
+            return item.unsupported("of wildcards only * and ? are supported");
+        } else {
+            if (std::string_view("\\.^$|()]{}+-").find(c) != std::string_view::npos) {
+                expression += '\\';
+            }
+            expression += c;
+        }
+    }
+    auto compiled = compile_regex(expression, {}, budget);
+    if (!compiled.ok()) return refused(compiled.status(), item);
+    return std::move(compiled).value();
+}
+
+Result<std::string> text_of(const JsonValue &object, std::string_view key,
+                            const std::string &otherwise) {
+    const auto value = object.given(key);
+    if (!value) return otherwise;
+    return value->string();
+}
+
+// Refuses a value that is none of these, as not supported.
+Status one_of(const JsonValue &object, std::string_view key, const std::string &otherwise,
+              std::initializer_list<std::string_view> known, const std::string &what) {
+    ASSIGN_OR_RETURN(const std::string text, text_of(object, key, otherwise));
+    if (std::find(known.begin(), known.end(), text) != known.end()) return {};
+    const auto value = object.given(key);
+    if (!value) return object.unsupported(std::string(key) + " is not given: " + what);
+    return value->unsupported(what);
+}
+
+// Numbers of eight bits with a point: of weights, or of what goes into them.
+Status check_float8(const JsonValue &arguments) {
+    if (const auto bits = arguments.given("num_bits")) {
+        ASSIGN_OR_RETURN(const int64_t count, bits->integer(1, 64));
+        if (count != 8) return bits->unsupported("only 8 is supported");
+    }
+    RETURN_IF_ERROR(
+        one_of(arguments, "type", "int", {"float"}, "only float, as e4m3, is supported"));
+    ASSIGN_OR_RETURN(const bool symmetric, arguments.boolean_or("symmetric", true));
+    if (!symmetric) return arguments.find("symmetric")->unsupported("only true is supported");
+    return {};
+}
+
+Result<ScaleScheme> read_block(const JsonValue &size, ScaleKind kind) {
+    ASSIGN_OR_RETURN(const auto list, size.elements());
+    if (list.size() != 2) return size.fail("must be the rows and the columns of a block");
+    ScaleScheme scheme{kind};
+    ASSIGN_OR_RETURN(scheme.block_rows, list[0].integer(1, most_block));
+    ASSIGN_OR_RETURN(scheme.block_columns, list[1].integer(1, most_block));
+    return scheme;
+}
+
+Result<ScaleScheme> read_weights(const JsonValue &weights) {
+    RETURN_IF_ERROR(check_float8(weights));
+    RETURN_IF_ERROR(one_of(weights, "strategy", "tensor", {"tensor", "channel", "block"},
+                           "only tensor, channel and block are supported"));
+    if (const auto dynamic = weights.given("dynamic")) {
+        ASSIGN_OR_RETURN(const bool yes, dynamic->boolean());
+        if (yes) return dynamic->unsupported("scales of weights must be in the files");
+    }
+    if (const auto order = weights.given("actorder")) {
+        return order->unsupported("weights out of order are not supported");
+    }
+    ASSIGN_OR_RETURN(const std::string strategy, text_of(weights, "strategy", "tensor"));
+    if (strategy == "tensor") return ScaleScheme{ScaleKind::tensor};
+    if (strategy == "channel") return ScaleScheme{ScaleKind::channel};
+    ASSIGN_OR_RETURN(const JsonValue size, weights.at("block_structure"));
+    return read_block(size, ScaleKind::block);
+}
+
+// Presets by name: their lists are targets.
+std::optional<ScaleScheme> preset(std::string_view name) {
+    if (name == "FP8") return ScaleScheme{ScaleKind::tensor};
+    if (name == "FP8_DYNAMIC") return ScaleScheme{ScaleKind::channel};
+    if (name == "FP8_BLOCK") return ScaleScheme{ScaleKind::block, 128, 128};
+    return std::nullopt;
+}
+
+constexpr const char *formats_known = "only float-quantized and naive-quantized are supported";
+
+} // namespace
+
+Result<ModuleNames> ModuleNames::read(const JsonValue &list, Kind kind) {
+    ModuleNames names;
+    names.parts_ = kind == Kind::parts;
+    Budget budget = list_budget();
+    ASSIGN_OR_RETURN(const auto items, list.elements());
+    for (const JsonValue &item : items) {
+        ASSIGN_OR_RETURN(const std::string text, item.string());
+        const bool expression = kind == Kind::compressed && text.starts_with("re:");
+        const bool wild = kind == Kind::wildcards && text.find_first_of("*?[") != std::string::npos;
+        if (kind == Kind::compressed && text == "Linear") {
+            names.all_linear_ = true;
+        } else if (expression || wild) {
+            if (names.expressions_.size() == most_expressions) {
+                return list.unsupported("more than 4096 expressions");
+            }
+            ASSIGN_OR_RETURN(Automaton compiled, expression
+                                                     ? beginning(text.substr(3), item, &budget)
+                                                     : wildcard(text, item, &budget));
+            names.expressions_.push_back(std::move(compiled));
+        } else {
+            names.names_.insert(text);
+        }
+    }
+    return names;
+}
+
+bool ModuleNames::has_name(std::string_view module) const {
+    if (names_.contains(std::string(module))) return true;
+    if (!parts_) return false;
+    for (size_t at = module.find('.'); at != std::string_view::npos;
+         at = module.find('.', at + 1)) {
+        if (names_.contains(std::string(module.substr(0, at))) ||
+            names_.contains(std::string(module.substr(at + 1)))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ModuleNames::has_expression(std::string_view module) const {
+    return std::any_of(expressions_.begin(), expressions_.end(),
+                       [&](const Automaton &a) { return a.matches(module); });
+}
+
+Result<Quantization::Group> Quantization::read_group(std::string_view name,
+                                                     const JsonValue &value) {
+    Group group;
+    if (value.is_array()) {
+        const auto scheme = preset(name);
+        if (!scheme) {
+            return value.unsupported(
+                "of presets only FP8, FP8_DYNAMIC and FP8_BLOCK are supported");
+        }
+        group.scheme = *scheme;
+        ASSIGN_OR_RETURN(group.targets, ModuleNames::read(value, ModuleNames::Kind::compressed));
+        return group;
+    }
+    if (!value.is_object()) return value.fail("must be an object, or a preset's targets");
+    if (value.given("format")) {
+        RETURN_IF_ERROR(
+            one_of(value, "format", "", {"float-quantized", "naive-quantized"}, formats_known));
+    }
+    ASSIGN_OR_RETURN(const JsonValue targets, value.at("targets"));
+    ASSIGN_OR_RETURN(group.targets, ModuleNames::read(targets, ModuleNames::Kind::compressed));
+    const auto weights = value.given("weights");
+    if (!weights) return value.unsupported("weights that are not quantised are no group's");
+    ASSIGN_OR_RETURN(group.scheme, read_weights(*weights));
+    if (const auto inputs = value.given("input_activations")) {
+        RETURN_IF_ERROR(check_float8(*inputs));
+    }
+    if (const auto outputs = value.given("output_activations")) {
+        return outputs->unsupported("quantised results are not supported");
+    }
+    return group;
+}
+
+Status Quantization::read_compressed(const JsonValue &config) {
+    RETURN_IF_ERROR(one_of(config, "format", "float-quantized",
+                           {"float-quantized", "naive-quantized", "mixed-precision"},
+                           formats_known));
+    if (const auto sparsity = config.given("sparsity_config")) {
+        RETURN_IF_ERROR(one_of(*sparsity, "format", "dense", {"dense"}, "only dense is supported"));
+    }
+    if (const auto transforms = config.given("transform_config")) {
+        ASSIGN_OR_RETURN(const auto members, transforms->members());
+        if (!members.empty()) return transforms->unsupported("transforms are not supported");
+    }
+    ASSIGN_OR_RETURN(const JsonValue groups, config.at("config_groups"));
+    ASSIGN_OR_RETURN(const auto members, groups.members());
+    for (const auto &[name, value] : members) {
+        ASSIGN_OR_RETURN(Group group, read_group(name, value));
+        groups_.push_back(std::move(group));
+    }
+    if (groups_.empty()) return groups.fail("names no group");
+    const auto ignore = config.given("ignore");
+    if (!ignore) return {};
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*ignore, ModuleNames::Kind::compressed));
+    return {};
+}
+
+Status Quantization::read_fp8(const JsonValue &config) {
+    RETURN_IF_ERROR(one_of(config, "fmt", "e4m3", {"e4m3"}, "only e4m3 is supported"));
+    RETURN_IF_ERROR(one_of(config, "activation_scheme", "dynamic", {"static", "dynamic"},
+                           "only static and dynamic are supported"));
+    // Absent: blocks, as its class has it, or a tensor's, as older writers leave it out.
+    all_ = ScaleScheme{ScaleKind::block_or_tensor, 128, 128};
+    if (const auto size = config.find("weight_block_size")) {
+        all_ = ScaleScheme{ScaleKind::tensor};
+        if (!size->is_null()) {
+            ASSIGN_OR_RETURN(all_, read_block(*size, ScaleKind::block));
+        }
+    }
+    auto left_out = config.given("modules_to_not_convert");
+    if (!left_out) left_out = config.given("ignored_layers");
+    if (!left_out) return {};
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*left_out, ModuleNames::Kind::parts));
+    return {};
+}
+
+Status Quantization::read_modelopt_keys(const JsonValue &config, const char *excluded) {
+    ASSIGN_OR_RETURN(const JsonValue value, config.at("quant_algo"));
+    ASSIGN_OR_RETURN(const std::string algorithm, value.string());
+    if (algorithm == "FP8") {
+        all_ = ScaleScheme{ScaleKind::tensor};
+    } else if (algorithm == "FP8_PER_CHANNEL_PER_TOKEN") {
+        all_ = ScaleScheme{ScaleKind::channel};
+    } else if (algorithm == "FP8_PB_WO") {
+        all_ = ScaleScheme{ScaleKind::block, 128, 128};
+    } else {
+        return value.unsupported("only FP8, FP8_PER_CHANNEL_PER_TOKEN and FP8_PB_WO are supported");
+    }
+    if (config.given("kv_cache_quant_algo")) {
+        RETURN_IF_ERROR(one_of(config, "kv_cache_quant_algo", "", {"FP8", "none", "None"},
+                               "only FP8 is supported"));
+    }
+    const auto list = config.given(excluded);
+    if (!list) return {};
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*list, ModuleNames::Kind::wildcards));
+    return {};
+}
+
+Result<std::shared_ptr<const Quantization>> Quantization::read(const JsonValue &config) {
+    if (!config.is_object()) return config.fail("must be an object");
+    const auto method = config.given("quant_method");
+    if (!method) return config.unsupported("it names no quant_method");
+    ASSIGN_OR_RETURN(const std::string name, method->string());
+    auto read = std::make_shared<Quantization>();
+    if (name == "compressed-tensors") {
+        RETURN_IF_ERROR(read->read_compressed(config));
+    } else if (name == "fp8") {
+        RETURN_IF_ERROR(read->read_fp8(config));
+    } else if (name == "modelopt") {
+        // Older ones hold here what is in hf_quant_config.json.
+        if (config.given("quantization")) return read_modelopt(config);
+        RETURN_IF_ERROR(read->read_modelopt_keys(config, "ignore"));
+    } else {
+        return method->unsupported("only compressed-tensors, fp8 and modelopt are supported");
+    }
+    return std::shared_ptr<const Quantization>(std::move(read));
+}
+
+Result<std::shared_ptr<const Quantization>> Quantization::read_modelopt(const JsonValue &file) {
+    if (!file.is_object()) return file.fail("must be an object");
+    ASSIGN_OR_RETURN(const JsonValue config, file.at("quantization"));
+    if (!config.is_object()) return config.fail("must be an object");
+    auto read = std::make_shared<Quantization>();
+    RETURN_IF_ERROR(read->read_modelopt_keys(config, "exclude_modules"));
+    return std::shared_ptr<const Quantization>(std::move(read));
+}
+
+std::optional<ScaleScheme> Quantization::scheme_of(std::string_view module) const {
+    if (ignored_.has(module)) return std::nullopt;
+    if (all_) return all_;
+    // A name says more than an expression, and that more than a class.
+    for (const Group &group : groups_) {
+        if (group.targets.has_name(module)) return group.scheme;
+    }
+    for (const Group &group : groups_) {
+        if (group.targets.has_expression(module)) return group.scheme;
+    }
+    for (const Group &group : groups_) {
+        if (group.targets.all_linear()) return group.scheme;
+    }
+    return std::nullopt;
+}
+
+} // namespace batchllm

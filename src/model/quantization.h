@@ -1,0 +1,85 @@
+// How a checkpoint's quantised weights are stored: the "quantization_config" of config.json, or
+// hf_quant_config.json.
+//
+// Read are those whose weights are e4m3 with scales: compressed-tensors (float-quantized and
+// naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN and
+// FP8_PB_WO. Everything else is refused by key and value. How activations are quantised is checked to be
+// something in fp8, and is otherwise the backend's own matter.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "constraint/automaton.h"
+
+namespace batchllm {
+
+// What one scale is of.
+enum class ScaleKind : uint8_t {
+    tensor,
+    channel,         // a row
+    block,           // block_rows x block_columns
+    block_or_tensor, // one number for a tensor is that tensor's
+};
+
+struct ScaleScheme {
+    ScaleKind kind = ScaleKind::tensor;
+    int64_t block_rows = 0, block_columns = 0; // of blocks
+};
+
+// Modules by name ("model.layers.0.mlp.up_proj").
+class ModuleNames {
+  public:
+    enum class Kind : uint8_t {
+        compressed, // a whole name, "re:" and an expression that a name begins with, "Linear" for all
+        parts,      // a whole name, or what of it stands before a point or after one
+        wildcards, // a whole name with * and ?
+    };
+
+    static Result<ModuleNames> read(const JsonValue &list, Kind kind);
+
+    bool has_name(std::string_view module) const;
+    bool has_expression(std::string_view module) const;
+    bool all_linear() const { return all_linear_; }
+    bool has(std::string_view module) const { return has_name(module) || has_expression(module); }
+
+  private:
+    bool parts_ = false;
+    bool all_linear_ = false;
+    std::unordered_set<std::string> names_;
+    std::vector<Automaton> expressions_;
+};
+
+class Quantization {
+  public:
+    // The value of "quantization_config".
+    static Result<std::shared_ptr<const Quantization>> read(const JsonValue &config);
+    // The whole of hf_quant_config.json.
+    static Result<std::shared_ptr<const Quantization>> read_modelopt(const JsonValue &file);
+
+    // Nothing: its weight is not quantised.
+    std::optional<ScaleScheme> scheme_of(std::string_view module) const;
+
+  private:
+    struct Group {
+        ModuleNames targets;
+        ScaleScheme scheme;
+    };
+    static Result<Group> read_group(std::string_view name, const JsonValue &value);
+    Status read_compressed(const JsonValue &config);
+    Status read_fp8(const JsonValue &config);
+    Status read_modelopt_keys(const JsonValue &config, const char *excluded);
+
+    std::vector<Group> groups_;
+    std::optional<ScaleScheme> all_; // where there are no groups
+    ModuleNames ignored_;
+};
+
+} // namespace batchllm

@@ -1,0 +1,69 @@
+// Rows of a tensor -> elements of the type that a backend computes in.
+#include <algorithm>
+#include <cstring>
+
+#include "base/narrow_floats.h"
+#include "model/model.h"
+
+namespace batchllm {
+namespace {
+
+float element(const Tensor &tensor, int64_t index) {
+    const std::byte *p = tensor.data + index * dtype_bytes(tensor.dtype);
+    if (tensor.dtype == DType::f32) {
+        float value;
+        std::memcpy(&value, p, sizeof value);
+        return value;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return tensor.dtype == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+// put(i, value) for each column i of a row of e4m3.
+template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const Put &put) {
+    const Scales &scales = tensor.scales;
+    const std::byte *from = tensor.data + row * tensor.columns;
+    const float *of_row =
+        scales.data + (tensor.first_row + row) / scales.block_rows * scales.per_row;
+    for (int64_t begin = 0; begin < tensor.columns; begin += scales.block_columns) {
+        const float scale = of_row[begin / scales.block_columns];
+        const int64_t end = std::min(begin + scales.block_columns, tensor.columns);
+        for (int64_t i = begin; i < end; ++i) {
+            put(i, kE4m3Floats[std::to_integer<size_t>(from[i])] * scale);
+        }
+    }
+}
+
+} // namespace
+
+void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
+    const int64_t first = begin * tensor.columns;
+    const int64_t n = count * tensor.columns;
+    float *floats = static_cast<float *>(out);
+    uint16_t *halves = static_cast<uint16_t *>(out);
+    if (tensor.dtype == DType::e4m3) {
+        for (int64_t r = 0; r < count; ++r) {
+            const int64_t at = r * tensor.columns;
+            if (type == DType::f32) {
+                scale_row(tensor, begin + r, [&](int64_t i, float x) { floats[at + i] = x; });
+            } else {
+                scale_row(tensor, begin + r,
+                          [&](int64_t i, float x) { halves[at + i] = float_to_bfloat16(x); });
+            }
+        }
+    } else if (tensor.dtype == type) {
+        std::memcpy(out, tensor.data + first * dtype_bytes(type),
+                    static_cast<size_t>(n * dtype_bytes(type)));
+    } else if (type == DType::f32) {
+        for (int64_t i = 0; i < n; ++i) floats[i] = element(tensor, first + i);
+    } else {
+        for (int64_t i = 0; i < n; ++i) halves[i] = float_to_bfloat16(element(tensor, first + i));
+    }
+}
+
+void read_row(const Tensor &tensor, int64_t row, float *out) {
+    read_rows(tensor, row, 1, DType::f32, out);
+}
+
+} // namespace batchllm

@@ -1,0 +1,26 @@
+// The scales of a quantised tensor, as stored -> floats in blocks. Held to what a scale can be: a number
+// above zero with which the largest element is still one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/model.h"
+#include "model/quantization.h"
+#include "model/safetensors.h"
+
+namespace batchllm {
+
+// How the scales of a tensor of rows x columns lie, all but their data. file: named in errors.
+Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t rows,
+                              int64_t columns, const std::string &file);
+
+// bytes: of the stored tensor.
+Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,
+                                       const std::string &file);
+
+std::string shape_text(const std::vector<int64_t> &shape);
+
+} // namespace batchllm
