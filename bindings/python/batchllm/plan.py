@@ -100,7 +100,15 @@ class Plan:
         previous: Optional[Plan] = None,
         tokenizer_fingerprint: int = 0,
     ) -> Plan:
-        """Plans rows of token ids. `previous`: equal rows keep their groups, the rest is planned afresh."""
+        """Plans rows of token ids.
+
+        rows: as `Engine.generate` takes them, and as `Tokenizer.encode` gives them.
+        enlarge, levels, order, min_prefix_tokens: as in `Engine`.
+        self_contained: the plan keeps the rows' tokens.
+        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: equally many.
+        previous: of an earlier version of the rows: equal rows keep their groups, the rest is planned afresh.
+        tokenizer_fingerprint: `Tokenizer.fingerprint`, by which an engine refuses the plan of another; 0: unknown.
+        """
         column = token_column(rows)
         options = native.batchllm_plan_options()
         options.enlarge = named("enlarge", ENLARGE, enlarge)
