@@ -224,6 +224,8 @@ class Engine:
                 setattr(options, name, index(value) if kind is int else value)
             except (TypeError, OverflowError) as fault:
                 raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
+        self.model_dir: Optional[str] = None if model is None else os.fspath(model)
+        self.seed = seed
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
@@ -774,12 +776,9 @@ class Engine:
         self._collect()
         if self._mail[job].done < job.rows:
             return
-        results = Results(_joined(self._mail[job].parts))
-        first = results.error_text(0)
-        shared = results.statuses[0] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or first.startswith(_NO_TEMPLATE)
-        if shared and all(results.error_text(i) == first for i in range(1, len(results))):
-            advice = "; pass the prompts as text, as the model was trained on them" if first.startswith(_NO_TEMPLATE) else ""
-            raise InvalidArgumentError(f"no row can run: {first}{advice}", native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+        mistake = mistake_of(Results(_joined(self._mail[job].parts)))
+        if mistake is not None:
+            raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
     def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
         """By its tags a result is known to belong to a call."""
@@ -963,6 +962,18 @@ def _add(
         native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
     else:
         native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
+
+
+def mistake_of(results: Results) -> Optional[str]:
+    """What is wrong with a whole job, by the results of all its rows; None where there is something else, or nothing."""
+    if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
+        return None
+    first = results.error_text(0)
+    no_template = first.startswith(_NO_TEMPLATE)
+    shared = results.statuses[0] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
+    if not shared or any(results.error_text(i) != first for i in range(1, len(results))):
+        return None
+    return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")
 
 
 def _checked(results: Results, on_error: str) -> Results:

@@ -27,8 +27,12 @@ def to_arrow(results: Results, samples: str) -> Any:
     """See Results.to_arrow."""
     arrow = optional("pyarrow", "to_arrow")
     batch = arrow.record_batch(results)
-    if not _as_lists(samples):
-        return batch
+    return samples_as_lists(results, batch) if _as_lists(samples) else batch
+
+
+def samples_as_lists(results: Results, batch: Any) -> Any:
+    """A record batch of results, with a row for each -> one with a row for each prompt."""
+    arrow = optional("pyarrow", "to_arrow")
     starts = _starts(results)
     offsets = arrow.array(starts, arrow.int64())
     columns = {}
