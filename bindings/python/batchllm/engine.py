@@ -56,7 +56,16 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the engine stands; the token counts are of the last step."""
+    """Where the engine stands.
+
+    rows_waiting, rows_running, rows_done: rows by their state; those done may not have been polled yet.
+    decode_tokens, own_tokens, prefix_tokens: of the last step: generated, prompt tokens of single rows, and those that
+    rows share.
+    pages_used, pages_total: KV pages of all devices.
+    tokens_left: prompt tokens to compute, and most tokens to generate.
+    tokens_done: prompt tokens computed and tokens generated so far.
+    seconds: since the first step.
+    """
 
     rows_waiting: int
     rows_running: int
@@ -78,7 +87,20 @@ class Progress:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What became of the engine's options on one of its devices, and of the model; see batchllm_info in batchllm.h."""
+    """What became of the engine's options on one of its devices, and of the model.
+
+    device_count: the engine's devices.
+    backend, compute_type: such as "cpu" and "f32".
+    device: for people: the processor or GPU, and what is used of it.
+    device_number: as in `devices`.
+    vocabulary: token ids are below it.
+    hidden: size of a hidden state, and so of an embedding that is not cut.
+    page_tokens: positions of a KV page.
+    kv_groups: groups of layers whose keys and values have pages of their own.
+    kv_pages, kv_page_bytes: of this device.
+    step_tokens: most tokens of a batch.
+    max_request_tokens: most tokens of a row, prompt and output.
+    """
 
     device_count: int
     backend: str
@@ -97,7 +119,20 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Figures of the engine; see batchllm_stats in batchllm.h."""
+    """Figures of the engine so far.
+
+    rows, rows_done, rows_failed: added; with a result; of those, with an error.
+    rows_deduplicated: answered by an equal greedy row.
+    logical_prompt_tokens: of rows that have started, n samples as n rows.
+    processed_prompt_tokens, shared_prompt_tokens: of them computed, and not.
+    recomputed_tokens: computed again after a preemption.
+    completion_tokens: generated.
+    steps, preemptions, groups: batches; rows that had to make room; groups of rows with a prefix.
+    kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, most in use, and the size of one.
+    saving_ratio: 1 - processed / logical.
+    load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time in loading, in
+    each part of the work, in the model (of the device that took longest), and in all steps.
+    """
 
     rows: int
     rows_done: int

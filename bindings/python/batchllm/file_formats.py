@@ -81,8 +81,13 @@ class Reader:
 
     def pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
         """(number of its first row, table) of all that has rows that are wanted."""
-        for first, table in self._pieces(wanted):
-            yield first, table.cast(self.schema)
+        end = 0
+        try:
+            for first, table in self._pieces(wanted):
+                end = first + table.num_rows
+                yield first, table.cast(self.schema)
+        except self._arrow.ArrowInvalid as fault:
+            raise InvalidArgumentError(f"{self.path}: behind row {end}: {fault}") from None
 
     def close(self) -> None:
         """Closes the file."""

@@ -23,63 +23,69 @@ class SamplingParams:
     One for all rows whose value is out of its range fails the call; where each row has its own, it fails its row
     (`ROW_INVALID_PARAMETER`). A value of another type, or beyond 32 bits (64 for `seed`), fails the call.
 
-    `n` is the same as `samples`, and `stop_token_ids` the same as `stop_tokens`.
+    max_tokens: most tokens generated, at least 1; the row ends earlier at an end-of-sequence token or where `stop`
+    says.
+    temperature: 0: greedy, the likeliest token each time; otherwise logits are divided by it, so that above 1 is more
+    random.
+    top_p: only the likeliest tokens that together have this probability can be chosen; above 0, 1: all.
+    min_p: only tokens at least this many times as likely as the likeliest can be chosen; below 1, 0: all.
+    top_k: only so many of the likeliest tokens can be chosen; 0 or -1: all.
+    repetition_penalty: above 1: tokens that prompt or output have already become less likely (CTRL); 1: off.
+    presence_penalty: from -2 to 2, taken off the logit of a token that the output has already.
+    frequency_penalty: from -2 to 2, taken off the logit of a token once for each time that the output has it.
+    samples: results for this row, which share its prompt; `Result.sample` says which one a result is.
+    seed: with the engine's seed, the row's number and the position it fixes the random numbers: the same job gives
+    the same tokens. None is 0.
+    ignore_eos: the model's end-of-sequence tokens do not end the row.
+    logprobs: -1 or None: none; 0: of the chosen tokens (`Result.logprobs`); n: and of the n likeliest
+    (`top_logprobs`), up to 20.
+    parse_special: False: special tokens written in the text are plain text (for text from strangers).
+    add_special: the tokenizer's template adds BOS and the like.
+    stop_tokens: token ids that end the row, besides the model's end-of-sequence tokens.
+    stop: the text is cut before the first of these found; a str is one of them.
+    logit_bias: added to the logits of these token ids; -inf: never chosen.
+    choices: the output is one of these. At most one of choices, regex, json_schema and grammar is given; a wrong one
+    fails the call.
+    regex: all of the output matches this regular expression.
+    json_schema: the output is JSON of this schema: a mapping, a text, a pydantic model or a dataclass.
+    grammar: the output is a text of this grammar: GBNF, or `{"lark": text}`.
+    start_after: those four hold only behind this text in the output, such as `</think>`.
+    flexible_whitespace: JSON may have a space, or a line end and an indent, between its parts; else it has none.
+    any_member_order: members of JSON objects come in any order; else in the order in which the schema names them.
+    any_numbers: JSON numbers may be 12.0 for 12, and have exponents; else they are plain.
+    loose_schema: what a schema asks that cannot be enforced exactly is passed over, and a warning in the log says
+    what, by keyword and place; else it fails the call.
+    n: the same as samples.
+    stop_token_ids: the same as stop_tokens.
+    min_tokens, bad_words, prompt_logprobs: not supported; an `UnsupportedError` says what to do instead.
     """
 
     max_tokens: int = 128
-    """Most tokens generated, at least 1; the row ends earlier at an end-of-sequence token or where `stop` says."""
     temperature: float = 0.0
-    """0: greedy, the likeliest token each time; otherwise logits are divided by it, so that above 1 is more random."""
     top_p: float = 1.0
-    """Only the likeliest tokens that together have this probability can be chosen; above 0, 1: all."""
     min_p: float = 0.0
-    """Only tokens at least this many times as likely as the likeliest can be chosen; below 1, 0: all."""
     top_k: int = 0
-    """Only so many of the likeliest tokens can be chosen; 0 or -1: all."""
     repetition_penalty: float = 1.0
-    """Above 1: tokens that prompt or output have already become less likely (CTRL); 1: off."""
     presence_penalty: float = 0.0
-    """From -2 to 2, taken off the logit of a token that the output has already."""
     frequency_penalty: float = 0.0
-    """From -2 to 2, taken off the logit of a token once for each time that the output has it."""
     samples: int = 1
-    """Results for this row, which share its prompt; `Result.sample` says which one a result is."""
     seed: Optional[int] = 0
-    """With the engine's seed, the row's number and the position it fixes the random numbers: the same job gives the same
-    tokens. None is 0."""
     ignore_eos: bool = False
-    """The model's end-of-sequence tokens do not end the row."""
     logprobs: Optional[int] = -1
-    """-1 or None: none; 0: of the chosen tokens (`Result.logprobs`); n: and of the n likeliest (`top_logprobs`), up to 20."""
     parse_special: bool = True
-    """False: special tokens written in the text are plain text (for text from strangers)."""
     add_special: bool = True
-    """The tokenizer's template adds BOS and the like."""
     stop_tokens: Sequence[int] = ()
-    """Token ids that end the row, besides the model's end-of-sequence tokens."""
     stop: Union[str, Sequence[str]] = ()
-    """The text is cut before the first of these found; a str is one of them."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these token ids; -inf: never chosen."""
     choices: Optional[Sequence[str]] = None
-    """The output is one of these. At most one of the four is given; a wrong one fails the call."""
     regex: Optional[str] = None
-    """All of the output matches."""
     json_schema: Any = None
-    """The output is JSON of this schema: a mapping, a text, a pydantic model or a dataclass."""
     grammar: Union[str, Mapping[str, str], None] = None
-    """The output is a text of this grammar: GBNF, or `{"lark": text}`."""
     start_after: str = ""
-    """The four hold only behind this text in the output, such as `</think>`."""
     flexible_whitespace: bool = False
-    """JSON may have a space, or a line end and an indent, between its parts; else it has none."""
     any_member_order: bool = False
-    """Members of JSON objects come in any order; else in the order in which the schema names them."""
     any_numbers: bool = False
-    """JSON numbers may be 12.0 for 12, and have exponents; else they are plain."""
     loose_schema: bool = False
-    """What a schema asks that cannot be enforced exactly is passed over, and a warning in the log says what, by keyword
-    and place; else it fails the call."""
 
     def __init__(
         self,

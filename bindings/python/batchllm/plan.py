@@ -25,7 +25,18 @@ def named(what: str, names: dict[str, int], value: str) -> int:
 
 @dataclass(frozen=True)
 class PlanStats:
-    """Figures of a plan; see batchllm_plan_stats in batchllm.h."""
+    """Figures of a plan.
+
+    rows, groups, grouped_rows: rows, groups that share a prefix, and rows in them.
+    reused_rows: whose groups a previous plan gave.
+    logical_tokens, processed_tokens: of all prompts; with each group's prefix counted once.
+    longest_prefix, largest_group: in tokens; in rows.
+    saving_ratio: 1 - processed / logical.
+    seconds: that planning took; 0 for a plan from a file.
+    enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes.
+    self_contained: whether it keeps the rows' tokens.
+    tokenizer_fingerprint: of the tokenizer, 0: unknown.
+    """
 
     rows: int
     groups: int

@@ -1,5 +1,6 @@
 """Files of rows in and out: formats, columns, what is refused, and jobs that are killed, stopped and resumed."""
 
+import contextlib
 import glob
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import unittest.mock
 
 import batchllm
 from batchllm import SamplingParams, run_files
+from batchllm.file_formats import open_reader
 from support import MODEL, SIM, chat_model, sim
 
 try:
@@ -212,6 +214,12 @@ class Formats(Files):
                 run(result_prefix="r_", force=True)
             self.assertEqual(len(engine.poll()), 1)
             self.assertFalse(os.path.exists(self.path("out.parquet")))
+            lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than is looked at first
+            pathlib.Path(self.path("torn.csv")).write_text("prompt,text\n" + lines + "1,2,3\n")
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: behind row [1-9].*Expected 2 columns, got 3"):
+                with contextlib.closing(open_reader(self.path("torn.csv"), "csv", None)) as reader:
+                    for _ in reader.pieces(lambda *_: True):
+                        pass
             # Nothing to do is done.
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
