@@ -14,7 +14,7 @@ import json
 import sys
 from array import array
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
 
 from . import native
@@ -255,7 +255,9 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
             if not inside:
                 if "role" in row:
                     raise TypeError("rows is one conversation: put it into a list")
-                raise TypeError(f"row {place} is a dict without 'messages' or 'prompt', and neither conversation nor prompt")
+                raise TypeError(
+                    f"row {place} is a dict without 'messages' or 'prompt', and neither conversation nor prompt"
+                )
             other = sorted(row.keys() - {"prompt", "prompt_token_ids"})
             if other:
                 raise TypeError(f"row {place}: {other[0]!r} beside 'prompt' is not understood")
@@ -273,7 +275,9 @@ def _check_mask(name: str, buffer: Any) -> None:
     ma = sys.modules.get("numpy.ma")  # where nobody has imported it, there is no such array
     if ma is not None and ma.is_masked(buffer):
         where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
-        raise ValueError(f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items")
+        raise ValueError(
+            f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items"
+        )
 
 
 def _arrow(parts: ArrowColumns) -> Column:

@@ -31,7 +31,9 @@ def format_of(path: str, given: Optional[str]) -> str:
     if ending in (".jsonl", ".ndjson", ".json"):
         raise InvalidArgumentError(f"{path}: lines of JSON are for the program: batchllm run --input {path}")
     if ending not in FORMATS:
-        raise InvalidArgumentError(f"{path}: which format? It does not end with {', '.join(FORMATS)}: say 'parquet', 'csv' or 'arrow'")
+        raise InvalidArgumentError(
+            f"{path}: which format? It does not end with {', '.join(FORMATS)}: say 'parquet', 'csv' or 'arrow'"
+        )
     return FORMATS[ending]
 
 
@@ -252,7 +254,9 @@ def check_writable(format_: str, schema: Any) -> None:
     types = optional("pyarrow", "run_files").types
     for field in schema:
         if format_ == "csv" and types.is_nested(field.type):
-            raise InvalidArgumentError(f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow")
+            raise InvalidArgumentError(
+                f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow"
+            )
 
 
 class Writer:

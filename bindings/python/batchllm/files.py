@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
-from .columns import Chats, Sparse, Texts, from_texts
 from .engine import Engine, Progress, mistake_of
 from .errors import Error, InvalidArgumentError, StateError
-from .file_formats import Reader, Writer, check_writable, format_of, open_input, open_reader
-from .frames import optional, samples_as_lists
+from .file_formats import Reader, Writer, check_writable, format_of, open_reader
+from .file_identity import identity_of
+from .file_rows import Prompts, ResultColumns
+from .frames import optional
 from .job_files import JobFiles, job_files, refuse_another_job, rows_of
 from .params import SamplingParams
 from .progress import reporter
 from .results import Results
-from .table import Table
 
 _SLICE_SECONDS = 0.05
-_HASHED_BYTES = 1 << 20  # of a piece of a file that is known by samples
-_HASHED_PIECES = 64
 
 
 @dataclass(frozen=True)
@@ -36,107 +32,6 @@ class FilesReport:
     """Of them, with an error."""
     resumed: int
     """Of them, answered by earlier runs."""
-
-
-@dataclass
-class _Prompts:
-    """How rows become prompts."""
-
-    column: str
-    template: Optional[str]
-    fields: str
-    chat: bool
-    system: Optional[str]
-
-    def table(self, rows: Any) -> Optional[Table]:
-        """A table's prompts, where a template makes them."""
-        if self.template is None and not self.chat:
-            return None
-        template = self.template if self.template is not None else "{" + self.column + "}"
-        return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
-
-    def rows(self, chunk: Any, open_rows: Optional[list[int]]) -> Any:
-        """What is added of a chunk; open_rows: those that are wanted, None: all."""
-        if open_rows is not None and self.fields == "given":
-            chunk, open_rows = chunk.take(open_rows), None
-        table = self.table(chunk)
-        if table is None:
-            prompts = chunk.column(self.column)
-            types = optional("pyarrow", "run_files").types
-            if types.is_struct(prompts.type) or (types.is_list(prompts.type) or types.is_large_list(prompts.type)) and types.is_struct(
-                prompts.type.value_type
-            ):
-                return _without_nulls(prompts.to_pylist())
-            return prompts
-        if open_rows is None:
-            return table
-        # The order of fields is that of the whole chunk.
-        texts = [table[i] for i in open_rows]
-        given = from_texts([text for text in texts if text is not None])
-        column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
-        nulls = [i for i, text in enumerate(texts) if text is None]
-        return Sparse(column, nulls) if nulls else column
-
-
-def _without_nulls(value: Any) -> Any:
-    """Members of messages that a file has for some rows only are null in the others."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
-
-
-@dataclass
-class _Columns:
-    """What is written of results."""
-
-    params: SamplingParams
-    prefix: str
-    lists: bool
-
-    def fields(self) -> list[tuple[str, str, Any]]:
-        """(name in the output, name in `Results.to_arrow`, type) of each."""
-        arrow = optional("pyarrow", "run_files")
-        long, text = arrow.int64(), arrow.large_string()
-        found = [("text", "text", text), ("finish_reason", "finish_reason", text), ("error", "error", text),
-                 ("prompt_tokens", "prompt_tokens", long), ("shared_tokens", "shared_tokens", long),
-                 ("completion_tokens", "completion_tokens", long)]  # fmt: skip
-        if self.params.samples > 1 and not self.lists:
-            found.insert(0, ("sample", "sample", arrow.int32()))
-        logprobs = -1 if self.params.logprobs is None else self.params.logprobs
-        if logprobs >= 0:
-            found.append(("logprobs", "logprobs", arrow.large_list(arrow.float32())))
-        if logprobs > 0:
-            pair = arrow.struct([("token", arrow.int32()), ("logprob", arrow.float32())])
-            found.append(("top_logprobs", "top_logprobs", arrow.large_list(arrow.large_list(pair))))
-        if self.lists:
-            once = ("error", "prompt_tokens")
-            found = [(name, of, kind if name in once else arrow.large_list(kind)) for name, of, kind in found]
-        return [(self.prefix + name, of, kind) for name, of, kind in found]
-
-    def schema(self) -> Any:
-        """Of what is kept of results: with the row's number."""
-        arrow = optional("pyarrow", "run_files")
-        return arrow.schema([("tag", arrow.int64())] + [(name, kind) for name, _, kind in self.fields()])
-
-    def batch(self, results: Results) -> Any:
-        """Results in that schema."""
-        arrow = optional("pyarrow", "run_files")
-        batch = arrow.record_batch(results)
-        lengths = optional("pyarrow.compute", "run_files").list_value_length(batch.column("tokens"))
-        batch = batch.append_column("completion_tokens", lengths)
-        reasons = batch.schema.get_field_index("finish_reason")
-        batch = batch.set_column(reasons, "finish_reason", batch.column(reasons).dictionary_decode())
-        counts = [1] * batch.num_rows
-        if self.lists:
-            batch = samples_as_lists(results, batch)
-            counts = [len(one) for one in batch.column("text")]
-        schema, columns = self.schema(), []
-        for field, (_, of, kind) in zip(schema, [("", "tag", arrow.int64()), *self.fields()]):
-            if of in batch.schema.names:
-                columns.append(batch.column(of).cast(kind))
-            else:  # no row of these has any
-                columns.append(arrow.array([[[]] * count if self.lists else [] for count in counts], kind))
-        return arrow.record_batch(columns, schema=schema)
 
 
 class _Chunk:
@@ -209,8 +104,8 @@ def run_files(
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
     source, target = os.fspath(input), os.fspath(output)
     kinds = format_of(source, input_format), format_of(target, output_format)
-    wanted = _Columns(params or SamplingParams(), result_prefix, samples == "lists")
-    prompts = _Prompts(prompt_column, template, fields, chat, system)
+    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists")
+    prompts = Prompts(prompt_column, template, fields, chat, system)
     files = job_files(target, storage_options)
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
@@ -219,7 +114,9 @@ def run_files(
         passed = list(columns) if columns is not None else list(reader.columns)
         for name in passed:
             if name not in reader.columns:
-                raise InvalidArgumentError(f"columns: {source} has no column {name!r}; it has {', '.join(map(repr, reader.columns))}")
+                raise InvalidArgumentError(
+                    f"columns: {source} has no column {name!r}; it has {', '.join(map(repr, reader.columns))}"
+                )
         schema = _output_schema(reader.schema, passed, wanted)
         check_writable(kinds[1], schema)
         read = [name for name in reader.columns if name in passed or name in needed]
@@ -227,7 +124,7 @@ def run_files(
         reader = open_reader(source, kinds[0], storage_options, read)
         if not isinstance(engine, Engine):
             engine = opened = Engine(engine)
-        job = _identity(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
+        job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
         state = _begin(files, target, job, resume, force)
         if state is not None:
             return FilesReport(state["rows"], state["failed"], state["rows"])
@@ -235,7 +132,9 @@ def run_files(
         try:
             run.go(progress)
             report = run.merge(kinds[1])
-            files.write_state({"version": 1, "job": job, "complete": True, "rows": report.rows, "failed": report.failed})
+            files.write_state(
+                {"version": 1, "job": job, "complete": True, "rows": report.rows, "failed": report.failed}
+            )
             files.drop_parts(True)
         finally:
             run.close(opened is None)
@@ -247,7 +146,7 @@ def run_files(
             opened.close()
 
 
-def _needed(prompts: _Prompts, reader: Reader) -> set[str]:
+def _needed(prompts: Prompts, reader: Reader) -> set[str]:
     """Columns that prompts are made of."""
     if prompts.template is None:
         if prompts.column not in reader.columns:
@@ -260,7 +159,7 @@ def _needed(prompts: _Prompts, reader: Reader) -> set[str]:
     return set(table.columns)
 
 
-def _output_schema(schema: Any, passed: Sequence[str], wanted: _Columns) -> Any:
+def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) -> Any:
     arrow = optional("pyarrow", "run_files")
     made = wanted.fields()
     for name, _, _ in made:
@@ -298,8 +197,8 @@ class _Run:
         engine: Engine,
         files: JobFiles,
         reader: Reader,
-        prompts: _Prompts,
-        wanted: _Columns,
+        prompts: Prompts,
+        wanted: ResultColumns,
         passed: Sequence[str],
         schema: Any,
         chunk_rows: int,
@@ -422,7 +321,9 @@ class _Run:
             self._finish(chunk)
             return 0
         rows = [i for i in range(chunk.table.num_rows) if i not in known] if known else None
-        tags = range(chunk.first, chunk.first + chunk.table.num_rows) if rows is None else [chunk.first + i for i in rows]
+        tags = (
+            range(chunk.first, chunk.first + chunk.table.num_rows) if rows is None else [chunk.first + i for i in rows]
+        )
         self._engine.add(self._prompts.rows(chunk.table, rows), self._wanted.params, tags=tags)
         refused = self._engine.poll()
         mistake = mistake_of(refused) if len(refused) >= len(tags) else None
@@ -457,7 +358,9 @@ class _Run:
         order = sorted(range(results.num_rows), key=results.column("tag").to_pylist().__getitem__)
         results = results.take(self._arrow.array(order, self._arrow.int64()))
         tags = results.column("tag").to_pylist()
-        given = chunk.table.select(self._passed).take(self._arrow.array([tag - chunk.first for tag in tags], self._arrow.int64()))
+        given = chunk.table.select(self._passed).take(
+            self._arrow.array([tag - chunk.first for tag in tags], self._arrow.int64())
+        )
         errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
         failed = len({tag for tag, bad in zip(tags, errors) if bad})
         made = [results.column(name) for name in self._kept.names[1:]]
@@ -469,53 +372,3 @@ class _Run:
         chunk.close()
         del self._open[chunk.number]
         self._files.drop_rows(chunk.number)
-
-
-# ---- Which job it is ----
-
-
-def _identity(
-    engine: Engine,
-    source: str,
-    kinds: tuple[str, str],
-    prompts: _Prompts,
-    wanted: _Columns,
-    passed: Sequence[str],
-    chunk_rows: int,
-    options: Optional[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Everything that changes the output, by names that a user knows."""
-    found: dict[str, Any] = {"model": _model_hash(engine.model_dir), "input": _file_hash(source, options), "engine seed": engine.seed}
-    found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
-    found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
-    found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
-    found |= {"chat": prompts.chat, "system": prompts.system}
-    for field in dataclasses.fields(wanted.params):
-        value = getattr(wanted.params, field.name)
-        plain = value is None or isinstance(value, (bool, int, float, str))
-        found["samples of a row" if field.name == "samples" else field.name] = value if plain else repr(value)
-    return found
-
-
-def _model_hash(model: Optional[str]) -> Optional[str]:
-    """Of a directory: its JSON and templates whole, its weights by samples."""
-    if model is None:
-        return None
-    digest = hashlib.sha256()
-    for name in sorted(os.listdir(model)):
-        path = os.path.join(model, name)
-        if name.endswith((".json", ".jinja", ".safetensors")) and os.path.isfile(path):
-            digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + _file_hash(path, None).encode())
-    return digest.hexdigest()[:16]
-
-
-def _file_hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
-    """Size and content; above 64 MiB by samples."""
-    digest = hashlib.sha256()
-    with open_input(path, options) as file:
-        size = file.seek(0, os.SEEK_END)
-        step = max(_HASHED_BYTES, size // _HASHED_PIECES)
-        for at in [*range(0, size, step), max(0, size - _HASHED_BYTES)]:
-            file.seek(at)
-            digest.update(file.read(_HASHED_BYTES))
-    return f"{size} bytes, {digest.hexdigest()[:16]}"

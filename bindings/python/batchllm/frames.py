@@ -95,7 +95,12 @@ def to_pandas(results: Results, samples: str) -> Any:
 
 
 def _series(pandas: Any, values: Sequence[Any]) -> Any:
-    nested = isinstance(values, list) and len(values) > 0 and hasattr(values[0], "__len__") and not isinstance(values[0], str)
+    nested = (
+        isinstance(values, list)
+        and len(values) > 0
+        and hasattr(values[0], "__len__")
+        and not isinstance(values[0], str)
+    )
     return pandas.Series(values, dtype=object) if nested else pandas.Series(values)
 
 

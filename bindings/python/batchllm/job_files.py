@@ -67,7 +67,9 @@ class JobFiles:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
-        self._run = 1 + max([int(name.split(".")[1]) for name in os.listdir(self.parts) if name.endswith(".rows")], default=0)
+        self._run = 1 + max(
+            [int(name.split(".")[1]) for name in os.listdir(self.parts) if name.endswith(".rows")], default=0
+        )
 
     def finished(self) -> set[int]:
         """Numbers of chunks whose part is there."""
@@ -236,7 +238,9 @@ def refuse_another_job(output: str, was: Mapping[str, Any], now: Mapping[str, An
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     if names:
         said = ", ".join(f"{name} was {was.get(name)!r} and is {now.get(name)!r}" for name in names)
-        raise InvalidArgumentError(f"{output}: it was begun by another job: {said}; resume with the same, or start over with force")
+        raise InvalidArgumentError(
+            f"{output}: it was begun by another job: {said}; resume with the same, or start over with force"
+        )
 
 
 def _state(output: str, text: bytes) -> dict[str, Any]:

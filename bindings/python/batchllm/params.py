@@ -123,7 +123,11 @@ class SamplingParams:
         prompt_logprobs: Optional[int] = None,
     ) -> None:
         given = dict(locals())
-        asked = {"min_tokens": bool(min_tokens), "bad_words": bool(bad_words), "prompt_logprobs": prompt_logprobs is not None}
+        asked = {
+            "min_tokens": bool(min_tokens),
+            "bad_words": bool(bad_words),
+            "prompt_logprobs": prompt_logprobs is not None,
+        }
         for name in asked:
             if asked[name]:
                 raise UnsupportedError(f"{name}: {_INSTEAD[name]}", native.BATCHLLM_ERROR_UNSUPPORTED)

@@ -70,7 +70,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def finish_reason(self) -> str:
-        """"stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
+        """ "stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
         return FINISH_REASONS[self._results.finish_reasons[self._index]]
 
     @property
