@@ -6,57 +6,6 @@ static int64_t batchllm_arrow_place(const struct ArrowArray *parent, const struc
                                     int64_t i) {
     return parent->offset + child->offset + i;
 }
-static int batchllm_arrow_valid(const struct ArrowArray *array, int64_t at) {
-    const uint8_t *valid = array->n_buffers > 0 && array->null_count != 0 ? array->buffers[0] : NULL;
-    return !valid || (valid[at / 8] >> at % 8 & 1);
-}
-
-/* A text type's item: its bytes, or NULL with an exception. */
-static const char *batchllm_arrow_text(const char *format, const struct ArrowArray *array,
-                                       int64_t at, int64_t *bytes) {
-    if (strcmp(format, "vu") == 0 || strcmp(format, "vz") == 0) {
-        const char *view = (const char *)array->buffers[1] + 16 * at;
-        int32_t words[4];
-        memcpy(words, view, sizeof words);
-        *bytes = words[0];
-        if (words[0] >= 0 && words[0] <= 12) return view + 4;
-        if (words[0] > 12 && words[2] >= 0 && words[3] >= 0 && words[2] + 3 < array->n_buffers)
-            return (const char *)array->buffers[2 + words[2]] + words[3];
-    } else if (format[0] == 'U' || format[0] == 'Z') {
-        const int64_t *offsets = (const int64_t *)array->buffers[1] + at;
-        *bytes = offsets[1] - offsets[0];
-        if (*bytes >= 0) return *bytes ? (const char *)array->buffers[2] + offsets[0] : "";
-    } else {
-        const int32_t *offsets = (const int32_t *)array->buffers[1] + at;
-        *bytes = offsets[1] - offsets[0];
-        if (*bytes >= 0) return *bytes ? (const char *)array->buffers[2] + offsets[0] : "";
-    }
-    PyErr_SetString(PyExc_ValueError, "an Arrow text column with wrong offsets");
-    return NULL;
-}
-
-static int batchllm_arrow_is_text(const char *format) {
-    return strcmp(format, "u") == 0 || strcmp(format, "U") == 0 || strcmp(format, "z") == 0 ||
-           strcmp(format, "Z") == 0 || strcmp(format, "vu") == 0 || strcmp(format, "vz") == 0;
-}
-
-/* 0 when the format is no whole number's. */
-static int batchllm_arrow_integer(const char *format, const void *items, int64_t at, int64_t *value,
-                                  int *is_unsigned) {
-    *is_unsigned = 0;
-    if (!format[0] || format[1]) return 0;
-    switch (format[0]) {
-    case 'c': *value = ((const int8_t *)items)[at]; return 1;
-    case 'C': *value = ((const uint8_t *)items)[at]; return 1;
-    case 's': *value = ((const int16_t *)items)[at]; return 1;
-    case 'S': *value = ((const uint16_t *)items)[at]; return 1;
-    case 'i': *value = ((const int32_t *)items)[at]; return 1;
-    case 'I': *value = ((const uint32_t *)items)[at]; return 1;
-    case 'l': *value = ((const int64_t *)items)[at]; return 1;
-    case 'L': *value = (int64_t)((const uint64_t *)items)[at]; *is_unsigned = 1; return 1;
-    default: return 0;
-    }
-}
 
 /* The column's item as text behind `column`: 0 with an exception. */
 static int batchllm_arrow_append(batchllm_frame_column *column, const struct ArrowSchema *schema,
@@ -80,9 +29,9 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
         return batchllm_arrow_append(column, schema->dictionary, array->dictionary,
                                      array->dictionary->offset + value);
     }
-    if (batchllm_arrow_is_text(format)) {
-        text = batchllm_arrow_text(format, array, at, &bytes);
-        if (!text) return 0;
+    const char layout = batchllm_arrow_text_layout(format);
+    if (layout) {
+        if (!batchllm_arrow_text(array, layout, at, &text, &bytes)) return 0;
     } else if (strcmp(format, "b") == 0) {
         text = ((const uint8_t *)array->buffers[1])[at / 8] >> at % 8 & 1 ? "true" : "false";
     } else if (strcmp(format, "f") == 0 || strcmp(format, "g") == 0) {
@@ -120,17 +69,17 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
 static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema *schema,
                                       const struct ArrowArray *array) {
     const char *format = schema->format;
-    const int text = batchllm_arrow_is_text(format);
+    const char text = batchllm_arrow_text_layout(format);
     const int number = strlen(format) == 1 && strchr("cCsSiIlLfgb", format[0]);
     if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && (!number || strchr("fgb", format[0])))) {
         PyErr_Format(PyExc_TypeError, "column '%s' is of Arrow type %s: cast it to text first", name,
                      schema->dictionary ? "dictionary" : batchllm_arrow_name(schema));
         return 0;
     }
-    const int views = format[0] == 'v';
-    const int64_t least = format[0] == 'n' ? 0 : views ? 3 : text ? 3 : 2;
+    const int64_t least = format[0] == 'n' ? 0 : text ? 3 : 2;
     if (array->length < 0 || array->offset < 0 || array->n_buffers < least ||
         (least > 0 && array->length > 0 && (!array->buffers || !array->buffers[1])) ||
+        (text == 'v' && array->n_buffers > 3 && !array->buffers[array->n_buffers - 1]) ||
         (schema->dictionary && !array->dictionary)) {
         PyErr_Format(PyExc_ValueError, "column '%s': an Arrow array of %s with wrong buffers", name, format);
         return 0;

@@ -27,4 +27,5 @@
 %include "errors.i"
 %include "log.i"
 %include "arrow.i"
+%include "arrow_out.i"
 %include "arrow_table.i"

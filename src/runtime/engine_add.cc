@@ -69,8 +69,10 @@ Status Engine::need_tokenizer() const {
     if (tokenizer_ != nullptr) return {};
     return error(BATCHLLM_ERROR_STATE,
                  options_.model_dir.empty()
-                     ? "the engine has no tokenizer: it was made without model_dir%s"
-                     : "the engine has no tokenizer: no tokenizer.json in %s",
+                     ? "the engine has no tokenizer: it was made without model_dir%s; give it a "
+                       "model, or rows of token ids"
+                     : "the engine has no tokenizer: no tokenizer.json in %s; rows of token ids "
+                       "need none",
                  options_.model_dir.c_str());
 }
 
@@ -231,7 +233,6 @@ Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
 template <typename Encode> Status Engine::add_encoded(int64_t n, const uint64_t *tags,
                                                       const ParamsColumn &params, Encode encode) {
     RETURN_IF_ERROR(failed_);
-    RETURN_IF_ERROR(need_tokenizer());
     const Clock::time_point start = Clock::now();
     Addition addition(&intake_);
     RowParams row_params(params, &*params_);
@@ -275,6 +276,7 @@ Status Engine::encode_chat(std::string_view conversation, const batchllm_params 
 
 Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
                         const ParamsColumn &params) {
+    RETURN_IF_ERROR(need_tokenizer());
     return add_encoded(prompts.n, tags, params,
                        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
                            const std::span<const char> text = prompts[i];
@@ -284,6 +286,7 @@ Status Engine::add_text(const Column<char> &prompts, const uint64_t *tags,
 
 Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
                         const ParamsColumn &params) {
+    RETURN_IF_ERROR(need_tokenizer());
     const std::tm now = local_time_now();
     return add_encoded(
         conversations.n, tags, params,
@@ -294,6 +297,10 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
 }
 
 Status Engine::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
+    // Rows without a prompt, as a column's nulls, are answered by an engine of any kind.
+    const bool all_bad = std::all_of(table.statuses.begin(), table.statuses.end(),
+                                     [](int32_t status) { return status != BATCHLLM_OK; });
+    if (!all_bad) RETURN_IF_ERROR(need_tokenizer());
     const std::tm now = local_time_now();
     return add_encoded(
         table.rows(), tags, params,

@@ -1,5 +1,6 @@
 /* libFuzzer: structs of the Arrow C data interface, arrays and streams of them, read as the Python package reads them
- * (bindings/python/arrow.i). A producer is trusted with the sizes of its buffers and with nothing else: what a struct
+ * (bindings/python/arrow.i, arrow_cells.i): texts in every layout, dictionaries,
+ * lists, tables of one column. A producer is trusted with the sizes of its buffers and with nothing else: what a struct
  * says of sizes is true here or is what no buffer can be; pointers may be NULL, offsets and bits are any. What is
  * given out is read to its last byte, and everything is released exactly once.
  *
@@ -30,14 +31,14 @@ static uint8_t next(choices *from) {
 
 /* Memory of a producer, all freed when the array or schema is released. */
 typedef struct {
-    void *blocks[16];
+    void *blocks[64];
     int count;
     int *released;
 } owned;
 
 static void *take(owned *own, size_t bytes) {
     void *block = calloc(1, bytes > 0 ? bytes : 1);
-    check(block != NULL && own->count < 16);
+    check(block != NULL && own->count < 64);
     return own->blocks[own->count++] = block;
 }
 
@@ -76,27 +77,51 @@ static int64_t number(choices *from) {
 static size_t room(int64_t value) { return value < 0 || value > 64 ? 0 : (size_t)value; }
 
 static const char *format(choices *from) {
-    static const char *const formats[] = {"u",  "U",   "z",  "Z", "+l", "+L",  "i", "l",  "+s",
-                                          "vu", "+vl", "+m", "",  "+",  "w:7", "n", "+r", "g"};
+    static const char *const formats[] = {"u",  "U",  "z",   "Z",  "+l", "+L",  "i",  "l",
+                                          "+s", "vu", "vz",  "vu", "C",  "+vl", "+m", "",
+                                          "+",  "n",  "w:7", "+r", "g",  "+s"};
     const uint8_t choice = next(from);
     return choice == 255 ? NULL : formats[choice % (sizeof formats / sizeof *formats)];
 }
 
-static void make_schema(choices *from, struct ArrowSchema *schema, int *released) {
-    owned *own = own_new(released);
+/* Of a whole number, mostly. */
+static const char *number_format(choices *from) {
+    static const char *const formats[] = {"i", "c", "C", "s", "S", "i", "I", "l", "L"};
+    const uint8_t choice = next(from);
+    return choice < 220 ? formats[choice % 9] : format(from);
+}
+
+/* A column, or with depth 0 whatever a struct's child may be. */
+static void fill_schema(choices *from, owned *own, struct ArrowSchema *schema, int depth) {
     memset(schema, 0, sizeof *schema);
     schema->format = format(from);
-    schema->n_children = 1;
-    schema->children = take(own, sizeof *schema->children);
-    struct ArrowSchema *child = take(own, sizeof *child);
-    schema->children[0] = child;
-    child->format = next(from) < 200 ? "i" : format(from);
+    const char *is = schema->format ? schema->format : "";
     const uint8_t wrong = next(from);
+    if (wrong > 200) { /* a dictionary, mostly of texts */
+        struct ArrowSchema *values = take(own, sizeof *values);
+        values->format = schema->format;
+        schema->format = number_format(from);
+        schema->dictionary = values;
+        if (wrong > 250) values->dictionary = values;
+    } else if (is[0] == '+') {
+        struct ArrowSchema *child = take(own, sizeof *child);
+        schema->n_children = 1;
+        schema->children = take(own, sizeof *schema->children);
+        schema->children[0] = child;
+        if (strcmp(is, "+s") == 0 && depth < 2)
+            fill_schema(from, own, child, depth + 1);
+        else
+            child->format = number_format(from);
+        if (wrong == 5) child->dictionary = child;
+    }
     if (wrong == 1) schema->n_children = number(from);
     if (wrong == 2) schema->children = NULL;
-    if (wrong == 3) schema->children[0] = NULL;
-    if (wrong == 4) schema->dictionary = child;
-    if (wrong == 5) child->dictionary = child;
+    if (wrong == 3 && schema->children) schema->children[0] = NULL;
+}
+
+static void make_schema(choices *from, struct ArrowSchema *schema, int *released) {
+    owned *own = own_new(released);
+    fill_schema(from, own, schema, 0);
     schema->private_data = own;
     schema->release = release_schema;
 }
@@ -130,65 +155,138 @@ static void *make_offsets(choices *from, owned *own, const struct ArrowArray *ar
     return offsets;
 }
 
-static void make_array(choices *from, const struct ArrowSchema *schema, struct ArrowArray *array,
-                       int *released) {
-    owned *own = own_new(released);
+/* Bytes of an item of a number's format. */
+static size_t width(const char *is) {
+    return is[0] == 'c' || is[0] == 'C'   ? 1
+           : is[0] == 's' || is[0] == 'S' ? 2
+           : is[0] == 'l' || is[0] == 'L' ? 8
+                                          : 4;
+}
+
+static size_t items_of(const struct ArrowArray *array) {
+    return room(array->offset) + room(array->length);
+}
+
+static void start_array(choices *from, owned *own, struct ArrowArray *array, int buffers) {
     memset(array, 0, sizeof *array);
-    const char *is = schema->format ? schema->format : "";
-    const int list = is[0] == '+', wide = is[0] == 'U' || is[0] == 'Z' || strcmp(is, "+L") == 0;
     array->length = number(from);
     array->offset = next(from) < 128 ? 0 : number(from);
     array->null_count = number(from);
-    array->n_buffers = list ? 2 : 3;
-    array->buffers = take(own, 3 * sizeof *array->buffers);
-    array->buffers[0] = bitmap(from, own, array->offset, array->length);
-    const int64_t items = next(from) % 64;
-    void *offsets = make_offsets(from, own, array, wide, items);
+    array->n_buffers = buffers;
+    array->buffers = take(own, ((size_t)buffers + 1) * sizeof *array->buffers);
+    if (buffers > 0) array->buffers[0] = bitmap(from, own, array->offset, array->length);
+}
+
+/* Whole numbers, small or any. */
+static void fill_numbers(choices *from, owned *own, const char *is, struct ArrowArray *array) {
+    start_array(from, own, array, 2);
+    if (array->length > 64) array->length = -1; /* else it tells of a buffer that is not there */
+    const size_t count = items_of(array), size = width(is);
+    uint8_t *items = take(own, count * size);
+    for (size_t i = 0; i < count; ++i) {
+        const uint8_t value = next(from);
+        memset(items + i * size, value > 240 ? value : 0, size);
+        if (value <= 240) items[i * size] = value % 8;
+    }
+    array->buffers[1] = items;
+}
+
+/* The bytes of a text are as many as its last offset says. */
+static void fill_text(choices *from, owned *own, int wide, struct ArrowArray *array) {
+    start_array(from, own, array, 3);
+    void *offsets = make_offsets(from, own, array, wide, next(from) % 64);
     array->buffers[1] = offsets;
-    if (list) {
-        struct ArrowArray *child = take(own, sizeof *child);
+    int64_t end = 0;
+    for (size_t i = 0; i <= items_of(array); ++i) {
+        const int64_t at = wide ? ((int64_t *)offsets)[i] : ((int32_t *)offsets)[i];
+        if (at > 64) { /* no buffer is so large: make it wrong instead */
+            if (wide)
+                ((int64_t *)offsets)[i] = -1;
+            else
+                ((int32_t *)offsets)[i] = -1;
+        } else if (at > end) {
+            end = at;
+        }
+    }
+    array->buffers[2] = take(own, room(end));
+}
+
+/* Views into up to two buffers, of which the sizes are told. */
+static void fill_views(choices *from, owned *own, struct ArrowArray *array) {
+    const int blocks = next(from) % 3;
+    start_array(from, own, array, 3 + blocks);
+    const size_t count = items_of(array);
+    int32_t *views = take(own, count * 16);
+    int64_t *sizes = take(own, 2 * sizeof *sizes);
+    for (int i = 0; i < blocks; ++i) {
+        sizes[i] = next(from) % 64;
+        array->buffers[2 + i] = take(own, (size_t)sizes[i]);
+        if (next(from) > 250) array->buffers[2 + i] = NULL;
+    }
+    for (size_t i = 0; i < count; ++i) {
+        views[4 * i] = next(from) > 240 ? (int32_t)number(from) : next(from) % 32;
+        views[4 * i + 2] = next(from) > 240 ? (int32_t)number(from) : next(from) % 3;
+        views[4 * i + 3] = next(from) > 240 ? (int32_t)number(from) : next(from) % 32;
+    }
+    array->buffers[1] = views;
+    array->buffers[2 + blocks] = sizes;
+    if (next(from) > 250) array->buffers[2 + blocks] = NULL;
+}
+
+static void fill_array(choices *from, owned *own, const struct ArrowSchema *schema,
+                       struct ArrowArray *array, int depth) {
+    const char *is = schema->format ? schema->format : "";
+    const struct ArrowSchema *child =
+        schema->n_children == 1 && schema->children ? schema->children[0] : NULL;
+    const int wide = is[0] == 'U' || is[0] == 'Z' || strcmp(is, "+L") == 0;
+    if (schema->dictionary && depth < 3) {
+        fill_numbers(from, own, is, array);
+        array->dictionary = take(own, sizeof *array->dictionary);
+        if (schema->dictionary->dictionary != schema->dictionary)
+            fill_array(from, own, schema->dictionary, array->dictionary, 3);
+        if (next(from) > 250) array->dictionary = NULL;
+    } else if (strcmp(is, "+s") == 0 || is[0] == '+') {
+        start_array(from, own, array, strcmp(is, "+s") == 0 ? 1 : 2);
         array->n_children = 1;
         array->children = take(own, sizeof *array->children);
-        array->children[0] = child;
-        child->length = next(from) < 240 ? items : number(from);
-        if (child->length > 64)
-            child->length = -1; /* else it tells of a buffer that is not there */
-        child->offset = next(from) < 128 ? 0 : number(from);
-        child->null_count = number(from);
-        child->n_buffers = 2;
-        child->buffers = take(own, 2 * sizeof *child->buffers);
-        child->buffers[0] = bitmap(from, own, child->offset, child->length);
-        child->buffers[1] = take(own, (room(child->offset) + room(child->length)) * 4);
+        array->children[0] = take(own, sizeof **array->children);
+        if (strcmp(is, "+s") == 0 && child != NULL)
+            fill_array(from, own, child, array->children[0], depth + 1);
+        else
+            fill_numbers(from, own, child && child->format ? child->format : "i",
+                         array->children[0]);
+        if (is[1] != 's')
+            array->buffers[1] = make_offsets(from, own, array, wide, array->children[0]->length);
         const uint8_t wrong = next(from);
-        if (wrong == 1) child->n_buffers = number(from);
-        if (wrong == 2) child->buffers = NULL;
-        if (wrong == 3) child->buffers[1] = NULL;
+        if (wrong == 1) array->children[0]->n_buffers = number(from) == 2 ? 2 : 0;
+        if (wrong == 2) array->children[0]->buffers = NULL;
+        if (wrong == 3 && array->children[0]->n_buffers > 1 && array->children[0]->buffers)
+            array->children[0]->buffers[1] = NULL;
         if (wrong == 4) array->children[0] = NULL;
         if (wrong == 5) array->children = NULL;
         if (wrong == 6) array->n_children = number(from);
+    } else if (is[0] == 'v') {
+        fill_views(from, own, array);
+    } else if (is[0] == 'u' || is[0] == 'z' || wide) {
+        fill_text(from, own, wide, array);
     } else {
-        /* The bytes of a text are as many as its last offset says. */
-        int64_t end = 0;
-        const size_t last = room(array->offset) + room(array->length);
-        for (size_t i = 0; i <= last; ++i) {
-            const int64_t at = wide ? ((int64_t *)offsets)[i] : ((int32_t *)offsets)[i];
-            if (at > 64 && i < room(array->offset)) continue; /* of rows before the array's own */
-            if (at > 64) { /* no buffer is so large: make it wrong instead */
-                if (wide)
-                    ((int64_t *)offsets)[i] = -1;
-                else
-                    ((int32_t *)offsets)[i] = -1;
-            } else if (at > end) {
-                end = at;
-            }
-        }
-        array->buffers[2] = take(own, room(end));
+        fill_numbers(from, own, is, array);
     }
+}
+
+static void make_array(choices *from, const struct ArrowSchema *schema, struct ArrowArray *array,
+                       int *released) {
+    owned *own = own_new(released);
+    fill_array(from, own, schema, array, 0);
     const uint8_t wrong = next(from);
-    if (wrong == 1) array->n_buffers = number(from) == 3 && list ? 2 : 1;
+    /* Fewer than there can be: one less of views would make a block of text their sizes. */
+    if (wrong == 1)
+        array->n_buffers = array->n_buffers > 3   ? 2
+                           : array->n_buffers > 0 ? array->n_buffers - 1
+                                                  : 0;
     if (wrong == 2) array->buffers = NULL;
-    if (wrong == 3) array->buffers[1] = NULL;
-    if (wrong == 4 && !list) array->buffers[2] = NULL;
+    if (wrong == 3 && array->n_buffers > 1 && array->buffers) array->buffers[1] = NULL;
+    if (wrong == 4 && array->n_buffers > 2 && array->buffers) array->buffers[2] = NULL;
     array->private_data = own;
     array->release = release_array;
 }
@@ -214,6 +312,16 @@ static void look(PyObject *columns) {
         check(ends[0] >= 0 && ends[count - 1] * data->itemsize <= data->len);
         check(data->itemsize == (strcmp(kind, "text") == 0 ? 1 : 4));
         for (Py_ssize_t i = 0; i < data->len; ++i) sum += ((const uint8_t *)data->buf)[i];
+        PyObject *nulls = PyTuple_GetItem(columns, 3);
+        if (nulls != Py_None) {
+            const Py_buffer *places = PyMemoryView_GET_BUFFER(nulls);
+            const int64_t *place = places->buf;
+            const Py_ssize_t missing = places->len / 8;
+            check(missing > 0);
+            for (Py_ssize_t i = 0; i < missing; ++i)
+                check(place[i] < count - 1 + missing &&
+                      (i == 0 ? place[i] >= 0 : place[i] > place[i - 1]));
+        }
     }
     Py_DECREF(columns);
 }

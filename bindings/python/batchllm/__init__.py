@@ -33,6 +33,7 @@ from .errors import (
     TokenizerFormatError,
     UnsupportedError,
 )
+from .files import FilesReport, run_files
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
@@ -54,6 +55,7 @@ __all__ = [
     "EngineStats",
     "Error",
     "FileError",
+    "FilesReport",
     "ForkError",
     "FormatError",
     "Group",
@@ -81,4 +83,5 @@ __all__ = [
     "Tokens",
     "UnsupportedError",
     "__version__",
+    "run_files",
 ]

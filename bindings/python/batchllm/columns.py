@@ -1,9 +1,11 @@
 """Rows as a caller has them -> columns, which the library reads in place.
 
 Accepted as rows: a list of str; a list of lists of token ids; a list of conversations (lists of
-{"role": .., "content": ..}, or dicts with "messages", "tools" and what else batchllm_add_chat takes); `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
-array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__arrow_c_stream__`
-(pyarrow, polars, DuckDB ..) of type utf8, large_utf8, list<int32> or large_list<int32>.
+{"role": .., "content": ..}, or dicts with "messages", "tools" and what else batchllm_add_chat takes); a list of
+{"prompt": text} or {"prompt_token_ids": ids}; `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
+array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__arrow_c_stream__` (pyarrow, Polars,
+DuckDB ..) of texts (utf8, large_utf8, string_view, dictionaries of them), of lists of whole numbers, or of a table
+with one such column. A row that is null (None, NaN, NA, an Arrow null) has an error as its result.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ import json
 import sys
 from array import array
 from dataclasses import dataclass
-from itertools import accumulate, chain
-from typing import Any, Iterable, Iterator, Sequence, Union
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
 
 from . import native
+
+if TYPE_CHECKING:
+    from .native import ArrowColumns
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,25 @@ class Chats:
         return len(self.offsets) - 1
 
 
-Column = Union[Texts, Tokens, Chats]
+@dataclass(frozen=True)
+class Sparse:
+    """Rows of which some are null."""
+
+    given: Union[Texts, Tokens, Chats]
+    """The others."""
+    nulls: Sequence[int]
+    """Numbers of those that are, rising."""
+
+    def __len__(self) -> int:
+        return len(self.given) + len(self.nulls)
+
+    def places(self) -> list[int]:
+        """Numbers of those that are not."""
+        null = set(self.nulls)
+        return [i for i in range(len(self)) if i not in null]
+
+
+Column = Union[Texts, Tokens, Chats, Sparse]
 Rows = Any
 """See the module's text."""
 
@@ -69,6 +92,12 @@ def columns(rows: Rows) -> Iterator[Column]:
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
+    elif hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas, which needs pyarrow for its stream
+        if len(rows.columns) != 1:
+            raise TypeError(
+                f"a table of {len(rows.columns)} columns: pass the one with the prompts, or use generate_table with a template"
+            )
+        yield from _series(rows[rows.columns[0]])
     elif hasattr(rows, "dtype") and hasattr(rows, "to_list"):
         yield from _series(rows)
     elif hasattr(rows, "__arrow_c_array__"):
@@ -81,9 +110,20 @@ def columns(rows: Rows) -> Iterator[Column]:
         yield from_list(rows if isinstance(rows, (list, tuple)) else list(rows))
 
 
+def _whole(rows: Rows) -> list[Column]:
+    """Columns for what has no errors of rows."""
+    found = list(columns(rows))
+    before = 0
+    for column in found:
+        if isinstance(column, Sparse):
+            raise ValueError(f"row {before + column.nulls[0]} is null: leave it out or fill it in")
+        before += len(column)
+    return found
+
+
 def text_column(rows: Rows) -> Texts:
     """Rows that must be text, as one column."""
-    found = list(columns(rows))
+    found = _whole(rows)
     if len(found) == 1 and isinstance(found[0], Texts):
         return found[0]
     if found and all(isinstance(column, Texts) for column in found):
@@ -95,7 +135,7 @@ def text_column(rows: Rows) -> Texts:
 
 def token_column(rows: Rows) -> Tokens:
     """Rows that must be token ids, as one column."""
-    found = list(columns(rows))
+    found = _whole(rows)
     if len(found) == 1 and isinstance(found[0], Tokens):
         return found[0]
     if found and all(isinstance(column, Tokens) for column in found):
@@ -107,7 +147,7 @@ def token_column(rows: Rows) -> Tokens:
 
 def chat_column(rows: Rows) -> Chats:
     """Rows that must be conversations, as one column."""
-    found = list(columns(rows))
+    found = _whole(rows)
     if len(found) == 1 and isinstance(found[0], Chats):
         return found[0]
     if not found or all(len(column) == 0 for column in found):
@@ -151,11 +191,11 @@ def from_texts(rows: Sequence[Union[str, bytes]]) -> Texts:
     return Texts(b"".join(encoded), offsets_of(map(len, encoded)))
 
 
-def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
-    """A list of lists of token ids."""
+def from_tokens(rows: Sequence[Iterable[int]], places: Optional[Sequence[int]] = None) -> Tokens:
+    """A list of lists of token ids. places: the rows' numbers, for what is said of one."""
     tokens = array("i")
     offsets = array("q", [0])
-    for i, row in enumerate(rows):
+    for i, row in zip(range(len(rows)) if places is None else places, rows):
         try:
             # An array takes another of its own type alone, and anything that can be iterated.
             tokens.extend(iter(row) if isinstance(row, array) and row.typecode != "i" else row)
@@ -167,33 +207,63 @@ def from_tokens(rows: Sequence[Iterable[int]]) -> Tokens:
     return Tokens(tokens, offsets)
 
 
-def from_conversations(rows: Sequence[Any]) -> Chats:
+def from_conversations(rows: Sequence[Any], places: Sequence[int]) -> Chats:
     """A list of lists of messages, or of dicts with "messages" and more."""
-    for i, row in enumerate(rows):
-        if isinstance(row, dict) and "messages" not in row:
-            if "role" in row:
-                raise TypeError("rows is one conversation: put it into a list")
-            raise TypeError(f"row {i} is a dict without 'messages', and no conversation")
+    for i, row in zip(places, rows):
+        if isinstance(row, (str, bytes)):
+            raise TypeError(f"row {i} is a text, and the rows before it are conversations")
     encoded = [json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") for row in rows]
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
 
 
 def from_list(rows: Sequence[Any]) -> Column:
     """A list, of what its first row shows."""
-    for i, row in enumerate(rows):
-        if _is_null(row):
-            raise ValueError(f"row {i} is null")
+    nulls = [i for i, row in enumerate(rows) if _is_null(row)]
+    if nulls:
+        null = set(nulls)
+        places = [i for i in range(len(rows)) if i not in null]
+        return Sparse(_from_list([rows[i] for i in places], places), nulls)
+    return _from_list(rows, range(len(rows)))
+
+
+def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Tokens, Chats]:
+    """Rows none of which is null. places: their numbers."""
+    if any(isinstance(row, dict) for row in rows):
+        rows = _unwrapped(rows, places)
+    for place, row in zip(places, rows):
         if not isinstance(row, (str, bytes)) and not hasattr(row, "__len__"):
-            raise TypeError(f"row {i} is one {type(row).__name__}: rows are texts or lists")
-    first = next((row for row in rows if isinstance(row, (str, bytes)) or len(row) > 0), "")
+            raise TypeError(f"row {place} is one {type(row).__name__}: rows are texts or lists")
+    first = next((row for row in rows if isinstance(row, (str, bytes)) or len(row) > 0), None)
+    if first is None:  # no rows, or rows of nothing
+        return from_tokens(rows, places) if len(rows) else from_texts(rows)
     if isinstance(first, (str, bytes)):
         if not all(isinstance(row, (str, bytes)) for row in rows):
-            other = next(i for i, row in enumerate(rows) if not isinstance(row, (str, bytes)))
+            other = next(i for i, row in zip(places, rows) if not isinstance(row, (str, bytes)))
             raise TypeError(f"row {other} is no text, as the rows before it are")
         return from_texts(rows)
     if isinstance(first, dict) or isinstance(first[0], dict):
-        return from_conversations(rows)
-    return from_tokens(rows)
+        return from_conversations(rows, places)
+    return from_tokens(rows, places)
+
+
+def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Prompts out of {"prompt": text} and {"prompt_token_ids": ids}; conversations stay as they are."""
+    found = []
+    for place, row in zip(places, rows):
+        if isinstance(row, dict) and "messages" not in row:
+            inside = [row[name] for name in ("prompt_token_ids", "prompt") if row.get(name) is not None]
+            if not inside:
+                if "role" in row:
+                    raise TypeError("rows is one conversation: put it into a list")
+                raise TypeError(
+                    f"row {place} is a dict without 'messages' or 'prompt', and neither conversation nor prompt"
+                )
+            other = sorted(row.keys() - {"prompt", "prompt_token_ids"})
+            if other:
+                raise TypeError(f"row {place}: {other[0]!r} beside 'prompt' is not understood")
+            row = inside[0]
+        found.append(row)
+    return found
 
 
 def _is_null(row: Any) -> bool:
@@ -205,12 +275,15 @@ def _check_mask(name: str, buffer: Any) -> None:
     ma = sys.modules.get("numpy.ma")  # where nobody has imported it, there is no such array
     if ma is not None and ma.is_masked(buffer):
         where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
-        raise ValueError(f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items")
+        raise ValueError(
+            f"{name}: item {where if len(where) > 1 else where[0]} is masked: fill or leave out masked items"
+        )
 
 
-def _arrow(parts: tuple[str, memoryview, memoryview]) -> Column:
-    kind, data, offsets = parts
-    return Texts(data, offsets) if kind == "text" else Tokens(data, offsets)
+def _arrow(parts: ArrowColumns) -> Column:
+    kind, data, offsets, nulls = parts
+    given = Texts(data, offsets) if kind == "text" else Tokens(data, offsets)
+    return given if nulls is None else Sparse(given, nulls)
 
 
 def _arrow_stream(rows: Any) -> Iterator[Column]:

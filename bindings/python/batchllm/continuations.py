@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence, Union
 
-from .columns import Column, Texts, from_texts, from_tokens, offsets_of
+from .columns import Texts, Tokens, from_texts, from_tokens, offsets_of
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,10 @@ class Continuations:
     """Lists that are of no row so far."""
 
 
-def continuation_columns(column: Column, continuations: Sequence[Any], first: int) -> Continuations:
-    """For the rows of a column, which begins with row `first` of all."""
-    n = len(column)
+def continuation_columns(
+    column: Union[Texts, Tokens], continuations: Sequence[Any], first: int, n: int, places: Optional[Sequence[int]]
+) -> Continuations:
+    """For the rows of a column, which are the n from row `first` of all; places: those of them that it has, if not all."""
     text = isinstance(column, Texts)
     if isinstance(continuations, (str, bytes)):
         raise TypeError("continuations is one text: put it into a list")
@@ -36,8 +37,10 @@ def continuation_columns(column: Column, continuations: Sequence[Any], first: in
         lists = continuations[first : first + n]
         if len(lists) < n:
             raise ValueError(f"continuations of {len(continuations)} rows for more rows")
+        if places is not None:
+            lists = [lists[i] for i in places]
     else:
-        lists = [continuations] * n
+        lists = [continuations] * len(column)
     left = len(continuations) - first - n if per_row else 0
     flat = [item for row in lists for item in row]
     if text:

@@ -15,26 +15,38 @@ import weakref
 from array import array
 from dataclasses import dataclass
 from operator import index
-from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 from . import native
-from .columns import Chats, Column, Rows, Texts, Tokens, columns
+from .columns import Chats, Column, Rows, Sparse, Texts, Tokens, columns
 from .constraints import Constraints
 from .continuations import continuation_columns
 from .embeddings import embedding_array, embedding_params, label_params, share_of_first
-from .errors import ClosedError, ForkError, RowError, StateError, StoppedError, UnsupportedError
+from .errors import (
+    ClosedError,
+    ForkError,
+    InvalidArgumentError,
+    RowError,
+    StateError,
+    StoppedError,
+    UnsupportedError,
+    need_directory,
+)
 from .logs import Log
 from .params import Params, SamplingParams, params_column
 from .plan import ENLARGE, ORDER, Plan, named
 from .progress import Report, reporter
 from .results import Result, Results, refuse_pickle
-from .table import Frame, Table, table_of
+from .table import Frame, Table, null_rows, table_of
 
 # Calls that find others' rows in the engine have tags from multiples of this.
 _TAGS_OF_A_CALL = 1 << 40
 
 # Between two slices of work Python looks after signals, other threads and the progress bar.
 _SLICE_SECONDS = 0.05
+
+# How the error of a conversation begins where the model has no chat template.
+_NO_TEMPLATE = "the model has no chat template"
 
 # What an option of the engine must be, by what it is where it is not given.
 _EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
@@ -44,7 +56,16 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the engine stands; the token counts are of the last step."""
+    """Where the engine stands.
+
+    rows_waiting, rows_running, rows_done: rows by their state; those done may not have been polled yet.
+    decode_tokens, own_tokens, prefix_tokens: of the last step: generated, prompt tokens of single rows, and those that
+    rows share.
+    pages_used, pages_total: KV pages of all devices.
+    tokens_left: prompt tokens to compute, and most tokens to generate.
+    tokens_done: prompt tokens computed and tokens generated so far.
+    seconds: since the first step.
+    """
 
     rows_waiting: int
     rows_running: int
@@ -66,7 +87,20 @@ class Progress:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What became of the engine's options on one of its devices, and of the model; see batchllm_info in batchllm.h."""
+    """What became of the engine's options on one of its devices, and of the model.
+
+    device_count: the engine's devices.
+    backend, compute_type: such as "cpu" and "f32".
+    device: for people: the processor or GPU, and what is used of it.
+    device_number: as in `devices`.
+    vocabulary: token ids are below it.
+    hidden: size of a hidden state, and so of an embedding that is not cut.
+    page_tokens: positions of a KV page.
+    kv_groups: groups of layers whose keys and values have pages of their own.
+    kv_pages, kv_page_bytes: of this device.
+    step_tokens: most tokens of a batch.
+    max_request_tokens: most tokens of a row, prompt and output.
+    """
 
     device_count: int
     backend: str
@@ -85,7 +119,20 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Figures of the engine; see batchllm_stats in batchllm.h."""
+    """Figures of the engine so far.
+
+    rows, rows_done, rows_failed: added; with a result; of those, with an error.
+    rows_deduplicated: answered by an equal greedy row.
+    logical_prompt_tokens: of rows that have started, n samples as n rows.
+    processed_prompt_tokens, shared_prompt_tokens: of them computed, and not.
+    recomputed_tokens: computed again after a preemption.
+    completion_tokens: generated.
+    steps, preemptions, groups: batches; rows that had to make room; groups of rows with a prefix.
+    kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, most in use, and the size of one.
+    saving_ratio: 1 - processed / logical.
+    load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time in loading, in
+    each part of the work, in the model (of the device that took longest), and in all steps.
+    """
 
     rows: int
     rows_done: int
@@ -141,8 +188,26 @@ class Engine:
             for result in engine.generate(["The capital of France is"]):
                 print(result.text)
 
-    model: a Hugging Face directory; None is allowed with backend="sim".
-    The other options are those of batchllm_engine_options in batchllm.h, with its defaults.
+    What is 0 or None is chosen; `info` says what it became.
+
+    model: a Hugging Face directory on this machine (nothing is downloaded); None is allowed with backend="sim".
+    backend: "auto" (None: a GPU where there is one), "cpu", "cuda" or "sim", which has no model and runs rows of token ids.
+    devices: numbers of GPUs, 0, "0,1" or [0, 1]; each holds the whole model, and takes a share of the rows.
+    compute_type: "auto", "bf16", "f16" or "f32".
+    backend_options: of the backend, a dict or "key=value,..": docs/backends.md.
+    threads: of the CPU; 0: every core that this process may use.
+    kv_memory_bytes: of each device for keys and values; 0: by kv_memory_fraction.
+    kv_memory_fraction: of the memory that is free once the model is loaded; 0: 0.9 of a GPU's, 0.4 of a CPU's.
+    step_tokens: most tokens computed in a step.
+    max_request_tokens: longest prompt with its output; 0: what the model states.
+    max_requests: most rows running at once; 0: as many as memory has room for.
+    enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
+    levels: 1: one shared prefix a row; 2: prefixes share heads of their own too.
+    order: of groups: "decode_first" (those that generate much for their prompts go first) or "arrival".
+    min_prefix_tokens: shorter prefixes are not shared; 0: 16.
+    seed: mixed into each row's own seed.
+    timeline: a CSV file with a line for each batch: docs/scheduling.md.
+    logger: where log lines go; None: `logging.getLogger("batchllm")`.
     """
 
     def __init__(
@@ -167,6 +232,7 @@ class Engine:
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
     ) -> None:
+        need_directory(model)
         options = native.batchllm_engine_options()
         given: dict[str, Any] = {
             "model_dir": model,
@@ -193,6 +259,8 @@ class Engine:
                 setattr(options, name, index(value) if kind is int else value)
             except (TypeError, OverflowError) as fault:
                 raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
+        self.model_dir: Optional[str] = None if model is None else os.fspath(model)
+        self.seed = seed
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
@@ -225,6 +293,8 @@ class Engine:
     ) -> Results:
         """Continues every row; the results come in the order of the rows.
 
+        rows: a list of str, of lists of token ids, of {"prompt": ..} or of conversations; a pandas or Polars column, an
+        Arrow array, a table with one column: docs/python.md. One that is null has an error as its result.
         params: one `SamplingParams` for all rows, or one for each.
         on_error: "return": a row that fails is a result with `error`; "raise": a `RowError` after the last row.
         progress: True: a bar, where tqdm is installed; or a function that is called now and then.
@@ -267,7 +337,7 @@ class Engine:
         chat: the text is the user's message, in the model's chat template.
         system: chat: the system's message before it.
 
-        A row that lacks a value is a result with `error`. The rest is as in `generate`.
+        A row that lacks a value is a result with `error`. params, on_error, progress, plan and first_row are as in `generate`.
         """
         table = table_of(frame, template, fields, chat, system)
         return self.generate(table, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row)
@@ -284,8 +354,12 @@ class Engine:
     ) -> Results:
         """The log-probability of each continuation after each row: `Result.scores`, in order.
 
+        rows: as in `generate`, but no conversations.
         continuations: a list for all rows, or a list of such lists, one a row. A continuation is a str where rows
         are text, and a list of token ids where rows are.
+        add_special: the tokenizer's template adds BOS and the like to the prompts.
+        parse_special: special tokens written in the prompts count as such.
+        on_error, progress: as in `generate`.
         """
         _check_on_error(on_error)
         special = None
@@ -296,22 +370,29 @@ class Engine:
             for column in columns(rows):
                 if len(column) == 0:
                     continue
-                if isinstance(column, Chats):
-                    raise UnsupportedError("conversations cannot be scored: apply the chat template first")
-                scored = continuation_columns(column, continuations, job.rows)
-                with self._lock:
-                    engine = self._enter()
-                    tags = self._tags(job, len(column))
-                    if isinstance(column, Texts):
-                        native.batchllm_add_score_text_columns(
-                            engine, column.data, column.offsets, scored.items, scored.offsets, scored.rows, tags, special
-                        )
-                    else:
-                        native.batchllm_add_score_columns(
-                            engine, column.tokens, column.offsets, scored.items, scored.offsets, scored.rows, tags
-                        )
-                    job.rows += len(column)
-                left = scored.left
+                n = len(column)
+                for part, places in _parts(column):
+                    if isinstance(part, Chats):
+                        raise UnsupportedError("conversations cannot be scored: apply the chat template first")
+                    with self._lock:
+                        engine = self._enter()
+                        tags = _picked(self._tags(job, n), places)
+                        if isinstance(part, Table):
+                            native.batchllm_add_table_rows(engine, part._native, tags, special)
+                            continue
+                        scored = continuation_columns(part, continuations, job.rows, n, places)
+                        left = scored.left
+                        if isinstance(part, Texts):
+                            native.batchllm_add_score_text_columns(
+                                engine, part.data, part.offsets, scored.items, scored.offsets, scored.rows, tags, special
+                            )
+                        else:
+                            native.batchllm_add_score_columns(
+                                engine, part.tokens, part.offsets, scored.items, scored.offsets, scored.rows, tags
+                            )
+                if isinstance(column, Sparse) and len(column.given) == 0:
+                    left = max(0, left - n)
+                job.rows += n
             if left:
                 raise ValueError(f"continuations of {job.rows + left} rows for {job.rows} rows")
             job.added = True
@@ -342,9 +423,11 @@ class Engine:
     ) -> Any:
         """One vector a row: a NumPy array [rows, dimensions] of float32, which is the library's own memory.
 
+        rows, progress: as in `generate`.
         pooling: "last", "mean" or "first"; None: as the model's modules.json says, without one the last token's.
         normalize: to length 1; None: as the model's modules.json says, without one not.
         dimensions: the first so many of each vector, before it is normalised; 0: all.
+        add_special, parse_special: as in `score`.
         on_error: "raise": a `RowError` after the last row; "return": a row that failed is a row of NaN.
         """
         _check_on_error(on_error)
@@ -416,9 +499,10 @@ class Engine:
     ) -> Iterator[Result]:
         """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
 
+        rows, params, progress, plan, first_row: as in `generate`.
         interval: seconds of work between two looks at what has finished; 0: one step.
         Leaving the loop early cancels the rows that have not finished; so does `on_error="raise"` at the first row
-        that fails, whose `RowError` has the results that came with it.
+        that fails, whose `RowError` has the results that came with it ("return": such a row is a result with `error`).
         """
         _check_on_error(on_error)
         batches = self.stream_batches(
@@ -699,25 +783,37 @@ class Engine:
             if n == 0:
                 continue
             first = job.rows
-            native_params = shared
-            if per_row:
-                some: Sequence[SamplingParams] = params  # type: ignore[assignment]
-                native_params = params_column(some[first : first + n], n)
+            some: Sequence[SamplingParams] = params[first : first + n] if per_row else ()  # type: ignore[index]
             with self._lock:
                 engine = self._enter()
                 if job.over:  # an `astream` that was cancelled while its rows were being added
                     return
                 named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
-                wanted = None if ready else params if not per_row else some[first : first + n]
-                used = self._constraints.set(engine, native_params, wanted)
-                _add(engine, column, named_tags, native_params)
-                del used  # rows that were added keep what they need
+                for part, places in _parts(column):
+                    own = _picked(some, places) if per_row else ()
+                    native_params = params_column(own, len(part)) if per_row else shared
+                    used = self._constraints.set(engine, native_params, None if ready else own if per_row else params)
+                    _add(engine, part, _picked(named_tags, places), native_params)
+                    del used  # rows that were added keep what they need
                 self._log.check()
                 job.rows += n
+                if not per_row:
+                    self._refuse_mistake(job)
         job.added = True
         if per_row and len(params) != job.rows:  # type: ignore[arg-type]
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
+
+    def _refuse_mistake(self, job: _Job) -> None:
+        """Raises where every row of a call has failed for what is not its own: parameters, a model without a template."""
+        if job not in self._jobs or job.rows == 0 or self.stats().rows_failed < job.rows:
+            return
+        self._collect()
+        if self._mail[job].done < job.rows:
+            return
+        mistake = mistake_of(Results(_joined(self._mail[job].parts)))
+        if mistake is not None:
+            raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
     def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
         """By its tags a result is known to belong to a call."""
@@ -866,9 +962,30 @@ def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results
     return parts[0]
 
 
+_Part = Union[Texts, Tokens, Chats, Table]
+_Items = TypeVar("_Items", bound=Sequence[Any])
+
+
+def _parts(column: Union[Column, Table]) -> Iterator[tuple[_Part, Optional[Sequence[int]]]]:
+    """What is added at a call, and which of the column's rows it is; None: all."""
+    if not isinstance(column, Sparse):
+        yield column, None
+        return
+    if len(column.given):
+        yield column.given, column.places()
+    yield null_rows(len(column.nulls)), column.nulls
+
+
+def _picked(items: _Items, places: Optional[Sequence[int]]) -> _Items:
+    if places is None:
+        return items
+    found = [items[i] for i in places]
+    return array(items.typecode, found) if isinstance(items, array) else found  # type: ignore[return-value]
+
+
 def _add(
     engine: native.batchllm_engine,
-    column: Union[Column, Table],
+    column: _Part,
     tags: array[int],
     params: Optional[native.batchllm_params_column],
 ) -> None:
@@ -880,6 +997,18 @@ def _add(
         native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
     else:
         native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
+
+
+def mistake_of(results: Results) -> Optional[str]:
+    """What is wrong with a whole job, by the results of all its rows; None where there is something else, or nothing."""
+    if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
+        return None
+    first = results.error_text(0)
+    no_template = first.startswith(_NO_TEMPLATE)
+    shared = results.statuses[0] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
+    if not shared or any(results.error_text(i) != first for i in range(1, len(results))):
+        return None
+    return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")
 
 
 def _checked(results: Results, on_error: str) -> Results:

@@ -164,7 +164,7 @@ def _system_error(message: str) -> tuple[int | None, str | None, str | None]:
     The library hands over no number. Where a system call failed, its text has this form, and the reason is strerror's of
     this process. Any other text has no number.
     """
-    found = re.fullmatch(r"(.+): cannot [a-z ]+: (.+)", message, re.DOTALL)
+    found = re.fullmatch(r"(.+): cannot [a-z ]+: (.+?)(?:\n.*)?", message, re.DOTALL)
     if found is None:
         return None, None, None
     path, reason = found.groups()
@@ -172,6 +172,19 @@ def _system_error(message: str) -> tuple[int | None, str | None, str | None]:
     if number is None:
         return None, None, None
     return number, reason, None if "\ufffd" in path else path  # a name that is not UTF-8 is not in the text
+
+
+def need_directory(model: object) -> None:
+    """Raises for a name on the Hugging Face Hub in place of a directory."""
+    if not isinstance(model, str) or os.path.exists(model):
+        return
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", model) and not os.path.exists(model.split("/")[0]):
+        raise MissingFileError(
+            f"{model}: cannot open: {os.strerror(errno.ENOENT)}\nThis is no directory here. If it is a name on the Hugging"
+            f" Face Hub: nothing is downloaded by this library; get it by `hf download {model} --local-dir FOLDER`, and"
+            " give FOLDER.",
+            3,
+        )
 
 
 @lru_cache(maxsize=None)

@@ -25,7 +25,18 @@ def named(what: str, names: dict[str, int], value: str) -> int:
 
 @dataclass(frozen=True)
 class PlanStats:
-    """Figures of a plan; see batchllm_plan_stats in batchllm.h."""
+    """Figures of a plan.
+
+    rows, groups, grouped_rows: rows, groups that share a prefix, and rows in them.
+    reused_rows: whose groups a previous plan gave.
+    logical_tokens, processed_tokens: of all prompts; with each group's prefix counted once.
+    longest_prefix, largest_group: in tokens; in rows.
+    saving_ratio: 1 - processed / logical.
+    seconds: that planning took; 0 for a plan from a file.
+    enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes.
+    self_contained: whether it keeps the rows' tokens.
+    tokenizer_fingerprint: of the tokenizer, 0: unknown.
+    """
 
     rows: int
     groups: int
@@ -100,7 +111,15 @@ class Plan:
         previous: Optional[Plan] = None,
         tokenizer_fingerprint: int = 0,
     ) -> Plan:
-        """Plans rows of token ids. `previous`: equal rows keep their groups, the rest is planned afresh."""
+        """Plans rows of token ids.
+
+        rows: as `Engine.generate` takes them, and as `Tokenizer.encode` gives them.
+        enlarge, levels, order, min_prefix_tokens: as in `Engine`.
+        self_contained: the plan keeps the rows' tokens.
+        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: equally many.
+        previous: of an earlier version of the rows: equal rows keep their groups, the rest is planned afresh.
+        tokenizer_fingerprint: `Tokenizer.fingerprint`, by which an engine refuses the plan of another; 0: unknown.
+        """
         column = token_column(rows)
         options = native.batchllm_plan_options()
         options.enlarge = named("enlarge", ENLARGE, enlarge)

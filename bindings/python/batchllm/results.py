@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
+from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, Union, overload
 
-from . import native
+from . import frames, native
 from .errors import status_name
 
 FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
+
+
+ALWAYS = ("tag", "sample", "text", "tokens", "finish_reason", "status", "error", "prompt_tokens", "shared_tokens")
+"""Columns of every result, as `Results.to_arrow` has them."""
+
+ASKED = {
+    "logprobs": "logprobs",
+    "top_logprobs": "top_tokens",
+    "scores": "scores",
+    "score_logprobs": "score_logprobs",
+    "embedding": "embeddings",
+    "label_logits": "label_logits",
+    "label_probabilities": "label_probabilities",
+}
+"""Columns that results have where it was asked for, and what then has items."""
 
 
 def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
@@ -20,10 +34,13 @@ def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
     )
 
 
-class Result:
-    """One result: a row of `Results`, read when asked for."""
+class Result(Mapping[str, Any]):
+    """One result: a row of `Results`, read when asked for. A mapping too, of what `to_dict` has."""
 
     __slots__ = ("_results", "_index")
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def __init__(self, results: Results, index: int) -> None:
         self._results = results
@@ -53,7 +70,7 @@ class Result:
 
     @property
     def finish_reason(self) -> str:
-        """"stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
+        """ "stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
         return FINISH_REASONS[self._results.finish_reasons[self._index]]
 
     @property
@@ -137,26 +154,23 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values; what was not asked for is left out."""
-        out: dict[str, Any] = {
-            "tag": self.tag,
-            "text": self.text,
-            "tokens": self.tokens.tolist(),
-            "finish_reason": self.finish_reason,
-            "error": self.error,
-            "sample": self.sample,
-            "prompt_tokens": self.prompt_tokens,
-            "shared_tokens": self.shared_tokens,
-        }
-        if len(self.logprobs):
-            out["logprobs"] = self.logprobs.tolist()
-        if len(self.scores):
-            out["scores"] = self.scores.tolist()
-        if len(self.embedding):
-            out["embedding"] = self.embedding.tolist()
-        if len(self.label_logits):
-            out["label_logits"] = self.label_logits.tolist()
-            out["label_probabilities"] = self.label_probabilities.tolist()
-        return out
+        return {name: self[name] for name in self._results.columns}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._results.columns:
+            raise KeyError(name)
+        value = getattr(self, name)
+        if name == "top_logprobs":
+            return [[{"token": token, "logprob": logprob} for token, logprob in top] for top in value]
+        if name == "score_logprobs":
+            return [one.tolist() for one in value]
+        return value.tolist() if isinstance(value, memoryview) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results.columns)
+
+    def __len__(self) -> int:
+        return len(self._results.columns)
 
     def __repr__(self) -> str:
         if not self.ok:
@@ -197,6 +211,7 @@ class Results(Sequence[Result]):
     def __init__(self, results: native.batchllm_results) -> None:
         self._native = results
         self._count = results.count
+        self._columns: Optional[tuple[str, ...]] = None
 
     tags: memoryview[int] = _column("tags", "[count] uint64")
     statuses: memoryview[int] = _column("statuses", "[count] int32: 0 or a ROW error number")
@@ -269,16 +284,40 @@ class Results(Sequence[Result]):
         """Which results failed."""
         return [i for i, status in enumerate(self.statuses) if status]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of `to_pandas` and the like: those of every result, and those that some result has."""
+        if self._columns is None:
+            self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
+        return self._columns
+
     def to_pylist(self) -> list[dict[str, Any]]:
         """Plain Python values, which can be pickled."""
         return [result.to_dict() for result in self]
 
-    def to_arrow(self) -> Any:
-        """A pyarrow.RecordBatch over the same memory."""
-        return import_module("pyarrow").record_batch(self)
+    def to_arrow(self, *, samples: str = "rows") -> Any:
+        """A pyarrow.RecordBatch of the columns `columns`, over the same memory but for `finish_reason` and `error`.
+
+        samples: "rows": a row for each sample; "lists": a row for each prompt, with lists of its samples' values.
+        """
+        return frames.to_arrow(self, samples)
+
+    def to_pandas(self, *, samples: str = "rows") -> Any:
+        """A pandas DataFrame of the columns `columns`; lists of numbers are read-only NumPy arrays of the same memory.
+
+        samples: as in `to_arrow`.
+        """
+        return frames.to_pandas(self, samples)
+
+    def to_polars(self, *, samples: str = "rows") -> Any:
+        """A Polars DataFrame of the columns `columns`.
+
+        samples: as in `to_arrow`.
+        """
+        return frames.to_polars(self, samples)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Arrow's C data interface: a struct array with the main columns, which copies nothing."""
+        """Arrow's C data interface: a struct array of the columns `columns`."""
         return native.batchllm_arrow_write(self._native)
 
     def __repr__(self) -> str:

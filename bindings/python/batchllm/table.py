@@ -7,6 +7,7 @@ whatever has `__arrow_c_stream__` of a struct type. Columns are text, numbers, b
 from __future__ import annotations
 
 import re
+from array import array
 from typing import Any, Optional, Sequence
 
 from . import native
@@ -27,6 +28,7 @@ class Table:
         table = batchllm.Table(frame, "Is this review kind?\\nTitle: {title}\\nReview: {text}\\nAnswer:")
         print(table[0], table.hit_rate)
 
+    frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation.
     template: {name} is the row's value in the column of that name; {{ and }} write a brace.
     fields: "given": as the template has them. "reorder": each row's fields, and what is next to what, in the order in
     which rows share most; the template's lines from its first to its last field have one field each, and are what moves.
@@ -50,6 +52,16 @@ class Table:
         self._native = native.batchllm_table_create_from(
             filled, template.encode("utf-8", "surrogatepass"), number, int(chat), (system or "").encode("utf-8", "surrogatepass")
         )
+
+    @classmethod
+    def _of_nulls(cls, rows: int) -> Table:
+        frame = native.batchllm_frame_create(1)
+        native.batchllm_frame_name(frame, 0, b"prompt")
+        native.batchllm_frame_extend(frame, 0, b"", array("q", bytes(8 * (rows + 1))), bytes(rows))
+        table = cls.__new__(cls)
+        table.columns = ["prompt"]
+        table._native = native.batchllm_table_create_from(frame, b"{prompt}", 0, 0, b"")
+        return table
 
     def __len__(self) -> int:
         return native.batchllm_table_rows(self._native)
@@ -92,6 +104,11 @@ class Table:
     def hit_rate(self) -> float:
         """The same in the order that was found. All three are 0 with `fields="given"`."""
         return native.batchllm_table_hit_rate(self._native, 2)
+
+
+def null_rows(rows: int) -> Table:
+    """Rows without a prompt: what a column's nulls are added as."""
+    return Table._of_nulls(rows)
 
 
 def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:

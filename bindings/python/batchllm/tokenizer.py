@@ -7,7 +7,7 @@ from typing import Optional, Sequence, TypeVar, Union
 
 from . import native
 from .columns import Rows, Texts, Tokens, chat_column, text_column, token_column
-from .errors import ClosedError, status_name
+from .errors import ClosedError, need_directory, status_name
 from .results import refuse_pickle
 
 
@@ -37,6 +37,7 @@ class Tokenizer:
     """A tokenizer.json, or that of a model directory. Immutable: any number of threads may use it."""
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
+        need_directory(path)
         self._native: Optional[native.batchllm_tokenizer] = native.batchllm_tokenizer_create_from(os.fspath(path))
 
     @property

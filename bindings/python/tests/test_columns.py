@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib.util
 import struct
 import unittest
 import weakref
@@ -9,7 +10,7 @@ from array import array
 
 import batchllm
 from batchllm import SamplingParams, Texts, Tokens
-from batchllm.columns import columns
+from batchllm.columns import Sparse, columns
 from support import MODEL, sim
 
 try:
@@ -26,6 +27,12 @@ IDS = [[1, 2, 3], [4], [5, 6]]
 def as_lists(rows):
     found = []
     for column in columns(rows):
+        if isinstance(column, Sparse):
+            part = as_lists(column.given) if len(column.given) else []
+            for place in column.nulls:
+                part.insert(place, None)
+            found += part
+            continue
         data = column.data if isinstance(column, Texts) else column.tokens
         for start, end in zip(column.offsets, column.offsets[1:]):
             part = memoryview(data)[start:end]
@@ -43,17 +50,64 @@ class Plain(unittest.TestCase):
         self.assertEqual(as_lists(IDS), IDS)
         self.assertEqual(as_lists([array("i", row) for row in IDS]), IDS)
         self.assertEqual(as_lists([[], [], [7]]), [[], [], [7]])
+        self.assertEqual(as_lists([[], []]), [[], []])
+        self.assertEqual(as_lists([]), [])
 
     def test_what_are_no_rows_is_refused_by_name(self):
         for rows, text in (
-            ("text", "one str"), (["a", None], "row 1 is null"), ([None], "row 0 is null"), ([[1], "a"], "row 1"),
+            ("text", "one str"), ([[1], "a"], "row 1"),
             (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
-            ([float("nan")], "row 0 is null"), ([{"prompt": "a"}], "row 0 is a dict without 'messages'"),
+            ([None, 1.5], "row 1 is one float"), ([[1], None, "a"], "row 2"), (["a", None, [1]], "row 2 is no text"),
+            ([{"text": "a"}], "row 0 is a dict without 'messages' or 'prompt'"),
+            ([{"prompt": "a", "multi_modal_data": {}}], "row 0: 'multi_modal_data' beside 'prompt' is not understood"),
             ([{"role": "user", "content": "a"}], "one conversation"),
-            ([{"messages": []}, {"prompt": "a"}], "row 1 is a dict without 'messages'"),
+            ([{"messages": []}, {"prompt": "a"}], "row 1 is a text, and the rows before it are conversations"),
+            ([{"prompt": "a"}, {"messages": []}], "row 1 is no text"),
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
+
+    def test_prompts_in_dicts_are_taken_out(self):
+        self.assertEqual(as_lists([{"prompt": text} for text in TEXTS]), TEXTS)
+        self.assertEqual(as_lists([{"prompt": "a"}, "b", {"prompt": "c", "prompt_token_ids": None}]), ["a", "b", "c"])
+        self.assertEqual(as_lists([{"prompt_token_ids": ids, "prompt": "as text"} for ids in IDS]), IDS)
+
+    def test_a_null_is_its_row_s_error(self):
+        params = SamplingParams(max_tokens=2)
+        with batchllm.Engine(MODEL) as engine:
+            whole = engine.generate(["a", "b", "c"], params)
+            for rows in (["a", None, "c"], [{"prompt": "a"}, None, {"prompt": "c"}], [None, "b", float("nan")], [None] * 3):
+                results = engine.generate(rows, params)
+                self.assertEqual(results.tags.tolist(), [0, 1, 2])
+                for i, row in enumerate(rows):
+                    if isinstance(row, (str, dict)):
+                        self.assertEqual(results[i].tokens.tolist(), whole[i].tokens.tolist())
+                    else:
+                        self.assertEqual(results[i].status, batchllm.native.BATCHLLM_ERROR_ROW_NULL)
+                        self.assertIn('"prompt" is null', results[i].error)
+            # Its parameters are its own, and so is the number of its results.
+            each = [SamplingParams(max_tokens=n, samples=n, temperature=1.0) for n in (1, 2, 3)]
+            results = engine.generate(["a", None, "c"], each)
+            self.assertEqual(results.tags.tolist(), [0, 1, 1, 2, 2, 2])
+            self.assertEqual(results.failed, [1, 2])
+            self.assertEqual([len(one.tokens) for one in results], [1, 0, 0, 3, 3, 3])
+            with self.assertRaisesRegex(batchllm.RowError, "row 1: .*ROW_NULL"):
+                engine.generate(["a", None], params, on_error="raise")
+            engine.add([None, "b"], params, tags=[7, 9])
+            engine.run()
+            self.assertEqual(sorted((one.tag, one.ok) for one in engine.poll()), [(7, False), (9, True)])
+            scored = engine.score(["a", None, "c"], [[" x"], [" y", " z"], [" u", " v"]])
+            self.assertEqual([len(one.scores) for one in scored], [1, 0, 2])
+            self.assertEqual(scored.failed, [1])
+            self.assertEqual([len(one.scores) for one in engine.score([None, None], [[" x"], [" y"]])], [0, 0])
+            with self.assertRaisesRegex(ValueError, "continuations of 3 rows for 2 rows"):
+                engine.score(["a", None], [[" x"], [" y"], [" z"]])
+        with sim() as engine:  # which has no tokenizer
+            results = engine.generate([[1, 2], None, [3]], SamplingParams(max_tokens=2))
+            self.assertEqual(results.failed, [1])
+        for call in (lambda: batchllm.Plan.build([[1], None]), lambda: batchllm.Tokenizer(MODEL).encode(["a", None])):
+            with self.assertRaisesRegex(ValueError, "row 1 is null: leave it out"):
+                call()
 
     def test_none_for_a_handle_is_an_error_at_every_call_of_the_generated_layer(self):
         native = batchllm.native
@@ -188,7 +242,6 @@ class Libraries(unittest.TestCase):
             (Texts(masked(text, 0, type=numpy.uint8), offsets), "data: item 0 is masked"),
             (Texts(text, masked(offsets, 2, type=numpy.int64)), "offsets: item 2 is masked"),
             (masked([[1, 2], [3, 4]], (1, 0)), r"rows: item \(1, 0\) is masked"),
-            (masked(["a", "b"], 1, type=object), "row 1 is null"),
         ):
             with sim() as engine:
                 with self.assertRaisesRegex(ValueError, message):
@@ -234,8 +287,7 @@ class Libraries(unittest.TestCase):
         self.assertEqual(as_lists(pandas.Series(pyarrow.array(IDS, pyarrow.list_(pyarrow.int32())),
                                                 dtype=pandas.ArrowDtype(pyarrow.list_(pyarrow.int32())))), IDS)
         for dtype in (None, object, "string"):
-            with self.assertRaisesRegex(ValueError, "row 1 is null"):
-                as_lists(pandas.Series(["a", None], dtype=dtype))
+            self.assertEqual(as_lists(pandas.Series(["a", None], dtype=dtype)), ["a", None])
 
     def test_arrow_without_copies(self):
         for kind in (pyarrow.string(), pyarrow.large_string()):
@@ -269,28 +321,104 @@ class Libraries(unittest.TestCase):
         del column
         self.assertEqual(pyarrow.total_allocated_bytes(), before)
 
+    def test_arrow_texts_of_every_type(self):
+        texts = ["Pérù", "", "twelve bytes", "thirteen bytes", None, "x" * 100, "tail", None]
+        for array_ in (
+            pyarrow.array(texts),
+            pyarrow.array(texts, pyarrow.large_utf8()),
+            pyarrow.array(texts, pyarrow.string_view()),
+            pyarrow.array([text and text.encode() for text in texts], pyarrow.binary_view()),
+            pyarrow.array(texts).dictionary_encode(),
+            pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1, 2, 3, 4, 5, 6, None], pyarrow.uint8()), texts[:7]),
+            pyarrow.array(texts, pyarrow.dictionary(pyarrow.int64(), pyarrow.large_utf8())),
+        ):
+            with self.subTest(type=array_.type):
+                self.assertEqual(as_lists(array_), texts)
+                self.assertEqual(as_lists(array_[1:6]), texts[1:6])
+                self.assertEqual(as_lists(array_[:4]), texts[:4])
+                self.assertEqual(as_lists(pyarrow.chunked_array([array_[:5], array_[5:5], array_[5:]])), texts)
+                # A table of one column; it is a slice, and so may be a struct array, which has nulls of its own.
+                self.assertEqual(as_lists(pyarrow.table({"any": array_})[2:]), texts[2:])
+                whole = pyarrow.StructArray.from_arrays([array_], ["any"])
+                self.assertEqual(as_lists(whole[1:]), texts[1:])
+        nulls = pyarrow.array([False, True, False])
+        table = pyarrow.StructArray.from_arrays([pyarrow.array(["a", "b", "c"])], ["any"], mask=nulls)
+        self.assertEqual(as_lists(table), ["a", None, "c"])
+        self.assertEqual(as_lists(pyarrow.nulls(2)), [None, None])
+
+    def test_views_and_indices_that_lead_nowhere_are_refused(self):
+        def views(*words, block=b"thirteen bytes"):
+            buffers = [None, pyarrow.py_buffer(struct.pack("=iiii", *words)), pyarrow.py_buffer(block)]
+            return pyarrow.Array.from_buffers(pyarrow.string_view(), 1, buffers)
+
+        self.assertEqual(as_lists(views(14, 0, 0, 0)), ["thirteen bytes"])
+        for wrong in ((-1, 0, 0, 0), (14, 0, 1, 0), (14, 0, -1, 0), (14, 0, 0, -1), (14, 0, 0, 1), (2**31 - 1, 0, 0, 2**31 - 1)):
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(ValueError, "wrong offsets"):
+                as_lists(views(*wrong))
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(ValueError, "wrong offsets"):
+                batchllm.Table(pyarrow.table({"a": views(*wrong)}), "{a}")
+        for index in (-1, 1, 100):
+            indices = pyarrow.array([index], pyarrow.int8())
+            with self.assertRaisesRegex(ValueError, "an index outside its dictionary"):
+                as_lists(pyarrow.DictionaryArray.from_arrays(indices, ["a"], safe=False))
+
+    def test_arrow_lists_with_nulls_and_of_other_integers(self):
+        for type_ in (pyarrow.int64(), pyarrow.uint32(), pyarrow.int16(), pyarrow.int32(), pyarrow.uint64()):
+            rows = [[1, 2], None, [], [3], [4, None], [5]]
+            for array_ in (pyarrow.array(rows, pyarrow.list_(type_)), pyarrow.array(rows, pyarrow.large_list(type_))):
+                with self.subTest(type=array_.type):
+                    self.assertEqual(as_lists(array_), [[1, 2], None, [], [3], None, [5]])
+                    self.assertEqual(as_lists(array_[1:4]), [None, [], [3]])
+                    self.assertEqual(as_lists(array_[2:4]), [[], [3]])
+        for value in (2**31, -(2**31) - 1):
+            with self.assertRaisesRegex(ValueError, "row 2: a token id is beyond 32 bits"):
+                as_lists(pyarrow.chunked_array([[[1], [2]], [[value]]]))
+        with self.assertRaisesRegex(ValueError, "row 0: a token id is beyond 32 bits"):
+            as_lists(pyarrow.array([[2**64 - 1]], pyarrow.list_(pyarrow.uint64())))
+
     def test_arrow_types_that_are_no_rows_are_refused_by_name(self):
         for rows, text in (
-            (pyarrow.array(["a"], pyarrow.string_view()), "string_view"),
-            (pyarrow.array([[1]]), "int64"),
             (pyarrow.array([1]), "int64"),
-            (pyarrow.array(["a"]).dictionary_encode(), "dictionary"),
-            (pyarrow.table({"a": ["x"]}), "struct"),
-            (pyarrow.chunked_array([["a"]], pyarrow.string_view()), "string_view"),
+            (pyarrow.array([1]).dictionary_encode(), "dictionary of int64"),
+            (pyarrow.array([[1.5]]), "list of double"),
+            (pyarrow.table({"a": ["x"], "b": ["y"]}), "2 columns: pass the one with the prompts, or use generate_table"),
+            (pyarrow.table({"a": [1]}), "int64"),
+            (pandas.DataFrame({"a": ["x"], "b": ["y"]}), "2 columns: pass the one"),
             (pyarrow.array([[1]], pyarrow.list_view(pyarrow.int32())), "list_view"),
+            (pyarrow.array([[{"a": 1}]]), "list of struct"),
         ):
             with self.subTest(text=text), self.assertRaisesRegex(TypeError, text):
                 as_lists(rows)
-        for rows, text in (
-            (pyarrow.array(["a", None]), "row 1 is null"),
-            (pyarrow.array(["x", "a", None])[1:], "row 1 is null"),
-            (pyarrow.chunked_array([["a", "b"], ["c", None]]), "row 3 is null"),
-            (pyarrow.array([[1], None], pyarrow.list_(pyarrow.int32())), "row 1 is null"),
-            (pyarrow.array([[1, None]], pyarrow.list_(pyarrow.int32())), "holds a null"),
-            (pyarrow.array([[1], [2, None], [3]], pyarrow.list_(pyarrow.int32()))[1:2], "holds a null"),
-        ):
-            with self.subTest(text=text), self.assertRaisesRegex(ValueError, text):
-                as_lists(rows)
+
+    def test_pandas_columns_of_every_type(self):
+        for type_ in ("object", "str", "category", "string", pandas.ArrowDtype(pyarrow.string())):
+            with self.subTest(type=type_):
+                self.assertEqual(as_lists(pandas.Series(["a", None, "b", "a"], dtype=type_)), ["a", None, "b", "a"])
+                self.assertEqual(as_lists(pandas.DataFrame({"q": pandas.Series(["a", "b"], dtype=type_)})), ["a", "b"])
+
+    @unittest.skipIf(importlib.util.find_spec("polars") is None, "needs Polars")
+    def test_polars_columns_of_every_type(self):
+        import polars
+
+        texts = ["a", None, "more than twelve bytes", "a", "Pérù"]
+        for type_ in (polars.String, polars.Categorical, polars.Enum(["a", "more than twelve bytes", "Pérù"])):
+            series = polars.Series(texts, dtype=type_)
+            with self.subTest(type=type_):
+                self.assertEqual(as_lists(series), texts)
+                self.assertEqual(as_lists(series[2:]), texts[2:])
+                self.assertEqual(as_lists(polars.DataFrame({"q": series})), texts)
+        self.assertEqual(as_lists(polars.Series([[1, 2], None, [3]])), [[1, 2], None, [3]])
+        self.assertEqual(as_lists(polars.Series([None, None])), [None, None])
+
+    @unittest.skipIf(importlib.util.find_spec("duckdb") is None, "needs DuckDB")
+    def test_duckdb_relations(self):
+        import duckdb
+
+        relation = duckdb.sql("select case when i = 2 then null else 'row number ' || i end as q from range(5000) t(i)")
+        expected = [None if i == 2 else f"row number {i}" for i in range(5000)]
+        self.assertEqual(as_lists(relation), expected)
+        with self.assertRaisesRegex(TypeError, "2 columns"):
+            as_lists(duckdb.sql("select 'a' as a, 'b' as b"))
 
     def test_every_kind_of_rows_gives_the_same_results(self):
         with batchllm.Engine(MODEL) as engine:

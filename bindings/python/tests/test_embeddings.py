@@ -68,10 +68,11 @@ class Classify(unittest.TestCase):
             for got, logit in zip(result.label_logits, row["logits"]):
                 self.assertAlmostEqual(got, logit, delta=1e-3)
 
-    def test_a_model_without_a_head_for_labels_fails_its_rows(self):
+    def test_a_model_without_a_head_for_labels_fails_the_call(self):
         with sim() as engine:
             self.assertEqual(engine.labels, [])
-            self.assertIn("no classification head", engine.classify([[1, 2]])[0].error)
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no classification head"):
+                engine.classify([[1, 2]])
 
 
 class Rerank(unittest.TestCase):

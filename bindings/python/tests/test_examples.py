@@ -55,7 +55,7 @@ class Examples(unittest.TestCase):
 
 
 class Guide(unittest.TestCase):
-    """Each python block of docs/python.md and docs/tables.md runs after those before it, in a folder with a model in path/to/model."""
+    """Each python block of docs/python.md, docs/tables.md, docs/files.md and docs/coming-from-vllm.md runs after those before it, in a folder with a model in path/to/model."""
 
     def test_blocks_run_as_printed(self):
         self.run_blocks("python.md", 5)
@@ -63,11 +63,19 @@ class Guide(unittest.TestCase):
     def test_blocks_of_tables_run_as_printed(self):
         self.run_blocks("tables.md", 1)
 
+    def test_blocks_of_files_run_as_printed(self):
+        self.run_blocks("files.md", 1)
+
+    @unittest.skipIf(importlib.util.find_spec("numpy") is None, "needs NumPy")
+    def test_blocks_for_those_who_come_from_vllm_run_as_printed(self):
+        self.run_blocks("coming-from-vllm.md", 4)
+
     def run_blocks(self, page, least):
         text = (ROOT / "docs" / page).read_text()
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
         self.assertGreater(len(blocks), least)
-        names = {"np": "numpy", "pd": "pandas", "pa": "pyarrow"}
+        names = {"np": "numpy", "pd": "pandas", "pa": "pyarrow", "pl": "polars", "to_pandas": "pandas", "to_polars": "polars",
+                 "to_arrow": "pyarrow", "run_files": "pyarrow"}
         missing = [short for short, name in names.items() if importlib.util.find_spec(name) is None]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             chat_model(pathlib.Path(folder) / "path" / "to" / "model", "{% for m in messages %}{{ m.content }}{% endfor %}")

@@ -1,0 +1,181 @@
+"""python -m batchllm run: files of rows through a model. docs/files.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from typing import Any, NoReturn, Optional, Sequence
+
+from .engine import Engine
+from .errors import Error
+from .files import run_files
+from .params import SamplingParams
+
+_DONE, _STOPPED, _ROW_ERRORS, _INTERRUPTED = 0, 1, 3, 130  # as the program batchllm
+
+_EXAMPLES = """examples:
+  python -m batchllm run --model ./model --input in.parquet --output out.parquet --prompt-column question --max-tokens 64
+  python -m batchllm run --model ./model --input in.csv --output out.parquet --template "Review: {text}\\nTitle: {title}\\nKind?"
+  python -m batchllm run --model ./model --input s3://bucket/in.parquet --output s3://bucket/out.parquet --resume
+
+Exit codes: 0 done; 3 done, some rows have an error; 1 could not continue; 130 interrupted, go on with --resume.
+Rows of JSON are for the program: batchllm run --input rows.jsonl."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m batchllm", description="Runs a language model over files of rows.")
+    run = parser.add_subparsers(dest="command", required=True, metavar="run").add_parser(
+        "run",
+        help="run the rows of a Parquet, CSV or Arrow file",
+        description="Runs every row of a Parquet, CSV or Arrow IPC file through a model, and writes a file of its columns and the results.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    files = run.add_argument_group("files")
+    files.add_argument("--input", required=True, metavar="FILE", help="a path, or an address that fsspec knows")
+    files.add_argument("--output", required=True, metavar="FILE", help="is there when every row has its result")
+    files.add_argument(
+        "--input-format", choices=("parquet", "csv", "arrow"), help="where the name does not end with it"
+    )
+    files.add_argument("--output-format", choices=("parquet", "csv", "arrow"))
+    files.add_argument("--resume", action="store_true", help="go on with a job that was interrupted")
+    files.add_argument("--force", action="store_true", help="start over")
+    files.add_argument("--columns", metavar="A,B", help="of the input, passed through; all of them by default")
+    files.add_argument("--result-prefix", default="", metavar="TEXT", help="before the names of the results' columns")
+    files.add_argument(
+        "--samples", choices=("rows", "lists"), default="rows", help="with --n: a row for each, or lists"
+    )
+    files.add_argument(
+        "--chunk-rows", type=int, default=65536, metavar="N", help="rows planned and held together (%(default)s)"
+    )
+    files.add_argument("--storage-options", metavar="JSON", help="for fsspec")
+    rows = run.add_argument_group("prompts")
+    rows.add_argument("--prompt-column", default="prompt", metavar="NAME", help="(%(default)s)")
+    rows.add_argument("--template", metavar="TEXT", help="a prompt of several columns: {name} is the row's value")
+    rows.add_argument("--template-file", metavar="FILE")
+    rows.add_argument("--fields", choices=("given", "reorder"), default="given", help="reorder: as rows share most")
+    rows.add_argument(
+        "--chat", action="store_true", help="the text is the user's message, in the model's chat template"
+    )
+    rows.add_argument("--system", metavar="TEXT", help="--chat: the system's message")
+    parameters = run.add_argument_group("parameters")
+    for name, kind, meaning in _PARAMETERS:
+        parameters.add_argument(
+            "--" + name.replace("_", "-"), type=kind, metavar="N" if kind is int else "X", help=meaning
+        )
+    parameters.add_argument("--stop", action="append", metavar="TEXT", help="may be given more than once")
+    parameters.add_argument("--stop-token", action="append", type=int, metavar="ID", dest="stop_tokens")
+    parameters.add_argument("--ignore-eos", action="store_true")
+    parameters.add_argument("--regex", metavar="EXPRESSION", help="all of the output matches")
+    parameters.add_argument("--choices", action="append", metavar="TEXT", help="the output is one of these")
+    parameters.add_argument("--json-schema", metavar="FILE", help="the output is JSON of this schema")
+    engine = run.add_argument_group("engine")
+    engine.add_argument("--model", metavar="DIR", help="a Hugging Face directory on this machine")
+    for name in ("backend", "devices", "compute_type", "backend_options"):
+        engine.add_argument("--" + name.replace("_", "-"), metavar="TEXT")
+    for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
+        engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
+    run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
+    return parser
+
+
+_PARAMETERS: list[tuple[str, Any, str]] = [
+    ("max_tokens", int, "most tokens generated (128)"),
+    ("temperature", float, "0: greedy (0)"),
+    ("top_p", float, "(1: off)"),
+    ("min_p", float, "(0: off)"),
+    ("top_k", int, "(0 or -1: off)"),
+    ("repetition_penalty", float, "(1: off)"),
+    ("presence_penalty", float, "(0)"),
+    ("frequency_penalty", float, "(0)"),
+    ("n", int, "results for each row (1)"),
+    ("seed", int, "of each row (0)"),
+    ("logprobs", int, "0: of the chosen tokens; N: and of the N likeliest"),
+]
+
+
+def _params(given: argparse.Namespace) -> SamplingParams:
+    names = [name for name, _, _ in _PARAMETERS] + ["stop", "stop_tokens", "ignore_eos", "regex", "choices"]
+    named = {name: getattr(given, name) for name in names if getattr(given, name) not in (None, False)}
+    if given.json_schema is not None:
+        with open(given.json_schema, encoding="utf-8") as file:
+            named["json_schema"] = file.read()
+    return SamplingParams(**named)
+
+
+def _template(given: argparse.Namespace) -> Optional[str]:
+    if given.template_file is None:
+        return None if given.template is None else str(given.template)
+    if given.template is not None:
+        raise ValueError("--template and --template-file both say the template")
+    with open(given.template_file, encoding="utf-8") as file:
+        return file.read()
+
+
+def _run(given: argparse.Namespace) -> int:
+    params, template = _params(given), _template(given)
+    options = json.loads(given.storage_options) if given.storage_options else None
+    with Engine(
+        given.model,
+        backend=given.backend,
+        devices=given.devices,
+        compute_type=given.compute_type,
+        backend_options=given.backend_options,
+        threads=given.threads,
+        kv_memory_bytes=given.kv_memory_bytes,
+        step_tokens=given.step_tokens,
+        max_request_tokens=given.max_request_tokens,
+        max_requests=given.max_requests,
+        seed=given.engine_seed,
+    ) as engine:
+        report = run_files(
+            engine,
+            given.input,
+            given.output,
+            prompt_column=given.prompt_column,
+            template=template,
+            fields=given.fields,
+            chat=given.chat,
+            system=given.system,
+            params=params,
+            columns=None if given.columns is None else given.columns.split(","),
+            result_prefix=given.result_prefix,
+            samples=given.samples,
+            resume=given.resume,
+            force=given.force,
+            chunk_rows=given.chunk_rows,
+            input_format=given.input_format,
+            output_format=given.output_format,
+            storage_options=options,
+            progress=given.progress == "bar",
+        )
+    before = f", {report.resumed:,} by earlier runs" if report.resumed else ""
+    print(f"{report.rows:,} rows{before}; {report.failed:,} with an error", file=sys.stderr)
+    return _ROW_ERRORS if report.failed else _DONE
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The exit code."""
+    given = _parser().parse_args(arguments)
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        return _run(given)
+    except KeyboardInterrupt:
+        print("batchllm: interrupted; run again with --resume to go on", file=sys.stderr)
+        return _INTERRUPTED
+    except (Error, OSError, ValueError, KeyError, TypeError, ModuleNotFoundError) as fault:
+        text = fault.args[0] if isinstance(fault, KeyError) and fault.args else fault
+        again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
+        print(f"batchllm: {text}{again}", file=sys.stderr)
+        return _STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

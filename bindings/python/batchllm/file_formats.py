@@ -1,0 +1,279 @@
+"""Tables in files: Parquet, CSV and Arrow IPC, read a piece at a time and written a part at a time. Needs pyarrow.
+
+Always: a file's rows come in their order, in pieces that do not depend on memory; what is read has no dictionaries and
+no views, so that pieces of one file have one schema.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, cast
+
+from .errors import InvalidArgumentError
+from .frames import optional
+
+FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow",
+           ".ipc": "arrow"}  # fmt: skip
+_PIECE_ROWS = 8192
+_CSV_BLOCK = 1 << 24  # a row is shorter than that
+
+Wanted = Callable[[int, int], bool]
+"""Whether any row from the one to before the other is."""
+
+
+def format_of(path: str, given: Optional[str]) -> str:
+    """By what a path ends with, where nobody says."""
+    if given is not None:
+        if given not in FORMATS.values():
+            raise InvalidArgumentError(f"format is {given!r}: it is 'parquet', 'csv' or 'arrow'")
+        return given
+    ending = os.path.splitext(path)[1].lower()
+    if ending in (".jsonl", ".ndjson", ".json"):
+        raise InvalidArgumentError(f"{path}: lines of JSON are for the program: batchllm run --input {path}")
+    if ending not in FORMATS:
+        raise InvalidArgumentError(
+            f"{path}: which format? It does not end with {', '.join(FORMATS)}: say 'parquet', 'csv' or 'arrow'"
+        )
+    return FORMATS[ending]
+
+
+def is_remote(path: str) -> bool:
+    """Whether fsspec is needed for it."""
+    return "://" in path
+
+
+def filesystem(path: str, options: Optional[Mapping[str, Any]]) -> tuple[Any, str]:
+    """fsspec's file system of an address, and the path there."""
+    found = optional("fsspec", f"{path}: an address").core.url_to_fs(path, **(options or {}))
+    return found[0], str(found[1])
+
+
+def open_input(path: str, options: Optional[Mapping[str, Any]]) -> BinaryIO:
+    """A file to be read, in bytes."""
+    if is_remote(path):
+        system, inside = filesystem(path, options)
+        return cast(BinaryIO, system.open(inside, "rb"))
+    return open(path, "rb")
+
+
+class Reader:
+    """The rows of a file."""
+
+    def __init__(self, path: str, options: Optional[Mapping[str, Any]], columns: Optional[Sequence[str]]) -> None:
+        self.path = path
+        self._arrow = optional("pyarrow", "run_files")
+        self._file = open_input(path, options)
+        self.rows: Optional[int] = None  # where the file says
+        try:
+            self._look(columns)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _look(self, columns: Optional[Sequence[str]]) -> None:
+        path, names = self.path, self._open()
+        for name in columns or ():
+            if name not in names:
+                raise InvalidArgumentError(f"{path}: there is no column {name!r}; it has {', '.join(map(repr, names))}")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgumentError(f"{path}: the column {twice!r} is there twice")
+        self.columns = list(columns) if columns is not None else names
+        self.schema = _plain_schema(self._arrow, [self._field(name) for name in self.columns])
+
+    def pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        """(number of its first row, table) of all that has rows that are wanted."""
+        end = 0
+        try:
+            for first, table in self._pieces(wanted):
+                end = first + table.num_rows
+                yield first, table.cast(self.schema)
+        except self._arrow.ArrowInvalid as fault:
+            raise InvalidArgumentError(f"{self.path}: behind row {end}: {fault}") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _open(self) -> list[str]:
+        raise NotImplementedError
+
+    def _field(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        raise NotImplementedError
+
+    def _refuse(self, format_: str, fault: Exception) -> InvalidArgumentError:
+        self._file.seek(0)
+        begin = self._file.read(16)
+        return InvalidArgumentError(f"{self.path}: no {format_} file: {fault} (it begins with {begin!r})")
+
+
+class _Parquet(Reader):
+    def _open(self) -> list[str]:
+        module = optional("pyarrow.parquet", "run_files")
+        try:
+            self._parquet = module.ParquetFile(self._file)
+        except (self._arrow.ArrowInvalid, OSError) as fault:
+            raise self._refuse("Parquet", fault) from None
+        self.rows = self._parquet.metadata.num_rows
+        return list(self._parquet.schema_arrow.names)
+
+    def _field(self, name: str) -> Any:
+        return self._parquet.schema_arrow.field(name)
+
+    def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        first = 0
+        for group in range(self._parquet.num_row_groups):
+            rows = self._parquet.metadata.row_group(group).num_rows
+            if not wanted(first, first + rows):
+                first += rows
+                continue
+            for batch in self._parquet.iter_batches(_PIECE_ROWS, [group], self.columns):
+                yield first, self._arrow.table(batch).select(self.columns)
+                first += batch.num_rows
+
+
+class _Csv(Reader):
+    """Every column is text, as it stands in the file; an empty field without quotes is a null."""
+
+    def _open(self) -> list[str]:
+        self._csv = optional("pyarrow.csv", "run_files")
+        try:
+            names = self._reader({}).schema.names
+        except (self._arrow.ArrowInvalid, self._arrow.ArrowKeyError) as fault:
+            raise self._refuse("CSV", fault) from None
+        return list(names)
+
+    def _field(self, name: str) -> Any:
+        return self._arrow.field(name, self._arrow.large_string())
+
+    def _reader(self, types: dict[str, Any]) -> Any:
+        self._file.seek(0)
+        return self._csv.open_csv(
+            self._arrow.PythonFile(_Unclosed(self._file), mode="r"),
+            read_options=self._csv.ReadOptions(block_size=_CSV_BLOCK),
+            parse_options=self._csv.ParseOptions(newlines_in_values=True),
+            convert_options=self._csv.ConvertOptions(
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                include_columns=list(types),
+            ),
+        )
+
+    def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        first = 0
+        for batch in self._reader({name: self._arrow.large_string() for name in self.columns}):
+            if wanted(first, first + batch.num_rows):
+                yield first, self._arrow.table(batch)
+            first += batch.num_rows
+
+
+class _Ipc(Reader):
+    """A file or a stream."""
+
+    def _open(self) -> list[str]:
+        ipc = optional("pyarrow.ipc", "run_files")
+        magic = self._file.read(6)
+        self._file.seek(0)
+        self._random = magic == b"ARROW1"
+        try:
+            self._reader = ipc.open_file(self._file) if self._random else ipc.open_stream(self._file)
+        except (self._arrow.ArrowInvalid, OSError) as fault:
+            raise self._refuse("Arrow", fault) from None
+        return list(self._reader.schema.names)
+
+    def _field(self, name: str) -> Any:
+        return self._reader.schema.field(name)
+
+    def _batches(self) -> Iterator[Any]:
+        if not self._random:
+            yield from self._reader
+            return
+        for i in range(self._reader.num_record_batches):
+            yield self._reader.get_batch(i)
+
+    def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        first = 0
+        for batch in self._batches():
+            if wanted(first, first + batch.num_rows):
+                yield first, self._arrow.table(batch).select(self.columns)
+            first += batch.num_rows
+
+
+class _Unclosed:
+    """A file that a reader may not close, as it is read twice."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.read = file.read
+        self.seek, self.tell = file.seek, file.tell
+        self.closed = False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+_READERS: dict[str, type[Reader]] = {"parquet": _Parquet, "csv": _Csv, "arrow": _Ipc}
+
+
+def open_reader(
+    path: str, format_: str, options: Optional[Mapping[str, Any]], columns: Optional[Sequence[str]] = None
+) -> Reader:
+    """columns: those that are read, in that order; None: all."""
+    return _READERS[format_](path, options, columns)
+
+
+def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
+    """Without dictionaries and views, and with 64-bit offsets, as a chunk may have more text than 2 GiB."""
+    types = arrow.types
+
+    def plain(kind: Any) -> Any:
+        if types.is_dictionary(kind):
+            return plain(kind.value_type)
+        if types.is_string(kind) or types.is_string_view(kind):
+            return arrow.large_string()
+        if types.is_binary(kind) or types.is_binary_view(kind):
+            return arrow.large_binary()
+        return kind
+
+    return arrow.schema([arrow.field(one.name, plain(one.type)) for one in fields])
+
+
+# ---- Out ----
+
+
+def check_writable(format_: str, schema: Any) -> None:
+    """Raises where a format has no room for a column."""
+    types = optional("pyarrow", "run_files").types
+    for field in schema:
+        if format_ == "csv" and types.is_nested(field.type):
+            raise InvalidArgumentError(
+                f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow"
+            )
+
+
+class Writer:
+    """Tables of one schema into one file."""
+
+    def __init__(self, file: BinaryIO, format_: str, schema: Any) -> None:
+        if format_ == "parquet":
+            self._writer = optional("pyarrow.parquet", "run_files").ParquetWriter(file, schema)
+        elif format_ == "csv":
+            self._writer = optional("pyarrow.csv", "run_files").CSVWriter(file, schema)
+        else:
+            self._writer = optional("pyarrow.ipc", "run_files").new_file(file, schema)
+
+    def write(self, table: Any) -> None:
+        """A row group of Parquet."""
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Writes the end of the file."""
+        self._writer.close()

@@ -1,0 +1,66 @@
+"""Which job on files it is: what must be the same for one that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from typing import Any, Mapping, Optional, Sequence
+
+from .engine import Engine
+from .file_formats import open_input
+from .file_rows import Prompts, ResultColumns
+
+_HASHED_BYTES = 1 << 20  # of a piece of a file that is known by samples
+_HASHED_PIECES = 64
+
+
+def identity_of(
+    engine: Engine,
+    source: str,
+    kinds: tuple[str, str],
+    prompts: Prompts,
+    wanted: ResultColumns,
+    passed: Sequence[str],
+    chunk_rows: int,
+    options: Optional[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Everything that changes the output, by names that a user knows."""
+    found: dict[str, Any] = {
+        "model": _model_hash(engine.model_dir),
+        "input": _file_hash(source, options),
+        "engine seed": engine.seed,
+    }
+    found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
+    found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
+    found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
+    found |= {"chat": prompts.chat, "system": prompts.system}
+    for field in dataclasses.fields(wanted.params):
+        value = getattr(wanted.params, field.name)
+        plain = value is None or isinstance(value, (bool, int, float, str))
+        found["samples of a row" if field.name == "samples" else field.name] = value if plain else repr(value)
+    return found
+
+
+def _model_hash(model: Optional[str]) -> Optional[str]:
+    """Of a directory: its JSON and templates whole, its weights by samples."""
+    if model is None:
+        return None
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(model)):
+        path = os.path.join(model, name)
+        if name.endswith((".json", ".jinja", ".safetensors")) and os.path.isfile(path):
+            digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + _file_hash(path, None).encode())
+    return digest.hexdigest()[:16]
+
+
+def _file_hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
+    """Size and content; above 64 MiB by samples."""
+    digest = hashlib.sha256()
+    with open_input(path, options) as file:
+        size = file.seek(0, os.SEEK_END)
+        step = max(_HASHED_BYTES, size // _HASHED_PIECES)
+        for at in [*range(0, size, step), max(0, size - _HASHED_BYTES)]:
+            file.seek(at)
+            digest.update(file.read(_HASHED_BYTES))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"

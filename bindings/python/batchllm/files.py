@@ -1,0 +1,374 @@
+"""Whole files of rows: Parquet, CSV or Arrow IPC in, the same columns and the results out."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
+
+from . import native
+from .engine import Engine, Progress, mistake_of
+from .errors import Error, InvalidArgumentError, StateError
+from .file_formats import Reader, Writer, check_writable, format_of, open_reader
+from .file_identity import identity_of
+from .file_rows import Prompts, ResultColumns
+from .frames import optional
+from .job_files import JobFiles, job_files, refuse_another_job, rows_of
+from .params import SamplingParams
+from .progress import reporter
+from .results import Results
+
+_SLICE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class FilesReport:
+    """What became of a job on files."""
+
+    rows: int
+    """Of the input."""
+    failed: int
+    """Of them, with an error."""
+    resumed: int
+    """Of them, answered by earlier runs."""
+
+
+class _Chunk:
+    """Rows of the input, of which some have no results yet."""
+
+    def __init__(self, number: int, first: int, table: Any) -> None:
+        self.number = number
+        self.first = first
+        self.table = table
+        self.results: list[Any] = []
+        self.left: int = table.num_rows
+        self.file: Optional[BinaryIO] = None
+        self.writer: Any = None
+
+    def close(self) -> None:
+        """Its file of rows, if it has one."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+def run_files(
+    engine: Union[Engine, str, os.PathLike[str]],
+    input: Union[str, os.PathLike[str]],
+    output: Union[str, os.PathLike[str]],
+    *,
+    prompt_column: str = "prompt",
+    template: Optional[str] = None,
+    fields: str = "given",
+    chat: bool = False,
+    system: Optional[str] = None,
+    params: Optional[SamplingParams] = None,
+    columns: Optional[Sequence[str]] = None,
+    result_prefix: str = "",
+    samples: str = "rows",
+    resume: bool = False,
+    force: bool = False,
+    chunk_rows: int = 65536,
+    input_format: Optional[str] = None,
+    output_format: Optional[str] = None,
+    storage_options: Optional[Mapping[str, Any]] = None,
+    progress: Union[bool, Callable[[Progress], object]] = False,
+) -> FilesReport:
+    """Runs every row of a file, and writes a file of its columns and the results: docs/files.md. Needs pyarrow.
+
+        batchllm.run_files("path/to/model", "in.parquet", "out.parquet", prompt_column="question")
+
+    engine: an engine that has nothing else to do, or a model's directory.
+    input, output: Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow), on this machine or an address that fsspec knows.
+    prompt_column: of texts, lists of token ids, or lists of chat messages.
+    template, fields, chat, system: prompts from several columns, as in `Engine.generate_table`; chat without a template:
+    prompt_column is the user's message.
+    params: for all rows.
+    columns: of the input, passed through; None: all.
+    result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens, shared_tokens,
+    completion_tokens; where asked for sample, logprobs, top_logprobs.
+    samples: with params.n above 1: "rows": a row for each sample; "lists": a row for each prompt, with lists.
+    resume: goes on with a job that was interrupted, and begins one where there is none; force: starts over.
+    chunk_rows: rows that are planned together, held in memory together and become a row group.
+    input_format, output_format: "parquet", "csv" or "arrow", where the names do not end with it.
+    storage_options: for fsspec.
+    progress: as in `Engine.generate`.
+
+    The output is there when every row has its result, and not before. A row that fails has an `error`, and the others
+    go on. What stops the run (Ctrl-C, a full disk) is raised; what has finished by then is kept for `resume`.
+    """
+    if chunk_rows < 1:
+        raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
+    if samples not in ("rows", "lists"):
+        raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
+    source, target = os.fspath(input), os.fspath(output)
+    kinds = format_of(source, input_format), format_of(target, output_format)
+    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists")
+    prompts = Prompts(prompt_column, template, fields, chat, system)
+    files = job_files(target, storage_options)
+    reader = open_reader(source, kinds[0], storage_options)
+    opened: Optional[Engine] = None
+    try:
+        needed = _needed(prompts, reader)
+        passed = list(columns) if columns is not None else list(reader.columns)
+        for name in passed:
+            if name not in reader.columns:
+                raise InvalidArgumentError(
+                    f"columns: {source} has no column {name!r}; it has {', '.join(map(repr, reader.columns))}"
+                )
+        schema = _output_schema(reader.schema, passed, wanted)
+        check_writable(kinds[1], schema)
+        read = [name for name in reader.columns if name in passed or name in needed]
+        reader.close()
+        reader = open_reader(source, kinds[0], storage_options, read)
+        if not isinstance(engine, Engine):
+            engine = opened = Engine(engine)
+        job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
+        state = _begin(files, target, job, resume, force)
+        if state is not None:
+            return FilesReport(state["rows"], state["failed"], state["rows"])
+        run = _Run(engine, files, reader, prompts, wanted, passed, schema, chunk_rows)
+        try:
+            run.go(progress)
+            report = run.merge(kinds[1])
+            files.write_state(
+                {"version": 1, "job": job, "complete": True, "rows": report.rows, "failed": report.failed}
+            )
+            files.drop_parts(True)
+        finally:
+            run.close(opened is None)
+        return report
+    finally:
+        reader.close()
+        files.close()
+        if opened is not None:
+            opened.close()
+
+
+def _needed(prompts: Prompts, reader: Reader) -> set[str]:
+    """Columns that prompts are made of."""
+    if prompts.template is None:
+        if prompts.column not in reader.columns:
+            raise InvalidArgumentError(
+                f"prompt_column: {reader.path} has no column {prompts.column!r}; it has {', '.join(map(repr, reader.columns))}"
+            )
+        return {prompts.column}
+    table = prompts.table(reader.schema.empty_table())
+    assert table is not None
+    return set(table.columns)
+
+
+def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) -> Any:
+    arrow = optional("pyarrow", "run_files")
+    made = wanted.fields()
+    for name, _, _ in made:
+        if name in passed:
+            raise InvalidArgumentError(
+                f"the input has a column {name!r}, and so have the results: give a result_prefix, or name the columns to pass through"
+            )
+    return arrow.schema([schema.field(name) for name in passed] + [(name, kind) for name, _, kind in made])
+
+
+def _begin(files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, force: bool) -> Optional[dict[str, Any]]:
+    """Makes ready what is beside the output; the state of a job that is complete, else None."""
+    files.lock()
+    state, exists = files.read_state() if not force else None, files.output_exists()
+    if state is None and exists and resume and not force:
+        raise InvalidArgumentError(f"{target} cannot be resumed: {target}.state is not there; start over with force")
+    if not force and not resume and (state is not None or exists):
+        raise InvalidArgumentError(f"{target} is there, or was begun: resume goes on with it, force starts over")
+    if state is not None:
+        refuse_another_job(target, state["job"], job)
+        if state["complete"] and exists:
+            files.drop_parts(True)
+            return state
+    else:
+        files.drop_parts(False)
+    files.write_state({"version": 1, "job": dict(job), "complete": False})
+    return None
+
+
+class _Run:
+    """One run of a job, from the first chunk without a part to the last."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        files: JobFiles,
+        reader: Reader,
+        prompts: Prompts,
+        wanted: ResultColumns,
+        passed: Sequence[str],
+        schema: Any,
+        chunk_rows: int,
+    ) -> None:
+        self._arrow = optional("pyarrow", "run_files")
+        self._engine, self._files, self._reader = engine, files, reader
+        self._prompts, self._wanted, self._passed = prompts, wanted, passed
+        self._schema, self._chunk_rows = schema, chunk_rows
+        self._kept = wanted.schema()
+        self._done = files.finished()
+        self._open: dict[int, _Chunk] = {}
+        self._rows = self._resumed = 0
+
+    def go(self, progress: Union[bool, Callable[[Progress], object]]) -> None:
+        """Until every chunk has its part."""
+        stats = self._engine.stats()
+        if stats.rows > stats.rows_done:
+            raise StateError("the engine has rows of other calls")
+        unpolled = self._engine.poll()
+        if len(unpolled):
+            self._engine._unclaimed.append(unpolled._native)
+            raise StateError(f"the engine has {len(unpolled)} results of other calls: poll them first")
+        chunks = self._chunks()
+        waiting, last, ended = 0, 0, False
+        report = reporter(progress, self._reader.rows or 0)
+        try:
+            while not ended or self._open:
+                if not ended and waiting <= last // 8:
+                    chunk = next(chunks, None)
+                    ended = chunk is None
+                    if chunk is not None:
+                        last = waiting = self._add(chunk)
+                    continue
+                self._engine._advance(_SLICE_SECONDS, report)
+                waiting = self._engine._snapshot().rows_waiting
+                self._deliver(self._engine.poll())
+        except OSError:  # a full disk takes no more
+            raise
+        except BaseException:
+            if not self._engine.closed:
+                with suppress(Error, OSError):
+                    self._deliver(self._engine.poll())
+            raise
+        finally:
+            report.close()
+
+    def merge(self, format_: str) -> FilesReport:
+        """Parts -> the output."""
+        ipc = optional("pyarrow.ipc", "run_files")
+        count = -(-self._rows // self._chunk_rows)
+        failed = 0
+        with self._files.whole() as file:
+            writer = Writer(file, format_, self._schema)
+            for number in range(count):
+                with self._files.open_part(number) as part:
+                    table = ipc.open_file(part).read_all()
+                failed += int(table.schema.metadata[b"failed"])
+                writer.write(table.replace_schema_metadata(None))
+            writer.close()
+        return FilesReport(self._rows, failed, self._resumed)
+
+    def close(self, keep_engine: bool) -> None:
+        """After whatever has ended the run: files are closed, and an engine that is kept is left without rows."""
+        for chunk in self._open.values():
+            chunk.close()
+        if self._open and keep_engine and not self._engine.closed:
+            with suppress(Error):  # what has ended the run is told, not what follows from it
+                for chunk in self._open.values():
+                    native.batchllm_cancel_rows(self._engine._enter(), chunk.first, chunk.table.num_rows)
+                self._engine.run()
+                self._engine.poll()
+        self._open.clear()
+
+    # ---- In ----
+
+    def _chunks(self) -> Iterator[_Chunk]:
+        """Those that have no part yet. Counts the rows of all."""
+        size = self._chunk_rows
+        pieces: list[Any] = []
+        held = 0
+
+        def wanted(first: int, end: int) -> bool:
+            self._rows = max(self._rows, end)
+            return any(number not in self._done for number in range(first // size, (end - 1) // size + 1))
+
+        begin = 0
+        for first, table in self._reader.pieces(wanted):
+            self._rows = max(self._rows, first + table.num_rows)
+            while table.num_rows:
+                number = first // size
+                part = table.slice(0, (number + 1) * size - first)
+                table, first = table.slice(part.num_rows), first + part.num_rows
+                if number in self._done:
+                    continue
+                if not pieces:
+                    begin = number
+                elif begin != number:
+                    raise InvalidArgumentError(f"{self._reader.path}: it changes while it is read")
+                pieces.append(part)
+                held += part.num_rows
+                if first == (number + 1) * size:
+                    yield _Chunk(number, number * size, self._arrow.concat_tables(pieces))
+                    pieces, held = [], 0
+        if pieces:
+            yield _Chunk(begin, begin * size, self._arrow.concat_tables(pieces))
+        self._resumed += sum(min(size, self._rows - number * size) for number in self._done)
+
+    def _add(self, chunk: _Chunk) -> int:
+        """Adds a chunk's rows that have no results; -> how many."""
+        for path in self._files.old_rows(chunk.number):
+            chunk.results += rows_of(path, self._kept)
+        known = {tag - chunk.first for batch in chunk.results for tag in batch.column("tag").to_pylist()}
+        chunk.left -= len(known)
+        self._resumed += len(known)
+        self._open[chunk.number] = chunk
+        if self._files.remembers_rows:
+            chunk.file = self._files.new_rows(chunk.number)
+            chunk.writer = optional("pyarrow.ipc", "run_files").new_stream(chunk.file, self._kept)
+        if chunk.left == 0:
+            self._finish(chunk)
+            return 0
+        rows = [i for i in range(chunk.table.num_rows) if i not in known] if known else None
+        tags = (
+            range(chunk.first, chunk.first + chunk.table.num_rows) if rows is None else [chunk.first + i for i in rows]
+        )
+        self._engine.add(self._prompts.rows(chunk.table, rows), self._wanted.params, tags=tags)
+        refused = self._engine.poll()
+        mistake = mistake_of(refused) if len(refused) >= len(tags) else None
+        if mistake is not None and not known:
+            raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+        self._deliver(refused)
+        return len(tags)
+
+    # ---- Out ----
+
+    def _deliver(self, results: Results) -> None:
+        """Keeps results, and writes the parts of chunks that have all of theirs."""
+        if not len(results):
+            return
+        batch = self._wanted.batch(results)
+        rows: dict[int, list[int]] = {}
+        for i, tag in enumerate(batch.column("tag").to_pylist()):
+            rows.setdefault(tag // self._chunk_rows, []).append(i)
+        for number, mine in rows.items():
+            chunk = self._open[number]
+            own = batch if len(rows) == 1 else batch.take(self._arrow.array(mine, self._arrow.int64()))
+            if chunk.file is not None:
+                chunk.writer.write_batch(own)
+                chunk.file.flush()
+            chunk.results.append(own)
+            chunk.left -= len(set(own.column("tag").to_pylist()))
+            if chunk.left == 0:
+                self._finish(chunk)
+
+    def _finish(self, chunk: _Chunk) -> None:
+        results = self._arrow.Table.from_batches(chunk.results, self._kept)
+        order = sorted(range(results.num_rows), key=results.column("tag").to_pylist().__getitem__)
+        results = results.take(self._arrow.array(order, self._arrow.int64()))
+        tags = results.column("tag").to_pylist()
+        given = chunk.table.select(self._passed).take(
+            self._arrow.array([tag - chunk.first for tag in tags], self._arrow.int64())
+        )
+        errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
+        failed = len({tag for tag, bad in zip(tags, errors) if bad})
+        made = [results.column(name) for name in self._kept.names[1:]]
+        table = self._arrow.table([*given.columns, *made], schema=self._schema.with_metadata({"failed": str(failed)}))
+        with self._files.part(chunk.number) as file:
+            writer = optional("pyarrow.ipc", "run_files").new_file(file, table.schema)
+            writer.write_table(table)
+            writer.close()
+        chunk.close()
+        del self._open[chunk.number]
+        self._files.drop_rows(chunk.number)

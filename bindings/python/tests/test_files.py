@@ -1,0 +1,453 @@
+"""Files of rows in and out: formats, columns, what is refused, and jobs that are killed, stopped and resumed."""
+
+import contextlib
+import glob
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+import batchllm
+from batchllm import SamplingParams, run_files
+from batchllm.file_formats import open_reader
+from support import MODEL, SIM, chat_model, sim
+
+try:
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+except ImportError:
+    pyarrow = None
+
+RESULTS = ["text", "finish_reason", "error", "prompt_tokens", "shared_tokens", "completion_tokens"]
+FEW = SamplingParams(max_tokens=3)
+SIM_OPTIONS = ["--backend", "sim", "--backend-options", "vocabulary=1000,eos_token=999,pages=4096"]
+
+
+def write(path, table, **how):
+    if path.endswith(".csv"):
+        pyarrow.csv.write_csv(table, path)
+    elif path.endswith(".arrow"):
+        with pyarrow.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    elif path.endswith(".arrows"):
+        with pyarrow.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    else:
+        pyarrow.parquet.write_table(table, path, **how)
+    return path
+
+
+def read(path):
+    if path.endswith(".csv"):
+        return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+    if path.endswith(".arrow"):
+        return pyarrow.ipc.open_file(path).read_all()
+    return pyarrow.parquet.read_table(path)
+
+
+def token_rows(count, length=6):
+    """Rows of token ids with a number each, of which no two are equal."""
+    prompts = [[i % 900, i // 900, *range(length)] for i in range(count)]
+    return pyarrow.table({"number": range(count), "prompt": pyarrow.array(prompts, pyarrow.list_(pyarrow.int32()))})
+
+
+def program(*arguments, **how):
+    command = [sys.executable, "-m", "batchllm", "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **how)
+
+
+@unittest.skipIf(pyarrow is None, "needs pyarrow")
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+
+class Formats(Files):
+    def test_every_format_to_every_format(self):
+        texts = ["plain", None, 'a "quote", a comma', "two\nlines", "Pérù", "", "x" * 5000]
+        numbers = ["007", "1e3", "", None, "5", "6", "7"]
+        table = pyarrow.table({"number": numbers, "question": texts})
+        with batchllm.Engine(MODEL) as engine:
+            expected = engine.generate(texts, FEW)
+            for one in ("parquet", "csv", "arrow", "arrows"):
+                source = write(self.path(f"in.{one}"), table)
+                for other in ("parquet", "csv", "arrow"):
+                    with self.subTest(source=one, output=other):
+                        target = self.path(f"from_{one}.{other}")
+                        report = run_files(engine, source, target, prompt_column="question", params=FEW, chunk_rows=3)
+                        self.assertEqual(report, batchllm.FilesReport(7, len(expected.failed), 0))
+                        found = read(target)
+                        self.assertEqual(found.column_names, ["number", "question", *RESULTS])
+                        if other != "csv":  # its reader guesses types, and takes empty texts for nulls or not
+                            self.assertEqual(found.column("number").to_pylist(), numbers)
+                            self.assertEqual(found.column("question").to_pylist(), texts)
+                            self.assertEqual(found.column("text").to_pylist(), expected.texts)
+                            self.assertEqual(found.column("error").to_pylist(), expected.errors)
+                        self.assertEqual(found.column("prompt_tokens").to_pylist(), expected.prompt_tokens.tolist())
+                        self.assertEqual(found.column("completion_tokens").to_pylist(), [len(one.tokens) for one in expected])
+                        self.assertEqual(found.num_rows, 7)
+                        self.assertFalse(os.path.exists(target + ".parts"))
+        # What went through CSV twice is what it was.
+        with sim() as engine:
+            again = self.path("again.csv")
+            with self.assertRaisesRegex(batchllm.StateError, "no tokenizer"):
+                run_files(engine, self.path("in.csv"), again, prompt_column="question")
+        self.assertFalse(os.path.exists(again))
+
+    def test_row_groups_and_columns_of_other_types_pass_through(self):
+        count = 1000
+        table = token_rows(count).append_column("kind", pyarrow.array(["a", "b"] * (count // 2)).dictionary_encode())
+        table = table.append_column("view", pyarrow.array([f"row number {i}" for i in range(count)], pyarrow.string_view()))
+        table = table.append_column("day", pyarrow.array(range(count), pyarrow.date32()))
+        source = write(self.path("in.arrow"), table)
+        with sim() as engine:
+            plain = engine.generate(table.column("prompt"), FEW)
+            run_files(engine, source, self.path("out.parquet"), params=FEW, chunk_rows=300, columns=["day", "kind", "view", "number"])
+        found = pyarrow.parquet.ParquetFile(self.path("out.parquet"))
+        self.assertEqual([found.metadata.row_group(i).num_rows for i in range(found.num_row_groups)], [300, 300, 300, 100])
+        found = found.read()
+        self.assertEqual(found.column_names, ["day", "kind", "view", "number", *RESULTS])
+        self.assertEqual(found.column("number").to_pylist(), list(range(count)))
+        self.assertEqual(found.column("kind").to_pylist(), ["a", "b"] * (count // 2))
+        self.assertEqual(found.column("view")[999].as_py(), "row number 999")
+        self.assertEqual(found.column("day").type, pyarrow.date32())
+        self.assertEqual(found.column("completion_tokens").to_pylist(), [len(one.tokens) for one in plain])
+        self.assertTrue(json.loads(pathlib.Path(self.path("out.parquet.state")).read_text())["complete"])
+
+    def test_samples_and_log_probabilities(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a", None, "c"]}))
+        params = SamplingParams(max_tokens=4, n=2, temperature=1.0, logprobs=2)
+        with batchllm.Engine(MODEL) as engine:
+            expected = engine.generate(["a", None, "c"], params)
+            self.assertEqual(run_files(engine, source, self.path("rows.parquet"), params=params).failed, 1)
+            rows = read(self.path("rows.parquet")).to_pylist()
+            self.assertEqual([row["prompt"] for row in rows], ["a", "a", None, None, "c", "c"])
+            self.assertEqual([row["sample"] for row in rows], [0, 1] * 3)
+            for row, one in zip(rows, expected):
+                for name in ("text", "error", "finish_reason", "logprobs", "top_logprobs"):
+                    self.assertEqual(row[name], one[name], name)
+            run_files(engine, source, self.path("lists.arrow"), params=params, samples="lists", result_prefix="answer_")
+            rows = read(self.path("lists.arrow")).to_pylist()
+            self.assertEqual(list(rows[0]), ["prompt", *(f"answer_{name}" for name in (*RESULTS, "logprobs", "top_logprobs"))])
+            self.assertEqual([row["answer_text"] for row in rows], [expected.texts[i : i + 2] for i in (0, 2, 4)])
+            self.assertEqual([row["answer_top_logprobs"] for row in rows],
+                             [[expected[i]["top_logprobs"], expected[i + 1]["top_logprobs"]] for i in (0, 2, 4)])
+            # Rows that have all failed have no log-probabilities.
+            source = write(self.path("nulls.parquet"), pyarrow.table({"prompt": pyarrow.array([None, None], pyarrow.string())}))
+            for samples in ("rows", "lists"):
+                self.assertEqual(run_files(engine, source, self.path(f"{samples}_n.parquet"), params=params, samples=samples).failed, 2)
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'logprobs' has lists .* which CSV has not"):
+                run_files(engine, source, self.path("out.csv"), params=params)
+
+    def test_templates_and_chat(self):
+        table = pyarrow.table({"id": ["1", "2", "3"], "q": ["one", None, "three"], "kind": ["big and long"] * 3})
+        source = write(self.path("in.csv"), table)
+        with tempfile.TemporaryDirectory() as folder:
+            chat_model(folder, "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}")
+            with batchllm.Engine(folder) as engine:
+                for name, how in (("given", {}), ("reorder", {"fields": "reorder"}), ("chat", {"chat": True, "system": "S"})):
+                    expected = engine.generate_table(table, "Kind?\n{q}\n{kind}\nA:", FEW, **how)
+                    run_files(engine, source, self.path(f"{name}.parquet"), template="Kind?\n{q}\n{kind}\nA:", params=FEW, **how)
+                    found = read(self.path(f"{name}.parquet"))
+                    self.assertEqual(found.column("text").to_pylist(), expected.texts)
+                    self.assertEqual(found.column("error").to_pylist(), expected.errors)
+                    self.assertEqual(found.column_names, ["id", "q", "kind", *RESULTS])
+                run_files(engine, source, self.path("user.parquet"), prompt_column="q", chat=True, params=FEW)
+                expected = engine.generate([[{"role": "user", "content": "one"}]], FEW)
+                self.assertEqual(read(self.path("user.parquet")).column("text")[0].as_py(), expected.texts[0])
+                chats = [[{"role": "user", "content": "one"}], [{"role": "user", "content": "two", "name": "x"}]]
+                source = write(self.path("chats.parquet"), pyarrow.table({"messages": chats}))
+                run_files(engine, source, self.path("chats_out.parquet"), prompt_column="messages", params=FEW)
+                self.assertEqual(read(self.path("chats_out.parquet")).column("text").to_pylist(), engine.generate(chats, FEW).texts)
+
+    def test_what_is_wrong_is_said_before_anything_runs(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"], "text": ["b"]}))
+        write(self.path("empty.parquet"), pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}))
+        pathlib.Path(self.path("not.parquet")).write_text("prompt,text\na,b\n")
+        pathlib.Path(self.path("not.arrow")).write_text("prompt,text\na,b\n")
+        pathlib.Path(self.path("zero.csv")).write_text("")
+        with batchllm.Engine(MODEL) as engine:
+            def run(name=source, output="out.parquet", **how):
+                run_files(engine, os.path.join(self.folder, name), self.path(output), **how)
+
+            for how, words in (
+                ({}, "column 'text', and so have the results: give a result_prefix"),
+                ({"prompt_column": "promt"}, "has no column 'promt'; it has 'prompt', 'text'"),
+                ({"columns": ["x"]}, "has no column 'x'"),
+                ({"chunk_rows": 0}, "chunk_rows"),
+                ({"output": "out.txt"}, "which format"),
+                ({"name": "rows.jsonl"}, "batchllm run --input"),
+                ({"input_format": "xls"}, "'parquet', 'csv' or 'arrow'"),
+                ({"name": "not.parquet"}, "no Parquet file.*begins with b'prompt,text"),
+                ({"name": "not.arrow"}, "no Arrow file"),
+                ({"name": "zero.csv"}, "no CSV file"),
+                ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
+            ):
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
+                    run(**how)
+            with self.assertRaises(FileNotFoundError):
+                run("missing.parquet")
+            with self.assertRaisesRegex(KeyError, "titel"):
+                run(template="{titel}", columns=[])
+            with self.assertRaisesRegex(ValueError, "samples is 'list'"):
+                run(samples="list")
+            engine.add(["x"], FEW)
+            with self.assertRaisesRegex(batchllm.StateError, "rows of other calls"):
+                run(result_prefix="r_", force=True)
+            engine.run()
+            with self.assertRaisesRegex(batchllm.StateError, "1 results of other calls"):
+                run(result_prefix="r_", force=True)
+            self.assertEqual(len(engine.poll()), 1)
+            self.assertFalse(os.path.exists(self.path("out.parquet")))
+            lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than is looked at first
+            pathlib.Path(self.path("torn.csv")).write_text("prompt,text\n" + lines + "1,2,3\n")
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: behind row [1-9].*Expected 2 columns, got 3"):
+                with contextlib.closing(open_reader(self.path("torn.csv"), "csv", None)) as reader:
+                    for _ in reader.pieces(lambda *_: True):
+                        pass
+            # Nothing to do is done.
+            self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
+            self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
+
+    def test_without_pyarrow_it_is_said_what_to_install(self):
+        done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['pyarrow'] = None; import batchllm.__main__ as m;"
+                               "sys.exit(m.main(['run', '--model', sys.argv[1], '--input', 'a.parquet', '--output', 'b.csv']))", MODEL],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (1, "batchllm: run_files needs pyarrow: pip install pyarrow\n"))
+
+
+@unittest.skipIf(importlib.util.find_spec("fsspec") is None, "needs fsspec")
+class Addresses(Files):
+    def test_a_job_between_addresses_is_resumed_by_chunks(self):
+        import fsspec
+
+        memory = fsspec.filesystem("memory")
+        self.addCleanup(lambda: memory.rm("/job", recursive=True))
+        pyarrow.parquet.write_table(token_rows(50), self.path("in.parquet"))
+        memory.put_file(self.path("in.parquet"), "/job/in.parquet")
+
+        class Stop(Exception):
+            pass
+
+        def stop(now):
+            if now.rows_done > 25:
+                raise Stop
+
+        with sim(max_requests=4) as engine:
+            run_files(engine, self.path("in.parquet"), self.path("out.parquet"), params=FEW, chunk_rows=10)
+            addresses = "memory://job/in.parquet", "memory://job/out.parquet"
+        with sim(max_requests=4) as engine:
+            with self.assertRaises(Stop):
+                run_files(engine, *addresses, params=FEW, chunk_rows=10, progress=stop)
+        self.assertFalse(memory.exists("/job/out.parquet"))
+        self.assertTrue(memory.exists("/job/out.parquet.parts/00000000.arrow"))
+        with sim() as engine:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "was begun: resume goes on"):
+                run_files(engine, *addresses, params=FEW, chunk_rows=10)
+            report = run_files(engine, *addresses, params=FEW, chunk_rows=10, resume=True)
+        self.assertEqual(report.rows, 50)
+        self.assertGreaterEqual(report.resumed, 10)
+        self.assertEqual(sorted(name.rsplit("/", 1)[-1] for name in memory.ls("/job", detail=False)),
+                         ["in.parquet", "out.parquet", "out.parquet.state"])
+        memory.get_file("/job/out.parquet", self.path("got.parquet"))
+        columns = ["number", "text", "completion_tokens"]
+        self.assertEqual(read(self.path("got.parquet")).select(columns), read(self.path("out.parquet")).select(columns))
+
+    def test_an_address_without_fsspec_is_said(self):
+        done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['fsspec'] = None; import batchllm\n"
+                               "batchllm.run_files(sys.argv[1], 's3://a/b.parquet', 'c.parquet')", MODEL],
+                              capture_output=True, text=True, timeout=60)
+        self.assertIn("needs fsspec: pip install fsspec", done.stderr)
+
+
+class Interrupted(Files):
+    """A job that is ended in any way goes on, and its output is that of one that was not."""
+
+    ROWS = 600
+    # Long rows, so that there is time to kill.
+    JOB = [*SIM_OPTIONS, "--max-tokens", "200", "--n", "2", "--temperature", "1", "--chunk-rows", "100", "--max-requests", "4"]
+
+    def setUp(self):
+        super().setUp()
+        self.source = write(self.path("in.parquet"), token_rows(self.ROWS), row_group_size=70)
+        self.expected = self.path("expected.parquet")
+        done = program("--input", self.source, "--output", self.expected, *self.JOB)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"{self.ROWS:,} rows; 0 with an error", done.stderr)
+
+    def run_job(self, *more, **how):
+        return program("--input", self.source, "--output", self.path("out.parquet"), *self.JOB, *more, **how)
+
+    def check(self):
+        drop = ["shared_tokens"]  # what rows found computed depends on what ran beside them
+        self.assertEqual(read(self.path("out.parquet")).drop(drop), read(self.expected).drop(drop))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["expected.parquet", "expected.parquet.state", "in.parquet", "out.parquet",
+                                                           "out.parquet.state"])
+
+    def test_killed_at_any_moment(self):
+        seed = int(os.environ.get("BATCHLLM_TEST_SEED", random.randrange(1 << 30)))
+        chance, kills, kept, waited = random.Random(seed), 0, 0, False
+
+        def state_time():
+            try:
+                return os.stat(self.path("out.parquet.state")).st_mtime_ns
+            except FileNotFoundError:
+                return 0
+
+        def row_bytes():
+            names = glob.glob(self.path("out.parquet.parts/*"))
+            return {name for name in names if os.path.exists(name) and os.path.getsize(name) > 5000}
+
+        for _ in range(8):
+            command = [sys.executable, "-m", "batchllm", "run", "--input", self.source, "--output", self.path("out.parquet"), *self.JOB,
+                       "--resume"]
+            # Half of them at once, and half when there are new rows; each run that begins writes the state anew.
+            deadline, wait_for = time.monotonic() + 60, chance.choice([state_time, row_bytes])
+            before = wait_for()
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+                while wait_for() == before and job.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.002)
+                time.sleep(chance.random() * 0.03)
+                job.send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+                said = job.communicate(timeout=60)[1]
+            self.assertIn(job.returncode, (-signal.SIGKILL, 130, 0, -signal.SIGTERM), f"seed {seed}: {said}")
+            if job.returncode == 0:
+                kept = int(said.split(" rows, ")[1].split()[0].replace(",", "")) if "earlier" in said else 0
+                break
+            kills += 1
+            waited |= wait_for is row_bytes
+        else:
+            done = self.run_job("--resume")
+            self.assertEqual(done.returncode, 0, f"seed {seed}: {done.stderr}")
+            kept = "earlier" in done.stderr and int(done.stderr.split(" rows, ")[1].split()[0].replace(",", ""))
+        self.assertGreater(kills, 0, f"seed {seed}")
+        if waited:
+            self.assertGreater(kept, 0, f"seed {seed}")
+        self.check()
+        self.assertEqual(self.run_job("--resume").returncode, 0)  # a job that is done is done
+        self.check()
+
+    def test_rows_of_a_chunk_that_was_not_finished_are_kept(self):
+        class Stop(Exception):
+            pass
+
+        def stop(now):
+            if now.rows_done >= 60:
+                raise Stop
+
+        params = SamplingParams(max_tokens=20)
+        # A step at a time, so that each has its results in the file.
+        with sim(max_requests=8) as engine, unittest.mock.patch.object(batchllm.files, "_SLICE_SECONDS", 0.0):
+            with self.assertRaises(Stop):
+                run_files(engine, self.source, self.path("part.parquet"), params=params, progress=stop)
+            # The engine can be used on, and has nothing of the job.
+            self.assertEqual(len(engine.generate([[1, 2]], FEW)), 1)
+            self.assertEqual(len(engine.poll()), 0)
+        rows = [name for name in os.listdir(self.path("part.parquet.parts")) if name.endswith(".rows")]
+        self.assertEqual(rows, ["00000000.0001.rows"])
+        path = os.path.join(self.path("part.parquet.parts"), rows[0])
+        whole = pathlib.Path(path).read_bytes()
+        # A torn end is dropped, and what is before it is not.
+        kept = []
+        for cut in (len(whole), len(whole) - 1, len(whole) // 2, 100, 0):
+            pathlib.Path(path).write_bytes(whole[:cut])
+            with sim() as engine:
+                copy = self.path(f"copy{cut}.parquet")
+                os.makedirs(copy + ".parts")
+                for name in (".state", ".parts/" + rows[0]):
+                    pathlib.Path(copy + name).write_bytes(pathlib.Path(self.path("part.parquet") + name).read_bytes())
+                report = run_files(engine, self.source, copy, params=params, resume=True)
+                self.assertEqual(report.rows, self.ROWS)
+                kept.append(report.resumed)
+                first = read(copy) if cut == len(whole) else first
+                self.assertEqual(read(copy).drop(["shared_tokens"]), first.drop(["shared_tokens"]))
+        self.assertGreaterEqual(kept[0], 60)
+        self.assertTrue(kept[0] > kept[1] > kept[2] > kept[3] == kept[4] == 0, kept)
+
+    def test_a_full_disk_stops_the_run_and_is_gone_on_from(self):
+        stops = 0
+        for limit in (20_000, 60_000, 120_000, None):
+            def limited(limit=limit):
+                if limit is not None:
+                    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+            done = self.run_job("--resume", preexec_fn=limited)
+            if limit is None:
+                self.assertEqual(done.returncode, 0, done.stderr)
+            elif done.returncode != 0:
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("File too large", done.stderr)
+                self.assertFalse(os.path.exists(self.path("out.parquet")))
+                stops += 1
+            else:
+                break
+        self.assertGreater(stops, 0)
+        self.check()
+
+    def test_another_job_is_refused_and_two_runs_at_once_too(self):
+        out = self.path("out.parquet")
+        self.assertEqual(self.run_job().returncode, 0)
+        self.check()
+        done = self.run_job()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("resume goes on with it, force starts over", done.stderr)
+        done = self.run_job("--resume", "--temperature", "0.5")
+        self.assertIn("temperature was 1.0 and is 0.5", done.stderr)
+        self.assertEqual(self.run_job("--force").returncode, 0)
+        self.check()
+        write(self.source, token_rows(self.ROWS - 1))
+        self.assertIn("input was", self.run_job("--resume").stderr)
+        os.unlink(out + ".state")
+        self.assertIn("cannot be resumed", self.run_job("--resume").stderr)
+        self.assertTrue(os.path.exists(out))
+        with sim() as engine:
+            second = []
+
+            def again(now):
+                if not second:
+                    try:
+                        run_files(MODEL, self.source, self.path("two.parquet"))
+                    except batchllm.StateError as error:
+                        second.append(str(error))
+
+            run_files(engine, self.source, self.path("two.parquet"), params=FEW, progress=again)
+        self.assertIn("another run writes to it", second[0])
+
+
+@unittest.skipIf(pyarrow is None, "needs pyarrow")
+class Memory(Files):
+    def test_memory_does_not_grow_with_the_input(self):
+        """Peaks of two processes, of which one has eight times the rows."""
+        peaks = []
+        for rows in (20_000, 160_000):
+            source = self.path(f"in{rows}.parquet")
+            write(source, token_rows(rows, 60), row_group_size=10_000)
+            code = ("import sys, batchllm; from batchllm import SamplingParams\n"
+                    f"engine = batchllm.Engine(**{SIM!r})\n"
+                    "batchllm.run_files(engine, sys.argv[1], sys.argv[2], params=SamplingParams(max_tokens=2), chunk_rows=5000)\n"
+                    "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])\n")
+            done = subprocess.run([sys.executable, "-c", code, source, self.path(f"out{rows}.parquet")], capture_output=True, text=True,
+                                  timeout=280)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            peaks.append(int(done.stdout))
+        self.assertLess(peaks[1], 1.35 * peaks[0], peaks)
+
+
+if __name__ == "__main__":
+    unittest.main()

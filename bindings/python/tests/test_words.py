@@ -1,0 +1,143 @@
+"""Parameters by the names that other engines give them, and mistakes of a whole job."""
+
+import dataclasses
+import inspect
+import math
+import pathlib
+import pickle
+import tempfile
+import unittest
+
+import batchllm
+from batchllm import SamplingParams
+from support import MODEL, chat_model, rows, sim
+
+
+class Words(unittest.TestCase):
+    def test_two_names_are_one_parameter(self):
+        self.assertEqual(SamplingParams(n=3), SamplingParams(samples=3))
+        self.assertEqual(SamplingParams(samples=3).n, 3)
+        self.assertEqual(SamplingParams(stop_token_ids=[1]).stop_tokens, [1])
+        self.assertEqual(SamplingParams(stop_tokens=[1]).stop_token_ids, [1])
+        self.assertEqual(SamplingParams(n=2, samples=2).samples, 2)
+        for wrong in ({"n": 3, "samples": 2}, {"stop_tokens": [1], "stop_token_ids": [2]}):
+            with self.assertRaisesRegex(ValueError, "the same parameter, give one"):
+                SamplingParams(**wrong)
+
+    def test_what_means_none_elsewhere_means_none_here(self):
+        with batchllm.Engine(MODEL) as engine:
+            plain = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0))[0]
+            same = SamplingParams(max_tokens=8, temperature=1.0, top_k=-1, seed=None, logprobs=None, stop=None, stop_token_ids=None,
+                                  logit_bias=None, min_tokens=0, bad_words=None, prompt_logprobs=None)
+            self.assertEqual(engine.generate(["a"], same)[0].tokens.tolist(), plain.tokens.tolist())
+            mixed = engine.generate(["a", "a"], [same, SamplingParams(max_tokens=8, temperature=1.0, top_k=1)])
+            self.assertTrue(all(one.ok for one in mixed))
+            cut = plain.text[2]
+            for stop in (cut, [cut], (cut,)):
+                result = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0, stop=stop))[0]
+                self.assertEqual(result.text, plain.text[: plain.text.index(cut)])
+                self.assertEqual(result.finish_reason, "stop")
+            token = plain.tokens[3]
+            result = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0, stop_token_ids=[token]))[0]
+            self.assertEqual(result.tokens.tolist(), plain.tokens.tolist()[: plain.tokens.tolist().index(token) + 1])
+
+    def test_what_the_engine_has_not_is_refused_with_what_to_do(self):
+        for wrong, words in (
+            ({"min_tokens": 2}, "min_tokens: .*ignore_eos"),
+            ({"bad_words": ["a"]}, "bad_words: .*logit_bias"),
+            ({"prompt_logprobs": 0}, "prompt_logprobs: .*engine.score"),
+        ):
+            with self.assertRaisesRegex(batchllm.UnsupportedError, words):
+                SamplingParams(**wrong)
+
+    def test_what_is_said_instead_of_prompt_logprobs_works(self):
+        ids = batchllm.Tokenizer(MODEL).encode_one("The capital of")
+        with batchllm.Engine(MODEL) as engine:
+            result = engine.score([ids[:1]], [[ids[1:]]])[0]
+        self.assertEqual(len(result.score_logprobs[0]), len(ids) - 1)
+        self.assertTrue(math.isclose(sum(result.score_logprobs[0]), result.scores[0], rel_tol=1e-5))
+
+    def test_the_signature_says_what_the_fields_say(self):
+        signature = inspect.signature(SamplingParams).parameters
+        names = [field.name for field in dataclasses.fields(SamplingParams)]
+        self.assertEqual(list(signature)[: len(names)], names)
+        made = SamplingParams()
+        for field in dataclasses.fields(SamplingParams):
+            default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+            self.assertEqual(getattr(made, field.name), default, field.name)
+        params = SamplingParams(n=2, stop="x", seed=None)
+        self.assertEqual(dataclasses.replace(params, samples=3).n, 3)
+        self.assertEqual(pickle.loads(pickle.dumps(params)), params)
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            params.samples = 4
+
+    def test_help_tells_every_parameter_s_meaning(self):
+        for kind in (SamplingParams, batchllm.Progress, batchllm.EngineInfo, batchllm.EngineStats, batchllm.PlanStats):
+            for field in dataclasses.fields(kind):
+                self.assertRegex(inspect.getdoc(kind), rf"(?m)^(?:\w+, )*{field.name}(?:, \w+)*: ", f"{kind.__name__}: {field.name}")
+        for call in (batchllm.Engine, batchllm.Engine.generate, batchllm.Engine.generate_table, batchllm.Engine.score,
+                     batchllm.Engine.embed, batchllm.Engine.stream, batchllm.Plan.build, batchllm.Table,
+                     batchllm.run_files):
+            text = inspect.getdoc(call)
+            names = [name for name in inspect.signature(call).parameters if name != "self"]
+            for name in names:
+                self.assertRegex(text, rf"\b{name}\b", f"{call.__qualname__}: {name}")
+
+
+class Mistakes(unittest.TestCase):
+    """Of a whole job: no result for each row, but an error at once."""
+
+    def test_parameters_out_of_range_for_all_rows(self):
+        with sim() as engine:
+            for wrong, words in (
+                ({"temperature": -1.0}, "temperature is -1: must be 0 or a positive number"),
+                ({"top_p": 0.0}, "top_p is 0"),
+                ({"max_tokens": 0}, "max_tokens is 0"),
+                ({"top_k": -2}, "top_k is -2"),
+                ({"samples": 0}, "samples is 0"),
+                ({"stop_tokens": [5000]}, "stop_tokens.0. is 5000"),
+                ({"stop": "x"}, "stop_strings need a tokenizer"),
+            ):
+                for call in (engine.generate, lambda *given: list(engine.stream(*given))):
+                    with self.subTest(wrong=wrong), self.assertRaisesRegex(batchllm.InvalidArgumentError, f"no row can run: .*{words}"):
+                        call(rows(20), SamplingParams(**wrong))
+            # Nothing of them is left, and what fails for a row's own parameters or tokens is still the row's.
+            self.assertEqual(len(engine.poll()), 0)
+            results = engine.generate(rows(2), [SamplingParams(temperature=-1.0), SamplingParams(max_tokens=2)])
+            self.assertEqual(results.failed, [0])
+            self.assertEqual(engine.generate([[], []]).failed, [0, 1])
+            self.assertEqual(engine.generate([[5000], [5000]]).failed, [0, 1])
+
+    def test_chat_without_a_template(self):
+        with tempfile.TemporaryDirectory() as folder:
+            chat_model(folder, None)
+            with batchllm.Engine(folder) as engine:
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no row can run: the model has no chat template.*pass the prompts as text"):
+                    engine.generate([[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]])
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
+                    engine.generate_table({"a": ["x", "y"]}, "{a}", chat=True)
+        with tempfile.TemporaryDirectory() as folder:
+            chat_model(folder, "{{ raise_exception('no') }}")
+            with batchllm.Engine(folder) as engine:
+                self.assertEqual(engine.generate([[{"role": "user", "content": "a"}]]).failed, [0])
+
+    def test_text_without_a_model(self):
+        with sim() as engine, self.assertRaisesRegex(batchllm.StateError, "give it a model, or rows of token ids"):
+            engine.generate(["a"])
+
+    def test_a_name_on_the_hub_for_a_directory(self):
+        for call in (batchllm.Engine, batchllm.Tokenizer):
+            with self.assertRaisesRegex(batchllm.MissingFileError, "(?s)Qwen/Qwen3-0.6B: cannot open.*hf download Qwen/Qwen3-0.6B --local-dir") as caught:
+                call("Qwen/Qwen3-0.6B")
+            self.assertEqual(caught.exception.filename, "Qwen/Qwen3-0.6B")
+            with self.assertRaises(batchllm.MissingFileError) as caught:
+                call("./missing/model")
+            self.assertNotIn("hf download", str(caught.exception))
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaises(batchllm.FileError) as caught:
+                batchllm.Engine(pathlib.Path(folder) / "a")
+            self.assertNotIn("hf download", str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
