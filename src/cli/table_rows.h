@@ -41,8 +41,6 @@ class TableRenderer {
     // The cells of a line; numbers, lists and objects are text as JSON writes it. Only what the template
     // may name is kept.
     void read_cells(const JsonMembers &members, Row *row);
-    // An earlier run found every column of the template: where none of the lines left has one, it is null.
-    void assume_columns() { assumed_ = true; }
     // Of rows that cannot have a prompt the error is set. Fails when the template is wrong or names a
     // column that no line so far has had.
     Status render(std::vector<Row> *rows, std::vector<RowError> *errors);
@@ -53,7 +51,6 @@ class TableRenderer {
     std::map<std::string, uint32_t, std::less<>> names_;
     std::vector<char> seen_;       // [names] a line has had the key
     std::set<std::string> others_; // keys that the template does not name: a few, told in an error
-    bool assumed_ = false;
 };
 
 } // namespace batchllm::cli

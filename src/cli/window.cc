@@ -62,7 +62,6 @@ Status WindowBuilder::read_rows() {
         }
         if (line.blank()) continue;
         const bool done = done_ != nullptr && done_->contains(line.number);
-        if (done && table_ != nullptr) table_->assume_columns();
         if (done && !together) continue;
         bytes += line.text.size() + 64;
         Row row;
