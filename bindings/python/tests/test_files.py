@@ -231,7 +231,7 @@ class Formats(Files):
         self.assertEqual((done.returncode, done.stderr), (1, "batchllm: run_files needs pyarrow: pip install pyarrow\n"))
 
 
-@unittest.skipIf(importlib.util.find_spec("fsspec") is None, "needs fsspec")
+@unittest.skipIf(pyarrow is None or importlib.util.find_spec("fsspec") is None, "needs pyarrow and fsspec")
 class Addresses(Files):
     def test_a_job_between_addresses_is_resumed_by_chunks(self):
         import fsspec
@@ -275,6 +275,7 @@ class Addresses(Files):
         self.assertIn("needs fsspec: pip install fsspec", done.stderr)
 
 
+@unittest.skipIf(pyarrow is None, "needs pyarrow")
 class Interrupted(Files):
     """A job that is ended in any way goes on, and its output is that of one that was not."""
 
