@@ -5,6 +5,7 @@ import java.io.UncheckedIOException;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -21,13 +22,15 @@ import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.functions;
 import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
  * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once as
- * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Argument:
- * a folder for its files.
+ * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Between the
+ * two, constraints of the options and of a column in both executors. Arguments: a folder for its files, and
+ * one with a model that has a tokenizer.
  */
 public final class ClusterTest {
     private static final int ROWS = 20_000;
@@ -62,6 +65,7 @@ public final class ClusterTest {
         System.out.println("executor: engines loaded, open, devices: " + found);
         check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")),
                 "one engine an executor, on the device of its tasks");
+        constrained(spark, arguments[1]);
 
         Path marks = Files.createDirectories(folder.resolve("marks"));
         Dataset<Row> disturbed = BatchLlm.transform(rows, options);
@@ -81,6 +85,48 @@ public final class ClusterTest {
         costs(marks);
         spark.stop();
         System.out.println("ok");
+    }
+
+    /** The options' schema for even rows, a column's own expression for odd ones, wherever they run. */
+    private static void constrained(SparkSession spark, String model) {
+        Dataset<Row> rows = spark.range(0, 48, 1, 8).select(functions.col("id"),
+                functions.expr("concat('Question ', id, '?')").as("prompt"),
+                functions.expr("if(id % 2 = 0, null, concat('[', id % 10, ']{3}'))").as("must"));
+        BatchLlmOptions options = new BatchLlmOptions()
+                                          .keyColumn("id")
+                                          .model(model)
+                                          .backend("cpu")
+                                          .threads(1)
+                                          .computeType("f32")
+                                          .kvMemoryBytes(64 << 20)
+                                          .maxTokens(40)
+                                          .partitions(4)
+                                          .jsonSchema("{\"type\": \"array\", \"items\": {\"enum\": [1, \"b\"]}, \"minItems\": 2, \"maxItems\": 3}")
+                                          .regexColumn("must");
+        Dataset<String> texts = BatchLlm.transform(rows, options)
+                                        .mapPartitions(textsWithExecutors(), Encoders.STRING());
+        Set<String> executors = new TreeSet<>();
+        int found = 0;
+        for (String line : texts.collectAsList()) {
+            String[] parts = line.split("\t");
+            int id = Integer.parseInt(parts[1]);
+            String expected = id % 2 == 0 ? "\\[(1|\"b\")(,(1|\"b\")){1,2}\\]" : (id % 10) + "{3}";
+            check(parts[2].matches(expected), line);
+            executors.add(parts[0]);
+            ++found;
+        }
+        System.out.println("constrained rows: " + found + ", by executors " + executors);
+        check(found == 48 && executors.size() == 2, found + " constrained rows, by executors " + executors);
+    }
+
+    private static MapPartitionsFunction<Row, String> textsWithExecutors() {
+        return rows -> {
+            String executor = SparkEnv.get().executorId();
+            List<String> lines = new ArrayList<>();
+            rows.forEachRemaining(
+                    row -> lines.add(executor + "\t" + row.getAs("id") + "\t" + row.getAs("text") + "\t"));
+            return lines.iterator();
+        };
     }
 
     private static List<Row> results(SparkSession spark, Path path) {

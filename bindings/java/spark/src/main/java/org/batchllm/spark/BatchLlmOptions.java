@@ -235,7 +235,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** CUDA device numbers ("0", "0,1"). Default: the addresses of the task's "gpu" resource. */
+    /** CUDA device numbers ("0", "0,1"). Default: the addresses of the task's "gpu" resource, except with "cpu". */
     public BatchLlmOptions devices(String numbers) {
         devices = numbers;
         return this;

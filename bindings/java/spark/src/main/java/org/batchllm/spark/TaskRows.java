@@ -37,7 +37,9 @@ final class TaskRows implements Iterator<Row> {
         this.metrics = metrics;
         windows = new Windows<>(requests(rows), options.windowRows, options.windowBytes);
         feed = new Feed(options, columns.tokens(), columns.scored(), columns.constraint(), plan);
-        devices = options.devices != null ? options.devices : devices(context);
+        devices = options.devices != null ? options.devices
+                : "cpu".equals(options.backend) ? "" // the GPUs that Spark gave the task are left alone
+                                                : devices(context);
     }
 
     private Iterator<Request> requests(Iterator<Row> rows) {
