@@ -104,6 +104,7 @@ public final class ClusterTest {
                                           .jsonSchema("{\"type\": \"array\", \"items\": {\"enum\": [1, \"b\"]}, \"minItems\": 2, \"maxItems\": 3}")
                                           .regexColumn("must");
         Dataset<String> texts = BatchLlm.transform(rows, options)
+                                        .select("id", "text")
                                         .mapPartitions(textsWithExecutors(), Encoders.STRING());
         Set<String> executors = new TreeSet<>();
         int found = 0;
@@ -124,7 +125,7 @@ public final class ClusterTest {
             String executor = SparkEnv.get().executorId();
             List<String> lines = new ArrayList<>();
             rows.forEachRemaining(
-                    row -> lines.add(executor + "\t" + row.getAs("id") + "\t" + row.getAs("text") + "\t"));
+                    row -> lines.add(executor + "\t" + row.get(0) + "\t" + row.getString(1)));
             return lines.iterator();
         };
     }
