@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "attention/plain.h"
+#include "base/narrow_floats.h"
 #include "linear/linear.h"
 
 #include "cuda_arrays.h"
@@ -54,6 +55,83 @@ void products_are_the_references(void **) {
                 std::vector<float> got = out.read();
                 got.resize(static_cast<size_t>(m * n));
                 assert_close(got, wanted, tolerance(out_type), "product");
+            }
+        }
+    }
+}
+
+// Rows of e4m3 on the device with their scales, and what they stand for.
+struct Quantized {
+    std::vector<float> values;
+    DeviceMemory bytes, scales;
+};
+
+Quantized quantized(Random &random, int64_t rows, int64_t columns, int64_t room) {
+    Quantized q;
+    std::vector<uint8_t> bytes(static_cast<size_t>(room * columns));
+    std::vector<float> scales(static_cast<size_t>(room), 1.0F);
+    std::uniform_real_distribution<float> scale(0.001F, 0.1F);
+    for (int64_t r = 0; r < rows; ++r) {
+        const float of_row = scale(random);
+        scales[static_cast<size_t>(r)] = of_row;
+        for (int64_t c = 0; c < columns; ++c) {
+            auto byte = static_cast<uint8_t>(draw(random, 0, 255));
+            if ((byte & 0x7F) == 0x7F) byte = 0;
+            bytes[static_cast<size_t>(r * columns + c)] = byte;
+            q.values.push_back(kE4m3Floats[byte] * of_row);
+        }
+    }
+    q.bytes = upload(bytes);
+    q.scales = upload(scales);
+    return q;
+}
+
+void products_in_e4m3_are_the_references(void **) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    if (properties.major < 9) skip(); // cuBLASLt has no scales by row there
+    Random random(kSeed + 6);
+    for (const DType out_type : {DType::bf16, DType::f32}) {
+        for (const bool tune : {false, true}) {
+            for (const bool fast : {false, true}) {
+                const Array scratch(1 << 22, DType::f32);
+                auto linear = Linear::create(DType::bf16, tune ? scratch.data() : nullptr,
+                                             int64_t{4} << 22, {});
+                check(linear.status());
+                linear->set_fast_accumulation(fast);
+                for (int round = 0; round < 6; ++round) {
+                    const int64_t m = draw(random, 1, 200), n = 16 * draw(random, 1, 40),
+                                  k = 16 * draw(random, 1, 60);
+                    const bool accumulate = round % 2 == 1;
+                    const float alpha = round % 3 == 0 ? 0.5F : 1.0F;
+                    const Quantized w = quantized(random, n, k, n);
+                    const Quantized x = quantized(random, m, k, padded_rows(m));
+                    const auto y = normal(random, m * n, out_type);
+                    auto padded = y;
+                    padded.resize(static_cast<size_t>(padded_rows(m) * n));
+                    const Array out(padded, out_type);
+                    check(linear->run({w.bytes.data(), n, k, w.scales.as<float>()},
+                                      {x.bytes.data(), x.scales.as<float>()}, m, out.data(),
+                                      out_type, accumulate, nullptr, alpha));
+                    std::vector<double> wanted;
+                    for (int64_t r = 0; r < m; ++r) {
+                        for (int64_t c = 0; c < n; ++c) {
+                            double sum = 0;
+                            for (int64_t i = 0; i < k; ++i) {
+                                sum += double(x.values[static_cast<size_t>(r * k + i)]) *
+                                       double(w.values[static_cast<size_t>(c * k + i)]);
+                            }
+                            sum *= double(alpha);
+                            if (accumulate) sum += double(y[static_cast<size_t>(r * n + c)]);
+                            wanted.push_back(sum);
+                        }
+                    }
+                    std::vector<float> got = out.read();
+                    got.resize(static_cast<size_t>(m * n));
+                    // Tensor cores add e4m3 products with some 14 bits.
+                    assert_close(got, wanted, out_type == DType::bf16 ? 6e-3 : 1e-3,
+                                 "product in e4m3");
+                }
             }
         }
     }
@@ -136,6 +214,7 @@ int main() {
     if (const int code = skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_references),
+        cmocka_unit_test(products_in_e4m3_are_the_references),
         cmocka_unit_test(plain_attention_is_the_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -168,6 +168,8 @@ void what_is_not_read_is_refused_by_key_and_value(void **) {
                 {"transform_config"});
     must_refuse(compressed(channel, R"(, "ignore": ["re:(a"])"), unsupported, {"ignore[0]", "(a"});
     must_refuse(compressed(channel, R"(, "ignore": [7])"), format, {"ignore[0]"});
+    must_refuse(compressed(channel, R"(, "ignore": ["re:(a|b)*a(a|b){20}"])"), unsupported,
+                {"ignore[0]", "(a|b){20}"});
     const std::string group = R"({"quant_method": "compressed-tensors", "config_groups": {"g": )";
     must_refuse(group + R"({"targets": ["Linear"]}}})", unsupported, {"config_groups.g"});
     must_refuse(group + R"({"targets": ["Linear"], "weights": {"type": "float"},

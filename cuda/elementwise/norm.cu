@@ -6,6 +6,7 @@
 
 #include "elementwise/element.cuh"
 #include "elementwise/elementwise.h"
+#include "elementwise/quantize.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 // ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
 
 constexpr int kNormVectors = 4; // a thread's registers hold at most so many
+
+template <typename T> constexpr bool quantized = std::is_same_v<T, __nv_fp8_e4m3>;
 
 // The weights are on their way while the row's sum is made, where registers hold both.
 template <typename R, typename T, int Vectors>
@@ -51,7 +54,10 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
         if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
-        store8(out + i, weight[v]);
+        if constexpr (!quantized<T>) store8(out + i, weight[v]);
+    }
+    if constexpr (quantized<T>) {
+        store_row_e4m3(weight, a.hidden, out, a.scales + blockIdx.x, sums);
     }
 }
 
@@ -160,12 +166,21 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     if (a.out == nullptr) return;
     normalise(x, a.next, a.hidden, sums);
     T *out = static_cast<T *>(a.out) + begin;
+    if constexpr (quantized<T>) {
+        store_row_e4m3(x, a.hidden, out, a.scales + blockIdx.x, sums);
+    } else {
 #pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = vector_begin(v);
-        if (i >= a.hidden) break;
-        store8(out + i, x[v]);
+        for (int v = 0; v < Vectors; ++v) {
+            const int i = vector_begin(v);
+            if (i >= a.hidden) break;
+            store8(out + i, x[v]);
+        }
     }
+}
+
+// with_type, and e4m3.
+template <typename Action> cudaError_t with_output(DType type, const Action &action) {
+    return type == DType::e4m3 ? action(__nv_fp8_e4m3{}) : with_type(type, action);
 }
 
 // Calls launch with a row's vectors a thread, as a constant, and the threads of its block.
@@ -182,9 +197,10 @@ template <typename Launch> cudaError_t with_shape(int32_t hidden, const Launch &
 
 cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
     if (a.count == 0) return cudaSuccess;
+    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
     return with_shape(a.hidden, [&](auto vectors, int threads) {
         return with_type(a.stream_type, [&](auto r) {
-            return with_type(a.element, [&](auto t) {
+            return with_output(a.element, [&](auto t) {
                 rms_norm<decltype(r), decltype(t), decltype(vectors)::value>
                     <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
                 return cudaGetLastError();
@@ -195,9 +211,10 @@ cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
 
 cudaError_t launch_add_norm(const AddNormArguments &a, cudaStream_t stream) {
     if (a.count == 0 || (a.delta == nullptr && a.out == nullptr)) return cudaSuccess;
+    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
     return with_shape(a.hidden, [&](auto vectors, int threads) {
         return with_type(a.stream_type, [&](auto r) {
-            return with_type(a.element, [&](auto t) {
+            return with_output(a.element, [&](auto t) {
                 add_norm<decltype(r), decltype(t), decltype(vectors)::value>
                     <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
                 return cudaGetLastError();

@@ -1,5 +1,6 @@
 // Norms of the residual stream's rows, and the addition of a sublayer's result on the way to the next.
-// Types as in elementwise/elementwise.h; a row has at most kMostNormed elements, a multiple of kVector.
+// Types as in elementwise/elementwise.h, and e4m3 for what is passed on, with a scale for each row of it
+// (elementwise/quantize.h). A row has at most kMostNormed elements, a multiple of kVector.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct NormArguments {
     float epsilon;
     void *out; // [count, hidden] of element
     int32_t count, hidden;
+    float *scales = nullptr; // [count], of e4m3
 };
 cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
 
@@ -51,6 +53,7 @@ struct AddNormArguments {
     void *out; // [count, hidden] of element; null: not wanted
     int32_t count, hidden;
     const float *keep = nullptr; // [1]; null: 1
+    float *scales = nullptr;     // [count], of e4m3
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -10,7 +10,10 @@ constexpr int kCandidates = TuningCache::kCandidates;
 constexpr int kRepeats = 5;
 
 cudaDataType data_type(DType type) {
-    return type == DType::f32 ? CUDA_R_32F : type == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+    return type == DType::f32    ? CUDA_R_32F
+           : type == DType::bf16 ? CUDA_R_16BF
+           : type == DType::f16  ? CUDA_R_16F
+                                 : CUDA_R_8F_E4M3;
 }
 
 Status check(cublasStatus_t code, const char *what) {
@@ -53,9 +56,10 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
 
 Linear::Linear(Linear &&other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), element_(other.element_),
-      workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
-      scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
-      tuned_(std::move(other.tuned_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
+      fast_accumulation_(other.fast_accumulation_), workspace_(std::move(other.workspace_)),
+      scratch_(other.scratch_), scratch_bytes_(other.scratch_bytes_),
+      products_(std::move(other.products_)), tuned_(std::move(other.tuned_)),
+      cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.cache_ = TuningCache();
 }
@@ -74,10 +78,10 @@ void Linear::destroy(Product *product) {
 }
 
 cublasStatus_t Linear::multiply(const Product &product, const cublasLtMatmulAlgo_t &algorithm,
-                                const Matrix &w, const void *x, void *y, bool accumulate,
+                                const Matrix &w, const Input &x, void *y, bool accumulate,
                                 cudaStream_t stream, float alpha) {
     const float beta = accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, product.operation, &alpha, w.data, product.w, x, product.x,
+    return cublasLtMatmul(handle_, product.operation, &alpha, w.data, product.w, x.data, product.x,
                           &beta, y, product.y, y, product.y, &algorithm, workspace_.data(),
                           kWorkspace, stream);
 }
@@ -90,13 +94,36 @@ Status Linear::describe(const Key &key, Product *product) const {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                                     &transposed, sizeof transposed));
-    RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->w, data_type(element_), k, n,
-                                                static_cast<int64_t>(k)));
-    RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->x, data_type(element_), k, m,
-                                                static_cast<int64_t>(k)));
+    const DType element = key.e4m3 ? DType::e4m3 : element_;
+    if (key.e4m3) {
+        const int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+        for (const auto attribute :
+             {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
+            RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, attribute, &by_row,
+                                                            sizeof by_row));
+        }
+        const int8_t fast = fast_accumulation_ ? 1 : 0;
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    }
+    RETURN_IF_CUBLAS(
+        cublasLtMatrixLayoutCreate(&product->w, data_type(element), k, n, static_cast<int64_t>(k)));
+    RETURN_IF_CUBLAS(
+        cublasLtMatrixLayoutCreate(&product->x, data_type(element), k, m, static_cast<int64_t>(k)));
     RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(&product->y, data_type(key.y_type), n, m,
                                                 static_cast<int64_t>(n)));
     return {};
+}
+
+// Where the scales of e4m3 are. They are part of a product's description.
+Status Linear::describe_scales(const Product &product, const Matrix &w, const Input &x) {
+    if (w.scales == nullptr) return {};
+    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+        product.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w.scales, sizeof w.scales));
+    return check(cublasLtMatmulDescSetAttribute(product.operation,
+                                                CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x.scales,
+                                                sizeof x.scales),
+                 "the scales of a product");
 }
 
 Status Linear::find_candidates(const Key &key, const Product &product,
@@ -123,9 +150,10 @@ Status Linear::find_candidates(const Key &key, const Product &product,
     return {};
 }
 
-Status Linear::make_product(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                             Product *product) {
     RETURN_IF_ERROR(describe(key, product));
+    RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
     coarse.m = coarse_rows(key.m);
     if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
@@ -150,18 +178,19 @@ Status Linear::make_product(const Key &key, const Matrix &w, const void *x, cuda
 }
 
 // The algorithm of a range of rows, of which key has the least.
-Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream_t stream,
+Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       cublasLtMatmulAlgo_t *chosen) {
     struct Described : Product {
         ~Described() { destroy(this); }
     } product;
     RETURN_IF_ERROR(describe(key, &product));
+    RETURN_IF_ERROR(describe_scales(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached{key.m,
                            key.n,
                            key.k,
-                           static_cast<int32_t>(element_),
+                           static_cast<int32_t>(key.e4m3 ? DType::e4m3 : element_),
                            static_cast<int32_t>(key.y_type),
                            key.accumulate ? 1 : 0};
     int32_t candidate = cache_.find(cached);
@@ -180,7 +209,7 @@ Status Linear::choose(const Key &key, const Matrix &w, const void *x, cudaStream
 
 Result<int32_t> Linear::fastest(const Key &key, const Product &product,
                                 const std::vector<cublasLtMatmulHeuristicResult_t> &found,
-                                const Matrix &w, const void *x, cudaStream_t stream) {
+                                const Matrix &w, const Input &x, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const Event begin, Event::create(true));
     ASSIGN_OR_RETURN(const Event end, Event::create(true));
     float shortest = 0;
@@ -210,10 +239,17 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     return std::max(best, 0);
 }
 
-Result<const Linear::Product *> Linear::product_of(const Matrix &w, const void *x, int64_t rows,
+Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input &x, int64_t rows,
                                                    DType y_type, bool accumulate,
                                                    cudaStream_t stream) {
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate};
+    const bool e4m3 = w.scales != nullptr;
+    if (e4m3 && (x.scales == nullptr || !takes_e4m3(w.rows, w.columns))) {
+        return error(BATCHLLM_ERROR_INTERNAL,
+                     "cuda: a product in e4m3 with [%lld, %lld]: not multiples of 16, or without "
+                     "scales of its input",
+                     static_cast<long long>(w.rows), static_cast<long long>(w.columns));
+    }
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, e4m3};
     auto found = products_.find(key);
     if (found == products_.end()) {
         Product product;
@@ -227,15 +263,16 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const void *
     return &found->second;
 }
 
-Status Linear::prepare(const Matrix &w, const void *x, int64_t rows, DType y_type, bool accumulate,
+Status Linear::prepare(const Matrix &w, const Input &x, int64_t rows, DType y_type, bool accumulate,
                        cudaStream_t stream) {
     return product_of(w, x, rows, y_type, accumulate, stream).status();
 }
 
-Status Linear::run(const Matrix &w, const void *x, int64_t rows, void *y, DType y_type,
+Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType y_type,
                    bool accumulate, cudaStream_t stream, float alpha) {
     if (rows == 0) return {};
     ASSIGN_OR_RETURN(const Product *product, product_of(w, x, rows, y_type, accumulate, stream));
+    RETURN_IF_ERROR(describe_scales(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
 }

@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t most_block = 1 << 20;
 constexpr size_t most_expressions = 4096;
 
-// What all the expressions of a list may cost together: names are short, and so is what matches them.
-Budget list_budget() { return Budget(int64_t{1} << 16, int64_t{1} << 24); }
+// What all expressions of a file may cost together: names are short, and so is what matches them.
+Budget budget_of_file() { return Budget(int64_t{1} << 16, int64_t{1} << 24); }
 
 Status refused(const Status &status, const JsonValue &item) {
     if (is_failure_of_process(status.code())) return status;
@@ -113,10 +113,9 @@ constexpr const char *formats_known = "only float-quantized and naive-quantized 
 
 } // namespace
 
-Result<ModuleNames> ModuleNames::read(const JsonValue &list, Kind kind) {
+Result<ModuleNames> ModuleNames::read(const JsonValue &list, Kind kind, Budget *budget) {
     ModuleNames names;
     names.parts_ = kind == Kind::parts;
-    Budget budget = list_budget();
     ASSIGN_OR_RETURN(const auto items, list.elements());
     for (const JsonValue &item : items) {
         ASSIGN_OR_RETURN(const std::string text, item.string());
@@ -129,8 +128,8 @@ Result<ModuleNames> ModuleNames::read(const JsonValue &list, Kind kind) {
                 return list.unsupported("more than 4096 expressions");
             }
             ASSIGN_OR_RETURN(Automaton compiled, expression
-                                                     ? beginning(text.substr(3), item, &budget)
-                                                     : wildcard(text, item, &budget));
+                                                     ? beginning(text.substr(3), item, budget)
+                                                     : wildcard(text, item, budget));
             names.expressions_.push_back(std::move(compiled));
         } else {
             names.names_.insert(text);
@@ -157,8 +156,8 @@ bool ModuleNames::has_expression(std::string_view module) const {
                        [&](const Automaton &a) { return a.matches(module); });
 }
 
-Result<Quantization::Group> Quantization::read_group(std::string_view name,
-                                                     const JsonValue &value) {
+Result<Quantization::Group> Quantization::read_group(std::string_view name, const JsonValue &value,
+                                                     Budget *budget) {
     Group group;
     if (value.is_array()) {
         const auto scheme = preset(name);
@@ -167,7 +166,8 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name,
                 "of presets only FP8, FP8_DYNAMIC and FP8_BLOCK are supported");
         }
         group.scheme = *scheme;
-        ASSIGN_OR_RETURN(group.targets, ModuleNames::read(value, ModuleNames::Kind::compressed));
+        ASSIGN_OR_RETURN(group.targets,
+                         ModuleNames::read(value, ModuleNames::Kind::compressed, budget));
         return group;
     }
     if (!value.is_object()) return value.fail("must be an object, or a preset's targets");
@@ -176,7 +176,8 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name,
             one_of(value, "format", "", {"float-quantized", "naive-quantized"}, formats_known));
     }
     ASSIGN_OR_RETURN(const JsonValue targets, value.at("targets"));
-    ASSIGN_OR_RETURN(group.targets, ModuleNames::read(targets, ModuleNames::Kind::compressed));
+    ASSIGN_OR_RETURN(group.targets,
+                     ModuleNames::read(targets, ModuleNames::Kind::compressed, budget));
     const auto weights = value.given("weights");
     if (!weights) return value.unsupported("weights that are not quantised are no group's");
     ASSIGN_OR_RETURN(group.scheme, read_weights(*weights));
@@ -189,7 +190,7 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name,
     return group;
 }
 
-Status Quantization::read_compressed(const JsonValue &config) {
+Status Quantization::read_compressed(const JsonValue &config, Budget *budget) {
     RETURN_IF_ERROR(one_of(config, "format", "float-quantized",
                            {"float-quantized", "naive-quantized", "mixed-precision"},
                            formats_known));
@@ -203,17 +204,17 @@ Status Quantization::read_compressed(const JsonValue &config) {
     ASSIGN_OR_RETURN(const JsonValue groups, config.at("config_groups"));
     ASSIGN_OR_RETURN(const auto members, groups.members());
     for (const auto &[name, value] : members) {
-        ASSIGN_OR_RETURN(Group group, read_group(name, value));
+        ASSIGN_OR_RETURN(Group group, read_group(name, value, budget));
         groups_.push_back(std::move(group));
     }
     if (groups_.empty()) return groups.fail("names no group");
     const auto ignore = config.given("ignore");
     if (!ignore) return {};
-    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*ignore, ModuleNames::Kind::compressed));
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*ignore, ModuleNames::Kind::compressed, budget));
     return {};
 }
 
-Status Quantization::read_fp8(const JsonValue &config) {
+Status Quantization::read_fp8(const JsonValue &config, Budget *budget) {
     RETURN_IF_ERROR(one_of(config, "fmt", "e4m3", {"e4m3"}, "only e4m3 is supported"));
     RETURN_IF_ERROR(one_of(config, "activation_scheme", "dynamic", {"static", "dynamic"},
                            "only static and dynamic are supported"));
@@ -228,11 +229,12 @@ Status Quantization::read_fp8(const JsonValue &config) {
     auto left_out = config.given("modules_to_not_convert");
     if (!left_out) left_out = config.given("ignored_layers");
     if (!left_out) return {};
-    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*left_out, ModuleNames::Kind::parts));
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*left_out, ModuleNames::Kind::parts, budget));
     return {};
 }
 
-Status Quantization::read_modelopt_keys(const JsonValue &config, const char *excluded) {
+Status Quantization::read_modelopt_keys(const JsonValue &config, const char *excluded,
+                                        Budget *budget) {
     ASSIGN_OR_RETURN(const JsonValue value, config.at("quant_algo"));
     ASSIGN_OR_RETURN(const std::string algorithm, value.string());
     if (algorithm == "FP8") {
@@ -250,7 +252,7 @@ Status Quantization::read_modelopt_keys(const JsonValue &config, const char *exc
     }
     const auto list = config.given(excluded);
     if (!list) return {};
-    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*list, ModuleNames::Kind::wildcards));
+    ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*list, ModuleNames::Kind::wildcards, budget));
     return {};
 }
 
@@ -260,14 +262,15 @@ Result<std::shared_ptr<const Quantization>> Quantization::read(const JsonValue &
     if (!method) return config.unsupported("it names no quant_method");
     ASSIGN_OR_RETURN(const std::string name, method->string());
     auto read = std::make_shared<Quantization>();
+    Budget budget = budget_of_file();
     if (name == "compressed-tensors") {
-        RETURN_IF_ERROR(read->read_compressed(config));
+        RETURN_IF_ERROR(read->read_compressed(config, &budget));
     } else if (name == "fp8") {
-        RETURN_IF_ERROR(read->read_fp8(config));
+        RETURN_IF_ERROR(read->read_fp8(config, &budget));
     } else if (name == "modelopt") {
         // Older ones hold here what is in hf_quant_config.json.
         if (config.given("quantization")) return read_modelopt(config);
-        RETURN_IF_ERROR(read->read_modelopt_keys(config, "ignore"));
+        RETURN_IF_ERROR(read->read_modelopt_keys(config, "ignore", &budget));
     } else {
         return method->unsupported("only compressed-tensors, fp8 and modelopt are supported");
     }
@@ -279,7 +282,8 @@ Result<std::shared_ptr<const Quantization>> Quantization::read_modelopt(const Js
     ASSIGN_OR_RETURN(const JsonValue config, file.at("quantization"));
     if (!config.is_object()) return config.fail("must be an object");
     auto read = std::make_shared<Quantization>();
-    RETURN_IF_ERROR(read->read_modelopt_keys(config, "exclude_modules"));
+    Budget budget = budget_of_file();
+    RETURN_IF_ERROR(read->read_modelopt_keys(config, "exclude_modules", &budget));
     return std::shared_ptr<const Quantization>(std::move(read));
 }
 

@@ -43,7 +43,7 @@ class ModuleNames {
         wildcards, // a whole name with * and ?
     };
 
-    static Result<ModuleNames> read(const JsonValue &list, Kind kind);
+    static Result<ModuleNames> read(const JsonValue &list, Kind kind, Budget *budget);
 
     bool has_name(std::string_view module) const;
     bool has_expression(std::string_view module) const;
@@ -72,10 +72,10 @@ class Quantization {
         ModuleNames targets;
         ScaleScheme scheme;
     };
-    static Result<Group> read_group(std::string_view name, const JsonValue &value);
-    Status read_compressed(const JsonValue &config);
-    Status read_fp8(const JsonValue &config);
-    Status read_modelopt_keys(const JsonValue &config, const char *excluded);
+    static Result<Group> read_group(std::string_view name, const JsonValue &value, Budget *budget);
+    Status read_compressed(const JsonValue &config, Budget *budget);
+    Status read_fp8(const JsonValue &config, Budget *budget);
+    Status read_modelopt_keys(const JsonValue &config, const char *excluded, Budget *budget);
 
     std::vector<Group> groups_;
     std::optional<ScaleScheme> all_; // where there are no groups

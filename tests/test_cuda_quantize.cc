@@ -1,0 +1,193 @@
+// Activations in e4m3: rows and their scales against the host, and the kernels that quantise what they make
+// against making it and quantising it apart.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/narrow_floats.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+#include "elementwise/quantize.h"
+
+#include "cuda_arrays.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+const DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+// Room for rows in e4m3. Not written: NaN.
+struct Rows {
+    Rows(int64_t count, int64_t width)
+        : bytes(upload(std::vector<uint8_t>(static_cast<size_t>(count * width), 0xFF))),
+          scales(upload(std::vector<float>(static_cast<size_t>(count),
+                                           std::numeric_limits<float>::quiet_NaN()))),
+          size(static_cast<size_t>(count * width)), rows(static_cast<size_t>(count)) {}
+
+    std::vector<uint8_t> read_bytes() const { return download<uint8_t>(bytes, size); }
+    std::vector<float> read_scales() const { return download<float>(scales, rows); }
+
+    DeviceMemory bytes, scales;
+    size_t size, rows;
+};
+
+Rows quantized(const Array &x, DType type, int32_t rows, int32_t width) {
+    Rows out(rows, width);
+    check(launch_quantize_rows(
+        {type, x.data(), out.bytes.data(), out.scales.as<float>(), rows, width}, nullptr));
+    return out;
+}
+
+void rows_are_multiples_of_their_scales(void **) {
+    Random random(kSeed + 30);
+    for (const DType type : kTypes) {
+        for (const int32_t vectors : {1, 31, 32, 200, 256, 257, 2000, 2048, 2049, 4096}) {
+            const int32_t width = 8 * vectors;
+            const auto rows = static_cast<int32_t>(draw(random, 1, 5));
+            auto x = normal(random, int64_t{rows} * width, type, 3);
+            // Sizes of several orders: subnormal ones too.
+            for (float &v : x) v = rounded(v * std::ldexp(1.0F, -int(draw(random, 0, 14))), type);
+            const Rows out = quantized(Array(x, type), type, rows, width);
+            const std::vector<uint8_t> bytes = out.read_bytes();
+            const std::vector<float> scales = out.read_scales();
+            for (int32_t r = 0; r < rows; ++r) {
+                const size_t begin = static_cast<size_t>(r) * static_cast<size_t>(width);
+                double most = 0;
+                for (size_t i = begin; i < begin + static_cast<size_t>(width); ++i) {
+                    most = std::max(most, std::fabs(double(x[i])));
+                }
+                const double scale = double(scales[static_cast<size_t>(r)]);
+                assert_true(std::fabs(scale * 448 - most) <= 1e-6 * most);
+                for (size_t i = begin; i < begin + static_cast<size_t>(width); ++i) {
+                    // Half the distance of neighbours: 2^-4 of a number, 2^-10 below the least exponent.
+                    const double got = double(kE4m3Floats[bytes[i]]) * scale;
+                    const double limit =
+                        std::max(std::fabs(double(x[i])) / 16, std::ldexp(scale, -10));
+                    if (!(std::fabs(got - double(x[i])) <= 1.00001 * limit)) {
+                        fail_msg("%s, width %d: %g became %g (scale %g)", dtype_name(type), width,
+                                 double(x[i]), got, scale);
+                    }
+                }
+            }
+        }
+    }
+}
+
+void rows_of_zeros_stay_zeros_and_what_is_not_finite_is_seen(void **) {
+    constexpr int32_t width = 264;
+    for (const DType type : kTypes) {
+        std::vector<float> x(3 * width, 0.0F);
+        x[width + 5] = std::numeric_limits<float>::quiet_NaN();
+        x[2 * width + 7] = std::numeric_limits<float>::infinity();
+        const Rows out = quantized(Array(x, type), type, 3, width);
+        const std::vector<uint8_t> bytes = out.read_bytes();
+        const std::vector<float> scales = out.read_scales();
+        assert_true(std::all_of(bytes.begin(), bytes.begin() + width,
+                                [](uint8_t b) { return (b & 0x7F) == 0; }));
+        assert_true(std::isfinite(scales[0]) && scales[0] > 0);
+        for (const size_t row : {1, 2}) {
+            bool seen = false;
+            for (size_t i = 0; i < width; ++i) {
+                seen |= !std::isfinite(kE4m3Floats[bytes[row * width + i]] * scales[row]);
+            }
+            assert_true(seen);
+        }
+    }
+}
+
+void assert_same(const Rows &fused, const Rows &apart, const char *what) {
+    if (fused.read_scales() != apart.read_scales()) fail_msg("%s: other scales", what);
+    if (fused.read_bytes() != apart.read_bytes()) fail_msg("%s: other elements", what);
+}
+
+void a_norm_in_e4m3_is_the_norm_quantised(void **) {
+    Random random(kSeed + 31);
+    for (const DType stream : kTypes) {
+        for (const int32_t hidden : {8, 64, 1000, 2304, 5120, 16384, 32768}) {
+            constexpr int32_t count = 3;
+            const auto x = normal(random, int64_t{count} * hidden, stream);
+            const auto delta = normal(random, int64_t{count} * hidden, stream);
+            const Array in(x, stream), same(x, stream), added(delta, stream);
+            const Array w(normal(random, hidden, DType::f32), DType::f32);
+            const Array plain(int64_t{count} * hidden, DType::f32);
+            const Rows norm(count, hidden);
+            check(launch_rms_norm({DType::f32, stream, in.data(), nullptr, w.floats(), 1e-5F,
+                                   plain.data(), count, hidden},
+                                  nullptr));
+            check(launch_rms_norm({DType::e4m3, stream, in.data(), nullptr, w.floats(), 1e-5F,
+                                   norm.bytes.data(), count, hidden, norm.scales.as<float>()},
+                                  nullptr));
+            assert_same(norm, quantized(plain, DType::f32, count, hidden), "RMSNorm");
+
+            const DeviceNorm next{NormKind::rms, w.floats(), nullptr, 1e-6F};
+            const Rows sum(count, hidden);
+            check(launch_add_norm({DType::f32, stream, in.data(), added.data(), nullptr, next, 0.5F,
+                                   next, plain.data(), count, hidden},
+                                  nullptr));
+            check(launch_add_norm({DType::e4m3, stream, same.data(), added.data(), nullptr, next,
+                                   0.5F, next, sum.bytes.data(), count, hidden, nullptr,
+                                   sum.scales.as<float>()},
+                                  nullptr));
+            assert_true(in.read() == same.read());
+            assert_same(sum, quantized(plain, DType::f32, count, hidden), "addition and norm");
+        }
+    }
+}
+
+void an_activation_in_e4m3_is_the_activation_quantised(void **) {
+    Random random(kSeed + 32);
+    for (const DType type : kTypes) {
+        for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
+            for (const int32_t width : {8, 344, 2048, 14336, 28672}) {
+                for (const bool gated : {false, true}) {
+                    const auto rows = static_cast<int32_t>(draw(random, 1, 4));
+                    const int64_t stride = (gated ? 2 : 1) * int64_t{width};
+                    const auto x = normal(random, rows * stride, type);
+                    const Array in(x, type), wide(x, DType::f32);
+                    const Array bias(normal(random, stride, DType::f32), DType::f32);
+                    const float *b = draw(random, 0, 1) == 1 ? bias.floats() : nullptr;
+                    const Array plain(int64_t{rows} * width, DType::f32);
+                    const Rows out(rows, width);
+                    check(launch_activation(
+                        {DType::f32, kind, gated, wide.data(), b, plain.data(), rows, width},
+                        nullptr));
+                    check(launch_activation_e4m3(
+                        {type, kind, gated, in.data(), b, out.bytes.data(), rows, width},
+                        out.scales.as<float>(), nullptr));
+                    assert_same(out, quantized(plain, DType::f32, rows, width), "activation");
+                }
+            }
+        }
+    }
+}
+
+void rows_that_are_too_wide_are_refused(void **) {
+    const Array x(8, DType::f32);
+    const Rows out(1, 8);
+    const auto quantize = [&](int32_t width) {
+        return launch_quantize_rows(
+            {DType::f32, x.data(), out.bytes.data(), out.scales.as<float>(), 1, width}, nullptr);
+    };
+    assert_int_equal(quantize(kMostNormed + kVector), cudaErrorInvalidValue);
+    assert_int_equal(quantize(12), cudaErrorInvalidValue);
+    assert_int_equal(quantize(8), cudaSuccess);
+}
+
+} // namespace
+
+int main() {
+    if (const int code = skipped()) return code;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_multiples_of_their_scales),
+        cmocka_unit_test(rows_of_zeros_stay_zeros_and_what_is_not_finite_is_seen),
+        cmocka_unit_test(a_norm_in_e4m3_is_the_norm_quantised),
+        cmocka_unit_test(an_activation_in_e4m3_is_the_activation_quantised),
+        cmocka_unit_test(rows_that_are_too_wide_are_refused),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
