@@ -13,7 +13,7 @@ namespace {
 // A chart's drawing area within its picture.
 struct Frame {
     double width, height;
-    double left = 52, top = 12, right = 14, bottom = 36;
+    double left = 52, top = 24, right = 14, bottom = 36;
 
     double inner_width() const { return width - left - right; }
     double inner_height() const { return height - top - bottom; }
@@ -31,13 +31,18 @@ double nice_step(double range, int most) {
     return power * 10;
 }
 
-// From 0 to `most`, and a little beyond: where the axis ends.
+// From 0 to where the axis ends.
 struct Axis {
     double step, end;
 
+    // To the first step that is not below `most`.
     static Axis to(double most, int steps) {
         const double step = nice_step(most, steps);
         return {step, std::max(step, std::ceil(most / step - 1e-9) * step)};
+    }
+    // With room for a line at `limit` and its label.
+    static Axis with_limit(double limit, int steps) {
+        return {nice_step(limit, steps), limit * 1.16};
     }
 };
 
@@ -58,12 +63,12 @@ std::string open_chart(const Frame &frame, const std::string &name) {
 
 using Label = std::function<std::string(double)>;
 
-std::string draw_y_axis(const Frame &frame, const Axis &axis, const Label &label) {
-    std::string out;
+std::string draw_y_axis(const Frame &frame, const Axis &axis, const std::string &name) {
+    std::string out = text_at(4, 12, "axis", name);
     for (double value = 0; value <= axis.end * 1.0001; value += axis.step) {
         const double y = frame.base() - value / axis.end * frame.inner_height();
         out += line(frame.left, y, frame.width - frame.right, y, value == 0 ? "base" : "grid");
-        out += text_at(frame.left - 7, y + 4, "tick end", label(value));
+        out += text_at(frame.left - 7, y + 4, "tick end", short_count(value));
     }
     return out;
 }
@@ -139,22 +144,21 @@ std::string draw_batches(std::span<const CurvePoint> points, int64_t most) {
     }
     // The limit is drawn unless batches are so far below it that it would flatten them.
     const bool limited = most > 0 && top * 4 >= static_cast<double>(most);
-    const Axis axis = Axis::to(limited ? static_cast<double>(most) : top, 5);
+    const Axis axis = limited ? Axis::with_limit(static_cast<double>(most), 5) : Axis::to(top, 5);
     const Mapped map{frame, points.back().end, axis.end};
     const auto none = [](const CurvePoint &) { return 0.0; };
     const auto decode = [](const CurvePoint &p) { return p.decode; };
     const auto own = [](const CurvePoint &p) { return p.decode + p.own; };
     const auto all = [](const CurvePoint &p) { return p.decode + p.own + p.prefix; };
     std::string out = open_chart(frame, "Tokens of batches over time");
-    out += draw_y_axis(frame, axis, [](double value) { return short_count(value); });
+    out += draw_y_axis(frame, axis, "tokens of a batch");
     out += draw_area(map, points, none, decode, "decode");
     out += draw_area(map, points, decode, own, "own");
     out += draw_area(map, points, own, all, "prefix");
     if (limited) {
         const double y = map.y(static_cast<double>(most));
         out += line(frame.left, y, frame.width - frame.right, y, "limit");
-        out += text_at(frame.width - frame.right - 4, y + 14, "note end",
-                       "most tokens of a batch: " + count_text(most));
+        out += text_at(frame.width - frame.right, y - 6, "note end", "most: " + count_text(most));
     }
     out += draw_time_axis(frame, points.back().end) + "</svg>";
     return out +
@@ -171,10 +175,11 @@ std::string draw_pages(std::span<const CurvePoint> points, int64_t total) {
         top = std::max(top, static_cast<double>(point.pages_peak));
     }
     const bool limited = top * 4 >= static_cast<double>(total);
-    const Axis axis = Axis::to(limited ? static_cast<double>(total) : std::max(1.0, top), 4);
+    const Axis axis =
+        limited ? Axis::with_limit(static_cast<double>(total), 4) : Axis::to(std::max(1.0, top), 4);
     const Mapped map{frame, points.back().end, axis.end};
     std::string out = open_chart(frame, "KV pages in use over time");
-    out += draw_y_axis(frame, axis, [](double value) { return short_count(value); });
+    out += draw_y_axis(frame, axis, "KV pages");
     const auto none = [](const CurvePoint &) { return 0.0; };
     const auto mean = [](const CurvePoint &p) { return p.pages; };
     const auto peak = [](const CurvePoint &p) { return static_cast<double>(p.pages_peak); };
@@ -183,8 +188,7 @@ std::string draw_pages(std::span<const CurvePoint> points, int64_t total) {
     if (limited) {
         const double y = map.y(static_cast<double>(total));
         out += line(frame.left, y, frame.width - frame.right, y, "limit");
-        out += text_at(frame.width - frame.right - 4, y + 14, "note end",
-                       "all pages: " + count_text(total));
+        out += text_at(frame.width - frame.right, y - 6, "note end", "all: " + count_text(total));
     }
     out += draw_time_axis(frame, points.back().end) + "</svg>";
     return out + "<p class=\"legend\">KV pages in use: <span><i class=\"pages\"></i>mean</span> "
@@ -214,7 +218,7 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
     const Axis axis = Axis::to(*std::max_element(heights.begin(), heights.end()), 4);
     const double wide = frame.inner_width() / static_cast<double>(heights.size());
     std::string out = open_chart(frame, "Histogram of " + name);
-    out += draw_y_axis(frame, axis, [](double value) { return short_count(value); });
+    out += draw_y_axis(frame, axis, "rows");
     for (size_t i = 0; i < heights.size(); ++i) {
         if (heights[i] <= 0) continue;
         const double high = std::max(1.0, heights[i] / axis.end * frame.inner_height());

@@ -12,18 +12,13 @@ namespace {
 constexpr size_t message_bytes = 300;
 constexpr size_t kind_bytes = 60;
 constexpr size_t fact_bytes = 400;
-constexpr size_t first_tokens_kept = 16;
+constexpr size_t end_tokens_kept = 10; // of a group, at each end
 
 // "ROW_TOO_LONG" of a row's status.
 std::string kind_of(int32_t status) {
     const std::string name = batchllm_status_name(status);
     constexpr std::string_view common = "BATCHLLM_ERROR_";
     return name.starts_with(common) ? name.substr(common.size()) : name;
-}
-
-std::vector<int32_t> first_of(std::span<const int32_t> tokens) {
-    const auto kept = tokens.first(std::min(tokens.size(), first_tokens_kept));
-    return {kept.begin(), kept.end()};
 }
 
 } // namespace
@@ -148,7 +143,12 @@ std::shared_ptr<GroupRun> JobRecord::start_group(std::span<const int32_t> row, i
         tree_.add(row.first(static_cast<size_t>(shared)), computed_from, run.rows, own);
         kept = std::make_shared<GroupRun>(run);
         kept->prefix_tokens = shared;
-        kept->first_tokens = first_of(row);
+        const auto shown = shared > 0 ? row.first(static_cast<size_t>(shared)) : row;
+        const auto begin = shown.first(std::min(shown.size(), end_tokens_kept));
+        const auto end = shown.subspan(begin.size());
+        const auto last = end.last(std::min(end.size(), end_tokens_kept));
+        kept->first_tokens.assign(begin.begin(), begin.end());
+        kept->last_tokens.assign(last.begin(), last.end());
     });
     return kept;
 }
@@ -242,7 +242,9 @@ void JobRecord::decode_words() {
     if (decoder_ == nullptr) return;
     tree_.decode(decoder_);
     for (GroupRun &run : slowest_) {
-        if (run.words.empty() && !run.first_tokens.empty()) run.words = decoder_(run.first_tokens);
+        if (!run.words.empty() || run.first_tokens.empty()) continue;
+        run.words = decoder_(run.first_tokens);
+        if (!run.last_tokens.empty()) run.words += " ... " + decoder_(run.last_tokens);
     }
 }
 

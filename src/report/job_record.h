@@ -33,7 +33,8 @@ struct GroupRun {
     int64_t generated = 0;
     int64_t longest_output = 0;
     int64_t unfinished = 0; // jobs
-    std::vector<int32_t> first_tokens;
+    // Of the prefix, or of the one row: its beginning, which other groups may share, and where it ends.
+    std::vector<int32_t> first_tokens, last_tokens;
     std::string words; // of these, once decoded
 };
 

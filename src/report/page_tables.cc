@@ -8,7 +8,7 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t shown_words = 90; // columns
+constexpr int shown_words = 130; // columns
 
 const char *finish_name(int32_t reason) {
     switch (reason) {
@@ -39,11 +39,15 @@ std::string number_cell(const std::string &text) { return "<td class=\"n\">" + t
 
 std::string words_of(const GroupRun &run) {
     if (!run.words.empty()) return escaped_within(run.words, shown_words);
-    std::string numbers = "[";
-    for (const int32_t token : run.first_tokens) {
-        numbers.append(numbers.size() > 1 ? " " : "").append(std::to_string(token));
-    }
-    return escaped_within(numbers + " ..]", shown_words);
+    const auto numbers = [](const std::vector<int32_t> &tokens) {
+        std::string text;
+        for (const int32_t token : tokens) {
+            text.append(text.empty() ? "" : " ").append(std::to_string(token));
+        }
+        return text;
+    };
+    const std::string last = run.last_tokens.empty() ? "" : " ... " + numbers(run.last_tokens);
+    return escaped_within("[" + numbers(run.first_tokens) + last + "]", shown_words);
 }
 
 // A figure by its name in --stats, exact: for readers and for programs.
@@ -195,7 +199,7 @@ std::string groups_section(const JobRecord &record) {
         "its last row's "
         "result" +
         std::string(record.engine().modelled ? ", on the simulated device's clock" : "") +
-        ".</p>\n<table class=\"groups\"><thead><tr><th>begins with</th><th "
+        ".</p>\n<table class=\"groups\"><thead><tr><th>begins ... and ends</th><th "
         "class=\"n\">rows</th><th class=\"n\">prefix"
         "</th><th class=\"n\">prompts</th><th class=\"n\">generated</th><th class=\"n\">longest "
         "output</th>"

@@ -7,7 +7,7 @@ const char page_style[] = R"css(
 :root{--page:#f7f8f9;--card:#fff;--ink:#1d2329;--soft:#5c6670;--line:#dfe3e7;--grid:#e9ecef;
 --decode:#3f6da8;--own:#dd9a36;--prefix:#4b9b8a;--pages:#7a8fb5;--peak:#c9d3e4;--bar:#5f83b5;--good:#6f9d8f;--bad:#bf4a3f;
 --limit:#8a939c;--tip:#fdf6e3;--tipline:#e5d3a1;
---k0:#e7ebef;--k1:#cfdff0;--k2:#a3c4e6;--k3:#6499d1;--k4:#2c66a8;--t0:#38424c;--t1:#1d3a57;--t2:#13304d;--t3:#fff;--t4:#fff}
+--k0:#e7ebef;--k1:#cfdff0;--k2:#9fc2e5;--k3:#3f79b8;--k4:#1d4c85;--t0:#38424c;--t1:#1d3a57;--t2:#13304d;--t3:#fff;--t4:#fff}
 @media screen and (prefers-color-scheme:dark){:root{--page:#14171a;--card:#1b1f23;--ink:#e4e8eb;--soft:#9aa4ae;--line:#2e343a;
 --grid:#272c31;--decode:#6d9bd8;--own:#dba04c;--prefix:#5cb3a0;--pages:#7e94bd;--peak:#3c475c;--bar:#6d93c8;--good:#6aa392;--bad:#d9695e;
 --limit:#7d8791;--tip:#2b2718;--tipline:#544a26;
@@ -39,7 +39,7 @@ svg text{font-family:inherit;font-size:12px;fill:var(--soft)}
 .rest rect{fill:none;stroke:var(--limit);stroke-dasharray:3 3}.rest text{fill:var(--soft)}
 .s0 rect{fill:var(--k0)}.s1 rect{fill:var(--k1)}.s2 rect{fill:var(--k2)}.s3 rect{fill:var(--k3)}.s4 rect{fill:var(--k4)}
 .s0 text{fill:var(--t0)}.s1 text{fill:var(--t1)}.s2 text{fill:var(--t2)}.s3 text{fill:var(--t3)}.s4 text{fill:var(--t4)}
-.legend{font-size:13px;color:var(--soft);margin:10px 0 0}
+.legend{font-size:13px;color:var(--soft);margin:10px 0 0;max-width:none}
 .legend span{white-space:nowrap;margin-left:12px}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:5px;vertical-align:-1px}
 i.k0{background:var(--k0)}i.k1{background:var(--k1)}i.k2{background:var(--k2)}i.k3{background:var(--k3)}i.k4{background:var(--k4)}

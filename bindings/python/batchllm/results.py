@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, overload
 
 from . import native
 from .errors import status_name
+
+if TYPE_CHECKING:
+    from .report import Report
 
 FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
 
@@ -197,6 +200,7 @@ class Results(Sequence[Result]):
     def __init__(self, results: native.batchllm_results) -> None:
         self._native = results
         self._count = results.count
+        self._report: Optional[Report] = None
 
     tags: memoryview[int] = _column("tags", "[count] uint64")
     statuses: memoryview[int] = _column("statuses", "[count] int32: 0 or a ROW error number")
@@ -268,6 +272,12 @@ class Results(Sequence[Result]):
     def failed(self) -> list[int]:
         """Which results failed."""
         return [i for i, status in enumerate(self.statuses) if status]
+
+    def report(self) -> Report:
+        """The page of the call that was made with `report=True`: what was shared, and what took how long."""
+        if self._report is None:
+            raise ValueError("there is no report: make these results with report=True")
+        return self._report
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Plain Python values, which can be pickled."""
