@@ -107,8 +107,8 @@ class Icicle {
              title);
     }
 
-    // What stands below a node: its children, most rows first; those that are too many or too narrow as one;
-    // nothing for the rows that go on by themselves.
+    // What stands below a node: its children, most rows first; those that are too many or too narrow as one, if
+    // that can be seen; nothing for the rows that go on by themselves.
     void children(const SharingNode &node, const Place &place) {
         if (place.level >= most_levels) return;
         std::vector<int32_t> order = node.children;
@@ -131,8 +131,8 @@ class Icicle {
             children(below, {at.left, at.right, place.level + 1});
             left += wide;
         }
-        if (rest_rows > 0) {
-            const double wide = width * static_cast<double>(rest_rows) / rows_;
+        if (const double wide = width * static_cast<double>(rest_rows) / rows_;
+            wide >= least_width) {
             const std::string all =
                 plural(rest_groups, order.empty() ? "prefix group" : "more group");
             const auto columns = static_cast<int>((wide - 14) / column_width);

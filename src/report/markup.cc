@@ -140,8 +140,9 @@ std::string short_count(double value) {
         value /= 1000;
         ++unit;
     }
-    const bool whole = std::abs(value) >= 99.95 || value == std::round(value);
-    return fixed(value, whole ? 0 : 1) + units[unit];
+    std::string text = fixed(value, std::abs(value) >= 99.95 ? 0 : 1);
+    if (text.ends_with(".0")) text.resize(text.size() - 2);
+    return text + units[unit];
 }
 
 std::string seconds_text(double seconds) {
