@@ -194,6 +194,14 @@ static void wrong_arguments_are_told(void **state) {
     assert_ok(batchllm_engine_set_report(other, report));
     batchllm_engine_destroy(other);
     assert_ok(batchllm_engine_set_report(one, report)); /* its engine is gone */
+    token_rows rows = make_rows(5, 40, 4);
+    add_and_run(one, &rows, 3);
+    assert_ok(batchllm_engine_set_report(one, NULL));
+    add_and_run(one, &rows, 3); /* not in it */
+    assert_ok(batchllm_engine_set_report(one, report));
+    add_and_run(one, &rows, 3);
+    assert_true(figure(page_of(report, NULL), "completion_tokens") == 2 * 5 * 3);
+    free_rows(&rows);
     batchllm_engine_destroy(one);
     batchllm_report_destroy(report);
     batchllm_report_destroy(NULL);

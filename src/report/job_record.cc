@@ -14,6 +14,26 @@ constexpr size_t kind_bytes = 60;
 constexpr size_t fact_bytes = 400;
 constexpr size_t end_tokens_kept = 10; // of a group, at each end
 
+// What grows as an engine works; the rest of its figures are what they are.
+constexpr int64_t batchllm_stats::*summed_counts[] = {
+    &batchllm_stats::rows,
+    &batchllm_stats::rows_done,
+    &batchllm_stats::rows_failed,
+    &batchllm_stats::rows_deduplicated,
+    &batchllm_stats::logical_prompt_tokens,
+    &batchllm_stats::processed_prompt_tokens,
+    &batchllm_stats::recomputed_tokens,
+    &batchllm_stats::completion_tokens,
+    &batchllm_stats::steps,
+    &batchllm_stats::preemptions,
+    &batchllm_stats::groups,
+};
+constexpr double batchllm_stats::*summed_seconds[] = {
+    &batchllm_stats::tokenize_seconds, &batchllm_stats::plan_seconds,
+    &batchllm_stats::schedule_seconds, &batchllm_stats::backend_seconds,
+    &batchllm_stats::run_seconds,
+};
+
 // "ROW_TOO_LONG" of a row's status.
 std::string kind_of(int32_t status) {
     const std::string name = batchllm_status_name(status);
@@ -130,7 +150,8 @@ void JobRecord::attach(const void *engine, const EngineFacts &facts, const batch
     ran_ = true;
     engine_ = facts;
     before_ = before;
-    stats_ = {};
+    earlier_ = stats_;
+    clock_start_ = curve_.seconds();
     decoder_ = std::move(decoder);
 }
 
@@ -142,6 +163,7 @@ std::shared_ptr<GroupRun> JobRecord::start_group(std::span<const int32_t> row, i
         const int64_t own = run.prompt_tokens - shared * run.rows;
         tree_.add(row.first(static_cast<size_t>(shared)), computed_from, run.rows, own);
         kept = std::make_shared<GroupRun>(run);
+        kept->started += clock_start_;
         kept->prefix_tokens = shared;
         const auto shown = shared > 0 ? row.first(static_cast<size_t>(shared)) : row;
         const auto begin = shown.first(std::min(shown.size(), end_tokens_kept));
@@ -157,7 +179,7 @@ void JobRecord::end_job(GroupRun *run, int64_t generated, int64_t longest, doubl
     run->generated += generated;
     run->longest_output = std::max(run->longest_output, longest);
     if (--run->unfinished > 0) return;
-    run->seconds = now - run->started;
+    run->seconds = clock_start_ + now - run->started;
     const auto slower = [](const GroupRun &a, const GroupRun &b) { return a.seconds > b.seconds; };
     if (slowest_.size() >= slowest_kept && !slower(*run, slowest_.back())) return;
     note([&] {
@@ -169,7 +191,7 @@ void JobRecord::end_job(GroupRun *run, int64_t generated, int64_t longest, doubl
 
 void JobRecord::add_batch(double now, double seconds, const BatchTokens &batch) noexcept {
     note([&] {
-        curve_.add(now, seconds, batch);
+        curve_.add(clock_start_ + now, seconds, batch);
         batch_tokens_ += batch.tokens();
         small_batches_ += 2 * batch.tokens() < engine_.step_tokens ? 1 : 0;
     });
@@ -211,31 +233,18 @@ void JobRecord::add_results(const batchllm_results &results) noexcept {
 }
 
 void JobRecord::set_stats(const batchllm_stats &now) noexcept {
-    batchllm_stats &out = stats_;
-    const batchllm_stats &was = before_;
-    out = now;
-    out.rows -= was.rows;
-    out.rows_done -= was.rows_done;
-    out.rows_failed -= was.rows_failed;
-    out.rows_deduplicated -= was.rows_deduplicated;
-    out.logical_prompt_tokens -= was.logical_prompt_tokens;
-    out.processed_prompt_tokens -= was.processed_prompt_tokens;
-    out.recomputed_tokens -= was.recomputed_tokens;
-    out.completion_tokens -= was.completion_tokens;
-    out.steps -= was.steps;
-    out.preemptions -= was.preemptions;
-    out.groups -= was.groups;
-    out.tokenize_seconds -= was.tokenize_seconds;
-    out.plan_seconds -= was.plan_seconds;
-    out.schedule_seconds -= was.schedule_seconds;
-    out.backend_seconds -= was.backend_seconds;
-    out.run_seconds -= was.run_seconds;
-    out.shared_prompt_tokens =
-        std::max<int64_t>(0, out.logical_prompt_tokens - out.processed_prompt_tokens);
-    out.saving_ratio = out.logical_prompt_tokens > 0
-                           ? 1 - static_cast<double>(out.processed_prompt_tokens) /
-                                     static_cast<double>(out.logical_prompt_tokens)
-                           : 0;
+    stats_ = now;
+    for (const auto count : summed_counts) stats_.*count += earlier_.*count - before_.*count;
+    for (const auto seconds : summed_seconds) {
+        stats_.*seconds += earlier_.*seconds - before_.*seconds;
+    }
+    const int64_t saved = stats_.logical_prompt_tokens - stats_.processed_prompt_tokens;
+    stats_.shared_prompt_tokens = std::max<int64_t>(0, saved);
+    stats_.saving_ratio = 0;
+    if (stats_.logical_prompt_tokens > 0) {
+        stats_.saving_ratio = 1 - static_cast<double>(stats_.processed_prompt_tokens) /
+                                      static_cast<double>(stats_.logical_prompt_tokens);
+    }
 }
 
 void JobRecord::decode_words() {

@@ -96,7 +96,7 @@ class JobRecord {
     bool ran() const { return ran_; }
     bool complete() const { return complete_; }
     const EngineFacts &engine() const { return engine_; }
-    const batchllm_stats &stats() const { return stats_; } // since attach()
+    const batchllm_stats &stats() const { return stats_; } // while engines wrote to the record
     const PlannedSums &planned() const { return planned_; }
     const SharingTree &tree() const { return tree_; }
     const BatchCurve &curve() const { return curve_; }
@@ -121,7 +121,9 @@ class JobRecord {
     bool ran_ = false;
     bool complete_ = true;
     EngineFacts engine_;
-    batchllm_stats before_{}, stats_{};
+    batchllm_stats before_{}, earlier_{},
+        stats_{};            // before: of the engine; earlier: of other attachments
+    double clock_start_ = 0; // of the engine's clock, on the record's
     PlannedSums planned_;
     SharingTree tree_;
     BatchCurve curve_;
