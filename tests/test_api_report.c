@@ -127,7 +127,7 @@ static void a_plan_has_a_report_without_an_engine(void **state) {
         assert_true(figure(html, "processed_prompt_tokens") == 650);
         rows.offsets[60] -= 1;
         assert_error(batchllm_report_add_plan(with, plan, rows.tokens, rows.offsets, NULL),
-                     BATCHLLM_ERROR_INVALID_ARGUMENT, "row 59 has 9 tokens");
+                     BATCHLLM_ERROR_INVALID_ARGUMENT, "row 59 has 59 tokens");
         rows.offsets[60] += 1;
         assert_error(batchllm_report_add_plan(with, plan, rows.tokens, NULL, NULL),
                      BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets is NULL");

@@ -206,8 +206,14 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
     const bool cut = most > least + 2 * (usual - least) + bars;
     const double range = std::max(1.0, (cut ? usual : most) - least + 1);
     const double step = std::max(1.0, nice_step(range, bars));
-    const double begin = std::floor(least / step) * step;
-    const auto count = static_cast<size_t>(std::ceil((least + range - begin) / step - 1e-9));
+    double begin = std::floor(least / step) * step;
+    auto count = static_cast<size_t>(std::ceil((least + range - begin) / step - 1e-9));
+    // A few lengths alone are bars among others, not the whole width.
+    constexpr size_t least_bars = 16;
+    if (count < least_bars) {
+        begin = std::max(0.0, begin - step * static_cast<double>((least_bars - count) / 2));
+        count = least_bars;
+    }
     std::vector<double> heights;
     for (size_t i = 0; i < count; ++i) {
         const double from = begin + step * static_cast<double>(i);

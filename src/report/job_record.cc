@@ -12,7 +12,7 @@ namespace {
 constexpr size_t message_bytes = 300;
 constexpr size_t kind_bytes = 60;
 constexpr size_t fact_bytes = 400;
-constexpr size_t end_tokens_kept = 10; // of a group, at each end
+constexpr size_t end_tokens_kept = 16; // of a group, at each end
 
 // What grows as an engine works; the rest of its figures are what they are.
 constexpr int64_t batchllm_stats::*summed_counts[] = {

@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t shown_tokens = 16;
+constexpr size_t shown_tokens = 32; // of which a cell shows as much as it has room for
 
 uint64_t key(int32_t parent, int32_t token) {
     return static_cast<uint64_t>(static_cast<uint32_t>(parent)) << 32 |

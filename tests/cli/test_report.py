@@ -77,6 +77,14 @@ class ReportTest(ProgramTest):
         self.report = self.directory / "report.html"
         self.stats = self.directory / "stats.json"
 
+    def run_text(self, rows, expect=0):
+        """Rows of text, through a tokenizer; what comes out is not looked at."""
+        model = text_model(self.directory / "model")
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("run", "--backend", "sim", "--backend-options", "pages=4096", "--model", model, "-i", self.input,
+                                "-o", self.output, "--progress", "none", "--report", self.report)
+        self.assertEqual(done.returncode, expect, done.stderr.decode())
+
     def read_report(self):
         text = self.report.read_bytes().decode("utf-8")
         self.assertTrue(text.startswith("<!DOCTYPE html>\n"))
@@ -119,17 +127,16 @@ class Run(ReportTest):
         self.assert_figures(page, json.loads(self.stats.read_text()))
         self.assertEqual(page.figures["rows_failed"], 5)
         self.assertRegex(self.words, r"ROW_UNKNOWN_TOKEN\s+2\s+103: ")
-        self.assertRegex(self.words, r"ROW_FORMAT\s+1\s+101: ")
+        self.assertRegex(self.words, r"ROW_JSON\s+1\s+101: ")
         self.assertRegex(self.words, r"error\s+5\s")
 
     def test_hostile_prompts_and_names_are_text(self):
         hostile = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>'\"\u202e\x07\ud800"
-        model = text_model(self.directory / "model")
         rows = [{"id": i, "prompt": "\"'></text></svg><script>alert(1)</script>\u202e\x07 and all the same for each of the rows: %d" % i}
                 for i in range(50)]
         rows += [json.dumps({"id": 99, hostile: 1})]
         self.input = self.directory / "<img src=x onerror=alert(1)>.jsonl"
-        self.run_rows(rows, "--report", self.report, "--model", model, expect=3, backend=["--backend", "sim", "--backend-options", "pages=4096"])
+        self.run_text(rows, expect=3)
         self.read_report()  # raises at any element or attribute of theirs
         self.assertNotIn("\u202e", self.words)
         self.assertNotIn("\x07", self.words)
@@ -137,9 +144,8 @@ class Run(ReportTest):
         self.assertIn("Job: <img src=x onerror=alert(1)>.jsonl", self.words)
 
     def test_words_of_shared_prefixes_are_decoded(self):
-        model = text_model(self.directory / "model")
         rows = [{"id": i, "prompt": "Read the review and answer with one word. " * 4 + f"Review {i}: good"} for i in range(30)]
-        self.run_rows(rows, "--report", self.report, "--model", model, backend=["--backend", "sim", "--backend-options", "pages=4096"])
+        self.run_text(rows)
         self.read_report()
         self.assertIn("Read the review and answer", self.words)
         icicle = self.drawings[0]
@@ -201,7 +207,7 @@ class Plans(ReportTest):
         self.assert_figures(page, json.loads(self.stats.read_text()))
         self.assertEqual((page.figures["rows"], page.figures["rows_failed"]), (600, 1))
         self.assertIn("Predicted: nothing yet", self.words.replace("  ", " "))
-        self.assertIn("ROW_FORMAT", self.words)
+        self.assertIn("ROW_JSON", self.words)
 
     def test_inspect_shows_lengths_and_where_it_can_words(self):
         model = text_model(self.directory / "model")
