@@ -14,9 +14,11 @@ constexpr double band = 46; // height of a level
 constexpr double gap = 1.5;
 constexpr double least_width = 4; // of a prefix that is drawn by itself
 constexpr int most_levels = 7;
+constexpr int64_t least_length = 8; // tokens of a node that parts again
 constexpr size_t most_cells = 700;
 constexpr double column_width = 6.9; // of a character in the cells' font
 constexpr size_t shown_numbers = 8;
+constexpr size_t most_label = 400; // bytes: no cell shows more
 
 std::string token_numbers(const std::vector<int32_t> &tokens) {
     std::string text = "[";
@@ -27,9 +29,20 @@ std::string token_numbers(const std::vector<int32_t> &tokens) {
     return text + (tokens.size() > shown_numbers ? " ..]" : "]");
 }
 
-std::string label_of(const SharingNode &node) {
-    if (!node.words.empty()) return node.words;
-    return node.tokens.empty() ? "prefix" : token_numbers(node.tokens);
+// A node as it is drawn, behind nodes that are too short for a level of their own.
+struct Branch {
+    const SharingNode *node;
+    std::string words; // of those
+    std::vector<int32_t> tokens;
+};
+
+std::string label_of(const Branch &branch) {
+    const SharingNode &node = *branch.node;
+    if (!node.words.empty()) return branch.words + node.words;
+    if (node.tokens.empty()) return "prefix";
+    std::vector<int32_t> tokens = branch.tokens;
+    tokens.insert(tokens.end(), node.tokens.begin(), node.tokens.end());
+    return token_numbers(tokens);
 }
 
 // How many rows each computed token of the node serves.
@@ -88,8 +101,9 @@ class Icicle {
         out_ += "</svg>\n";
     }
 
-    void prefix_cell(const SharingNode &node, const Place &place) {
-        const std::string label = label_of(node);
+    void prefix_cell(const Branch &branch, const Place &place) {
+        const SharingNode &node = *branch.node;
+        const std::string label = label_of(branch);
         const std::string kind = "s" + std::to_string(shade(reuse(node)));
         const auto columns = static_cast<int>((place.wide() - 14) / column_width);
         const std::string figures = plural(node.length, "token") + " x " + plural(node.rows, "row");
@@ -107,19 +121,39 @@ class Icicle {
              title);
     }
 
+    // The branches below one. A short node that parts again is not one: its own branches are.
+    void add_branches(const Branch &above, std::vector<Branch> *out, int64_t *rest_rows,
+                      int64_t *rest_groups) const {
+        for (const int32_t index : above.node->children) {
+            const SharingNode &node = tree_.node(index);
+            Branch branch{&node, above.words, above.tokens};
+            if (node.length >= least_length || node.children.empty()) {
+                out->push_back(std::move(branch));
+                continue;
+            }
+            if (branch.words.size() < most_label) branch.words += node.words;
+            if (branch.tokens.size() <= shown_numbers) {
+                branch.tokens.insert(branch.tokens.end(), node.tokens.begin(), node.tokens.end());
+            }
+            *rest_rows += node.rest_rows;
+            *rest_groups += node.rest_groups;
+            add_branches(branch, out, rest_rows, rest_groups);
+        }
+    }
+
     // What stands below a node: its children, most rows first; those that are too many or too narrow as one, if
     // that can be seen; nothing for the rows that go on by themselves.
     void children(const SharingNode &node, const Place &place) {
         if (place.level >= most_levels) return;
-        std::vector<int32_t> order = node.children;
-        std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
-            const int64_t more = tree_.node(a).rows, less = tree_.node(b).rows;
-            return more != less ? more > less : a < b;
+        int64_t rest_rows = node.rest_rows, rest_groups = node.rest_groups;
+        std::vector<Branch> order;
+        add_branches({&node, "", {}}, &order, &rest_rows, &rest_groups);
+        std::stable_sort(order.begin(), order.end(), [](const Branch &a, const Branch &b) {
+            return a.node->rows > b.node->rows;
         });
         double left = place.left;
-        int64_t rest_rows = node.rest_rows, rest_groups = node.rest_groups;
-        for (const int32_t child : order) {
-            const SharingNode &below = tree_.node(child);
+        for (const Branch &branch : order) {
+            const SharingNode &below = *branch.node;
             const double wide = width * static_cast<double>(below.rows) / rows_;
             if (wide < least_width || cells_ >= most_cells) {
                 rest_rows += below.rows;
@@ -127,14 +161,13 @@ class Icicle {
                 continue;
             }
             const Place at = {left, left + wide, place.level};
-            prefix_cell(below, at);
+            prefix_cell(branch, at);
             children(below, {at.left, at.right, place.level + 1});
             left += wide;
         }
         if (const double wide = width * static_cast<double>(rest_rows) / rows_;
             wide >= least_width) {
-            const std::string all =
-                plural(rest_groups, order.empty() ? "prefix group" : "more group");
+            const std::string all = plural(rest_groups, left > place.left ? "more group" : "group");
             const auto columns = static_cast<int>((wide - 14) / column_width);
             cell({left, left + wide, place.level}, "rest",
                  columns < 4 ? "" : escaped_within(all, columns), plural(rest_rows, "row"),

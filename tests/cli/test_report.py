@@ -140,7 +140,7 @@ class Run(ReportTest):
         self.read_report()  # raises at any element or attribute of theirs
         self.assertNotIn("\u202e", self.words)
         self.assertNotIn("\x07", self.words)
-        self.assertIn("<script>alert(1)</script>", self.words)
+        self.assertIn("</text></svg><script>alert(1)", self.words)
         self.assertIn("Job: <img src=x onerror=alert(1)>.jsonl", self.words)
 
     def test_words_of_shared_prefixes_are_decoded(self):
