@@ -16,6 +16,8 @@ constexpr double least_width = 4; // of a prefix that is drawn by itself
 constexpr int most_levels = 7;
 constexpr int64_t least_length = 8; // tokens of a node that parts again
 constexpr size_t most_cells = 700;
+constexpr size_t most_listed = 8;
+constexpr int listed_columns = 110;
 constexpr double column_width = 6.9; // of a character in the cells' font
 constexpr size_t shown_numbers = 8;
 constexpr size_t most_label = 400; // bytes: no cell shows more
@@ -75,7 +77,46 @@ class Icicle {
                out_ + "</svg>" + legend();
     }
 
+    // The stretches of tokens whose sharing saves most.
+    std::string list() {
+        std::vector<Branch> found;
+        collect(tree_.root(), &found);
+        std::stable_sort(found.begin(), found.end(), [](const Branch &a, const Branch &b) {
+            return saved(*a.node) > saved(*b.node);
+        });
+        if (found.size() > most_listed) found.resize(most_listed);
+        if (found.empty()) return "";
+        std::string out =
+            "<h3>What saves most</h3>\n<table class=\"groups\"><thead><tr><th>begins with</th><th "
+            "class=\"n\">tokens</th><th class=\"n\">rows</th><th class=\"n\">computed, "
+            "times</th><th "
+            "class=\"n\">tokens saved</th></tr></thead><tbody>";
+        for (const Branch &branch : found) {
+            const SharingNode &node = *branch.node;
+            out += "<tr><td class=\"words\">" + escaped_within(label_of(branch), listed_columns);
+            for (const int64_t figure : {node.length, node.rows, node.times, saved(node)}) {
+                out += "</td><td class=\"n\">" + count_text(figure);
+            }
+            out += "</td></tr>\n";
+        }
+        return out + "</tbody></table>";
+    }
+
   private:
+    static int64_t saved(const SharingNode &node) { return node.length * (node.rows - node.times); }
+
+    // All branches below a node, those that are one level apart together.
+    void collect(const SharingNode &node, std::vector<Branch> *out) const {
+        std::vector<Branch> below;
+        int64_t rest_rows = 0, rest_groups = 0;
+        add_branches({&node, "", {}}, &below, &rest_rows, &rest_groups);
+        for (Branch &branch : below) {
+            const SharingNode &next = *branch.node;
+            if (saved(next) > 0) out->push_back(std::move(branch));
+            collect(next, out);
+        }
+    }
+
     struct Place {
         double left, right;
         int level;
@@ -204,5 +245,7 @@ class Icicle {
 } // namespace
 
 std::string draw_icicle(const SharingTree &tree) { return Icicle(tree).draw(); }
+
+std::string list_prefixes(const SharingTree &tree) { return Icicle(tree).list(); }
 
 } // namespace batchllm

@@ -12,4 +12,7 @@ namespace batchllm {
 // beside its neighbours, and what is too deep is left to the text of what stands above it.
 std::string draw_icicle(const SharingTree &tree);
 
+// The few prefixes that save most, as a table.
+std::string list_prefixes(const SharingTree &tree);
+
 } // namespace batchllm

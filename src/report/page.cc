@@ -89,7 +89,7 @@ std::string sharing_section(const JobRecord &record) {
     out += "<p>Each rectangle is a stretch of tokens that rows begin with, below the one that it "
            "continues: "
            "as wide as its share of the rows, with its first words.</p>\n";
-    return out + icicle + "</section>\n";
+    return out + icicle + list_prefixes(record.tree()) + "</section>\n";
 }
 
 std::string batches_section(const JobRecord &record) {

@@ -115,6 +115,7 @@ class Run(ReportTest):
         for heading in ("What rows share", "Batches over time", "KV pages", "Time", "Lengths", "How rows ended", "Slowest groups"):
             self.assertIn(heading, self.words)
         self.assertIn("on the device that the sim backend models", self.words)
+        self.assertRegex(self.words, r"\[0 3 6 9 12 15 18 21 ..\]\s+40\s+5\s+1\s+160\s")  # a group of 5 saves 4 x 40 tokens
         prompts = self.drawings[3]
         counted = re.findall(r": ([\d,]+)<", xml.etree.ElementTree.tostring(prompts, "unicode"))
         self.assertEqual(sum(int(one.replace(",", "")) for one in counted), 600)
