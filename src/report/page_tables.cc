@@ -195,9 +195,9 @@ std::string outcome_section(const JobRecord &record) {
 std::string groups_section(const JobRecord &record) {
     if (record.slowest().empty()) return "";
     std::string out =
-        "<section><h2>Slowest groups</h2>\n<p>From the time that a group was handed to a device to "
-        "its last row's "
-        "result" +
+        "<section><h2>Slowest groups</h2>\n<p>From the time that a group was queued for a device "
+        "to "
+        "its last row's result, waiting included" +
         std::string(record.engine().modelled ? ", on the simulated device's clock" : "") +
         ".</p>\n<table class=\"groups\"><thead><tr><th>begins ... and ends</th><th "
         "class=\"n\">rows</th><th class=\"n\">prefix"
