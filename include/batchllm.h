@@ -808,6 +808,78 @@ typedef struct batchllm_table_info {
 BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
                                              batchllm_table_info *info);
 
+/* ---- Reports -----------------------------------------------------------------------------------
+ *
+ * What a job did, as one HTML page that needs no other file and no network: what was shared, token
+ * batches and KV pages over time, lengths, finish reasons, errors, the slowest groups, advice.
+ *
+ *     batchllm_report *report = NULL;
+ *     batchllm_report_create(&report);
+ *     batchllm_engine_set_report(engine, report);
+ *     ... add rows, run, poll ...
+ *     batchllm_report_save(report, NULL, "job.html");
+ *     batchllm_report_destroy(report);
+ *
+ * It takes memory, and the page has a size, that do not depend on the number of rows: about 40 MiB at
+ * most, and less than 1 MB. Words of prompts are in it, so it is as confidential as they are.
+ *
+ * All since 0.2. */
+
+typedef struct batchllm_report batchllm_report;
+
+typedef struct batchllm_report_options {
+    uint32_t struct_size;
+    int32_t reserved;  /* 0, else INVALID_ARGUMENT */
+    const char *title; /* UTF-8, zero-terminated; NULL (default): "batchllm" */
+    double seconds;    /* that the whole job took, for rows a second; 0 (default): those in steps */
+    double tokenize_seconds; /* spent outside of the engine: added to its own; default 0 */
+    double plan_seconds;     /* likewise */
+} batchllm_report_options;
+
+BATCHLLM_API void batchllm_report_options_init(batchllm_report_options *options,
+                                               size_t struct_size);
+
+/* An empty report. */
+BATCHLLM_API int32_t batchllm_report_create(batchllm_report **out);
+/* Before or after the engine that writes to it. */
+BATCHLLM_API void batchllm_report_destroy(batchllm_report *report);
+
+/* From now on the engine writes to the report what it plans, computes and hands out by batchllm_poll.
+ * NULL: it stops. A report is written to by one engine at a time, within that engine's calls: it must not
+ * be used by another thread meanwhile. An engine has one report: another one takes its place.
+ * STATE when the report is another engine's. Memory that runs out for the report never fails a step: the
+ * page then says that it is not complete. */
+BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report);
+
+/* What a plan shares, for a plan that is not run.
+ *   tokens, offsets   the plan's rows; offsets [rows + 1] counts tokens. NULL for both: those that a
+ *                     self-contained plan keeps, else prefixes are told by their lengths alone
+ *   tokenizer         for the words of prefixes; NULL: token numbers
+ * Nothing is borrowed afterwards. INVALID_ARGUMENT when the rows cannot be the plan's. */
+BATCHLLM_API int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *plan,
+                                              const int32_t *tokens, const int64_t *offsets,
+                                              const batchllm_tokenizer *tokenizer);
+
+/* Counts a row that failed before any engine had it. kind: such as "ROW_FORMAT"; message: why. Both are
+ * UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */
+BATCHLLM_API int32_t batchllm_report_add_failure(batchllm_report *report, uint64_t tag,
+                                                 const char *kind, const char *message);
+
+/* A line of the page's list of facts: "Input", "rows.jsonl". UTF-8, zero-terminated. The same name again
+ * replaces the value. INVALID_ARGUMENT for more than 64. */
+BATCHLLM_API int32_t batchllm_report_add_fact(batchllm_report *report, const char *name,
+                                              const char *value);
+
+/* The page as it stands: UTF-8, `bytes` long, zero-terminated behind that; valid until the next call with
+ * this report. options NULL: defaults. */
+BATCHLLM_API int32_t batchllm_report_html(batchllm_report *report,
+                                          const batchllm_report_options *options, const char **html,
+                                          int64_t *bytes);
+
+/* Writes the page in one piece: an existing file is replaced or, on any error, left as it was. */
+BATCHLLM_API int32_t batchllm_report_save(batchllm_report *report,
+                                          const batchllm_report_options *options, const char *path);
+
 #ifdef __cplusplus
 }
 #endif

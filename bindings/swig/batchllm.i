@@ -51,5 +51,6 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %include "plan.i"
 %include "tokenizer.i"
 %include "table.i"
+%include "report.i"
 
 %include <batchllm.h>

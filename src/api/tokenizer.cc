@@ -1,5 +1,5 @@
 // batchllm_tokenizer_*: text to tokens and back, a column at a time.
-#include "text/chat_template.h"
+#include "api/tokenizer.h"
 
 #include <algorithm>
 #include <cinttypes>
@@ -13,11 +13,6 @@ using namespace batchllm;
 using api::guard;
 using api::guard_out;
 using api::need;
-
-struct batchllm_tokenizer {
-    std::unique_ptr<Tokenizer> tokenizer;
-    std::unique_ptr<const ChatTemplate> chat;
-};
 
 namespace {
 

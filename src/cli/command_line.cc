@@ -235,6 +235,11 @@ void add_kv_memory(CLI::App *app, RunOptions *options) {
         ->type_name("SIZE");
 }
 
+void add_report(CLI::App *app, std::string *path) {
+    app->add_option("--report", *path, "a page of what was shared and done, as one HTML file")
+        ->type_name("FILE");
+}
+
 CLI::App *add_run(CLI::App *app, RunOptions *options) {
     CLI::App *run = app->add_subcommand("run", "run rows through a model");
     add_input(run, &options->in);
@@ -267,6 +272,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
         ->type_name("FILE");
     run->add_option("--timeline", options->timeline, "CSV with a line a step")->type_name("FILE");
     run->add_option("--stats", options->stats, "JSON of what the job did")->type_name("FILE");
+    add_report(run, &options->report);
     run->add_option("--progress", options->progress, "on stderr (auto)")
         ->check(CLI::IsMember({"auto", "bar", "lines", "json", "none"}).description(""))
         ->type_name("auto|bar|lines|json|none");
@@ -289,6 +295,7 @@ CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
         ->type_name("FILE");
     plan->add_flag("--self-contained", options->self_contained, "keep the rows' tokens inside");
     plan->add_option("--stats", options->stats, "JSON of what was found")->type_name("FILE");
+    add_report(plan, &options->report);
     add_whole(plan, "--max-tokens", &options->in.sampling.max_tokens, 1,
               "for rows that do not say (128)");
     add_tokenizing(plan, &options->in.sampling);
@@ -302,6 +309,12 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
     inspect->add_option("--groups", options->groups, "how many groups to list (10)")
         ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
         ->type_name("N");
+    add_report(inspect, &options->report);
+    inspect
+        ->add_option("--model,-m", options->model,
+                     "model directory or tokenizer.json: the report shows words, where the plan "
+                     "keeps the rows' tokens")
+        ->type_name("DIR");
     return inspect;
 }
 

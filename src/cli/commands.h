@@ -52,6 +52,7 @@ struct RunOptions {
     std::string save_plan;
     std::string timeline;
     std::string stats;
+    std::string report;
     std::string progress = "auto";
     int32_t log_level = BATCHLLM_LOG_WARNING;
 };
@@ -60,6 +61,7 @@ struct PlanOptions {
     InputOptions in;
     std::string output;
     std::string stats;
+    std::string report;
     std::string previous;
     bool self_contained = false;
 };
@@ -68,6 +70,8 @@ struct InspectOptions {
     std::string path;
     bool json = false;
     int64_t groups = 10; // the largest so many are listed
+    std::string report;
+    std::string model; // directory or tokenizer.json, for the report's words; empty: none
 };
 
 struct TokenizeOptions {

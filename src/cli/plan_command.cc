@@ -14,6 +14,7 @@
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
 #include "cli/progress.h"
+#include "cli/report_file.h"
 #include "cli/window.h"
 
 namespace batchllm::cli {
@@ -159,6 +160,21 @@ Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stat
     return write_file(path, out + "\n");
 }
 
+Status write_plan_report(const PlanOptions &options, const Window &window,
+                         const batchllm_tokenizer *tokenizer) {
+    ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
+    if (!file.wanted()) return {};
+    RETURN_IF_ERROR(call_status(batchllm_report_add_plan(
+        file.handle(), window.plan.get(), window.tokens.data(), window.offsets.data(), tokenizer)));
+    for (const FailedRow &row : window.failed) {
+        RETURN_IF_ERROR(file.add_failure(row.line, row.error.code, row.error.message));
+    }
+    RETURN_IF_ERROR(file.add_fact("Input", options.in.input));
+    RETURN_IF_ERROR(file.add_fact("Plan", options.output));
+    RETURN_IF_ERROR(file.add_fact("Model", options.in.model));
+    return file.write("Plan: " + heading_of(options.in.input), {});
+}
+
 // What a person wants to know of a plan, in lines.
 std::string describe(const batchllm_plan_stats &stats) {
     const int64_t saved = stats.logical_tokens - stats.processed_tokens;
@@ -182,7 +198,8 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
                       int64_t *failed) {
     ASSIGN_OR_RETURN(LineReader input,
                      LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted));
-    const NamedPath outputs[] = {{"--output", options.output}, {"--stats", options.stats}};
+    const NamedPath outputs[] = {
+        {"--output", options.output}, {"--stats", options.stats}, {"--report", options.report}};
     RETURN_IF_ERROR(check_output_paths(options.in.input, outputs));
     TokenizerHandle tokenizer;
     if (!options.in.model.empty()) {
@@ -224,6 +241,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
         RETURN_IF_ERROR(
             write_plan_stats(options.stats, stats, whole, *failed, window->tokenize_seconds));
     }
+    RETURN_IF_ERROR(write_plan_report(options, *window, tokenizer.get()));
     std::string text = describe(stats);
     if (!options.previous.empty()) {
         text += "reused          " + format_count(stats.reused_rows) + " rows\n";
@@ -242,7 +260,24 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     return {};
 }
 
+Status write_inspect_report(const InspectOptions &options, const batchllm_plan *plan) {
+    ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
+    if (!file.wanted()) return {};
+    TokenizerHandle tokenizer;
+    if (!options.model.empty()) {
+        batchllm_tokenizer *created = nullptr;
+        RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.model.c_str(), &created)));
+        tokenizer.reset(created);
+    }
+    RETURN_IF_ERROR(call_status(
+        batchllm_report_add_plan(file.handle(), plan, nullptr, nullptr, tokenizer.get())));
+    RETURN_IF_ERROR(file.add_fact("Plan", options.path));
+    return file.write("Plan: " + heading_of(options.path), {});
+}
+
 Status inspect(const InspectOptions &options) {
+    const NamedPath outputs[] = {{"--report", options.report}};
+    RETURN_IF_ERROR(check_output_paths(options.path, outputs));
     batchllm_plan *loaded = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_plan_load(options.path.c_str(), &loaded)));
     const PlanHandle plan(loaded);
@@ -250,6 +285,7 @@ Status inspect(const InspectOptions &options) {
     ASSIGN_OR_RETURN(const std::vector<GroupSummary> groups,
                      largest_groups(loaded, options.groups));
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(loaded));
+    RETURN_IF_ERROR(write_inspect_report(options, loaded));
     std::string text;
     if (options.json) {
         JsonObject object(&text);

@@ -39,6 +39,7 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
     if (!input.ok()) return report(input.status().message());
     const NamedPath outputs[] = {{"--output", options.output},
                                  {"--stats", options.stats},
+                                 {"--report", options.report},
                                  {"--save-plan", options.save_plan},
                                  {"--timeline", options.timeline}};
     const Status paths = check_output_paths(options.in.input, outputs);

@@ -138,7 +138,8 @@ Status RunJob::create_engine() {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
     constraints_.emplace(engine);
-    return {};
+    ASSIGN_OR_RETURN(report_, ReportFile::open(options_.report));
+    return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
 
 // What holds for rows that do not say: made before any of them is read.
@@ -300,6 +301,7 @@ Status RunJob::write_failed(const Window &window) {
     constexpr size_t flush_bytes = size_t{1} << 20;
     for (const FailedRow &row : window.failed) {
         append_failure(batch_.text(), row.line, row.record, row.error);
+        RETURN_IF_ERROR(report_.add_failure(row.line, row.error.code, row.error.message));
         batch_.commit_line(row.line, true);
         if (batch_.lines().size() > flush_bytes) RETURN_IF_ERROR(write_batch());
     }
@@ -372,7 +374,8 @@ int RunJob::finish(Status status) {
         return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
     }
     const bool complete = input_ended_ && records_.empty();
-    const Status written = write_stats(seconds);
+    Status written = write_stats(seconds);
+    if (written.ok()) written = write_report(seconds);
     if (!written.ok()) return report(written.message());
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);

@@ -17,6 +17,7 @@
 #include "cli/output_file.h"
 #include "cli/output_row.h"
 #include "cli/progress.h"
+#include "cli/report_file.h"
 #include "cli/window.h"
 
 namespace batchllm::cli {
@@ -48,6 +49,7 @@ class RunJob {
     Status write_results();
     Status write_batch();
     Status write_stats(double seconds) const;
+    Status write_report(double seconds);
     Status save_plan(const Window &window);
     int64_t expected_tokens_left() const;
     JobProgress progress(const WindowSource &source) const;
@@ -61,6 +63,7 @@ class RunJob {
     bool bar_; // display_ draws one
     std::chrono::steady_clock::time_point start_;
 
+    ReportFile report_;
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
     std::optional<ConstraintCache> constraints_;

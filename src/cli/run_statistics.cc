@@ -1,4 +1,4 @@
-// What a run did: stats.json, and the last line on stderr.
+// What a run did: stats.json, the report, and the last line on stderr.
 #include <cstdio>
 #include <sys/resource.h>
 
@@ -64,6 +64,22 @@ Status RunJob::write_stats(double seconds) const {
     object.field("peak_memory_bytes", peak_resident_bytes());
     object.close();
     return write_file(options_.stats, out + "\n");
+}
+
+Status RunJob::write_report(double seconds) {
+    if (!report_.wanted()) return {};
+    RETURN_IF_ERROR(report_.add_fact("Input", options_.in.input));
+    RETURN_IF_ERROR(report_.add_fact("Output", options_.output));
+    RETURN_IF_ERROR(report_.add_fact("Model", options_.in.model));
+    RETURN_IF_ERROR(report_.add_fact("Windows", format_count(windows_)));
+    const int64_t before = output_.resumed_rows();
+    if (before > 0) {
+        RETURN_IF_ERROR(report_.add_fact("Rows of earlier runs",
+                                         format_count(before) + ", which are not in this report"));
+    }
+    if (interrupted()) RETURN_IF_ERROR(report_.add_fact("State", "interrupted"));
+    return report_.write("Job: " + heading_of(options_.in.input),
+                         {seconds, tokenize_seconds_, plan_seconds_});
 }
 
 std::string RunJob::summary(double seconds) const {

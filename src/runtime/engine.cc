@@ -33,7 +33,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
     return engine;
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+    if (report_ != nullptr) report_->detach();
+}
 
 Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     options_ = options;
@@ -190,7 +192,12 @@ Status Engine::step(batchllm_progress *progress) {
 }
 
 std::unique_ptr<ResultBatch> Engine::poll(int64_t max_results) {
-    return ResultBatch::take(&intake_.outcomes, max_results);
+    std::unique_ptr<ResultBatch> results = ResultBatch::take(&intake_.outcomes, max_results);
+    if (report_ != nullptr) {
+        report_->add_results(*results);
+        report_->set_stats(stats());
+    }
+    return results;
 }
 
 void Engine::cancel(uint64_t tag) {

@@ -26,6 +26,7 @@
 #include "base/thread_pool.h"
 #include "constraint/specification.h"
 #include "plan/plan.h"
+#include "report/job_record.h"
 #include "runtime/addition.h"
 #include "runtime/backend_choice.h"
 #include "runtime/columns.h"
@@ -73,6 +74,9 @@ class Engine {
 
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
+
+    // Writes to the record from now on; null: to none.
+    Status set_report(std::shared_ptr<JobRecord> report);
 
     Status use_plan(const Plan &plan);
     Status build_groups();
@@ -137,7 +141,8 @@ class Engine {
     Result<PlannedRows> plan_rows(const std::vector<int64_t> &left);
     static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
-    void log_advice();
+    std::string advice_text();
+    void tell_advice();
     bool sharing() const { return options_.enlarge != BATCHLLM_ENLARGE_NONE; }
 
     // engine_place.cc
@@ -175,6 +180,13 @@ class Engine {
     int64_t take_back_rows(const Lane *lane);
     Status plan_again();
 
+    // engine_report.cc
+    double report_clock(const Lane &lane) const;
+    double clock_now() const;
+    void report_group(const std::vector<Job *> &jobs, int64_t shared, int64_t new_tokens);
+    void report_batch(const Lane &lane);
+    void report_end(const Job &job);
+
     // engine_end.cc
     void apply_cancels();
     void cancel_waiting(Row *row);
@@ -184,9 +196,9 @@ class Engine {
 
     EngineOptions options_;
     Log log_;
-    std::unique_ptr<Model> model_;             // as LoadedModel's
-    std::unique_ptr<Tokenizer> tokenizer_;     // null: tokens only
-    std::unique_ptr<const ChatTemplate> chat_; // null when tokenizer_ is
+    std::unique_ptr<Model> model_;               // as LoadedModel's
+    std::shared_ptr<const Tokenizer> tokenizer_; // null: tokens only
+    std::unique_ptr<const ChatTemplate> chat_;   // null when tokenizer_ is
     struct Device {
         int32_t number;
         BackendInfo info;
@@ -196,6 +208,8 @@ class Engine {
     std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
     std::optional<Timeline> timeline_;
     std::optional<StepWatch> watch_;
+    std::shared_ptr<JobRecord> report_; // null: none
+    double report_start_ = 0;           // by clock_now()
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
     mutable std::mutex vocabulary_mutex_;

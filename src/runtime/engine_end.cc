@@ -22,6 +22,7 @@ void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
 // A job of which nothing is left to compute, and which the scheduler no longer holds.
 void Engine::end_job(Job *job) {
     for (Job::Answer &to : job->answers) give(*job, &to, false);
+    if (job->group_run != nullptr) report_end(*job);
     if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
     for (const Job::Answer &to : job->answers) intake_.rows.release(to.row);
     jobs_.erase(job);

@@ -156,6 +156,9 @@ void Engine::Placement::place_rows(LaneShare *share, const PlanGroup &group, int
     share->prompt_tokens += tokens;
     share->load += static_cast<double>(tokens) +
                    expected_share_ * static_cast<double>(share->lane->generation - generation);
+    if (engine_.report_ != nullptr) {
+        engine_.report_group(jobs_, shared, share->slice.new_prefix_tokens(group.prefix));
+    }
     share->slice.add_group(group, jobs_);
 }
 

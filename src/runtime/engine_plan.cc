@@ -175,17 +175,14 @@ Status Engine::build_groups() {
     intake_.prompt_tokens = 0;
     link_equal_rows(by_fingerprint);
     for (const int64_t id : ended) intake_.rows.release(id);
-    log_advice();
+    tell_advice();
     stats_.plan_seconds += std::chrono::duration<double>(Clock::now() - start).count();
     return {};
 }
 
-// What the plan advises, with the first words of what rows have in common. A line that cannot be made
-// is left out: the plan is good.
-void Engine::log_advice() try {
+// What the plan advises, with the first words of what rows have in common.
+std::string Engine::advice_text() {
     const PlanAdvice &advice = plan_.advice;
-    if (advised_ || advice.kind == BATCHLLM_ADVICE_NONE) return;
-    advised_ = true;
     constexpr int64_t most_tokens = 12;
     std::string text = advice.text();
     const Row *row = intake_.rows.find(plan_ids_[static_cast<size_t>(advice.row)]);
@@ -195,7 +192,18 @@ void Engine::log_advice() try {
             tokenizer_->decode({row->tokens + advice.begin, static_cast<size_t>(shown)}, false);
         if (words.ok()) text += " What they have in common begins " + in_quotes(*words) + ".";
     }
-    log_(BATCHLLM_LOG_WARNING, text);
+    return text;
+}
+
+// To the log, once an engine, and to the report. A line that cannot be made is left out: the plan is good.
+void Engine::tell_advice() try {
+    const PlanAdvice &advice = plan_.advice;
+    if (advice.kind == BATCHLLM_ADVICE_NONE || (advised_ && report_ == nullptr)) return;
+    const std::string text = advice_text();
+    if (!std::exchange(advised_, true)) log_(BATCHLLM_LOG_WARNING, text);
+    if (report_ == nullptr) return;
+    report_->add_advice(text, (advice.possible_ratio - advice.saving_ratio) *
+                                  static_cast<double>(plan_.logical_tokens()));
 } catch (const std::bad_alloc &) {}
 
 // prefix -> the last group below its oldest ancestor. Where no prefix has a parent there is nothing

@@ -187,6 +187,7 @@ void Engine::post_process(Lane *lane) {
         warn_once(timeline_->write(stats_.steps, lane->batch_seconds() * 1e3, record.counts,
                                    lane->device()));
     }
+    if (report_ != nullptr) report_batch(*lane);
 
     size_t target = 0;
     size_t state = 0; // in output.hidden

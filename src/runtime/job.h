@@ -18,6 +18,7 @@
 namespace batchllm {
 
 class Lane;
+struct GroupRun;
 struct Job;
 
 // The text of a sequence as it grows, up to the first stop string in it.
@@ -80,9 +81,10 @@ struct Job {
     const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
     Task task = Task::generate;
     int32_t prompt_length = 0;
-    int32_t computed_length = 0; // of the prompt: Row::computed_length()
-    int32_t shared_tokens = 0;   // of the prompt, not computed for one result alone
-    int32_t unfinished = 0;      // sequences not done
+    int32_t computed_length = 0;         // of the prompt: Row::computed_length()
+    int32_t shared_tokens = 0;           // of the prompt, not computed for one result alone
+    int32_t unfinished = 0;              // sequences not done
+    std::shared_ptr<GroupRun> group_run; // the report's; null: none
 
     bool any_answer_left() const;
 };

@@ -87,6 +87,7 @@ AT_LEAST(batchllm_column, 64);
 AT_LEAST(batchllm_table_column, 40);
 AT_LEAST(batchllm_table_options, 40);
 AT_LEAST(batchllm_table_info, 64);
+AT_LEAST(batchllm_report_options, 40);
 AT_LEAST(batchllm_plan_advice, 72);
 AT_LEAST(batchllm_constraint_options, 64);
 

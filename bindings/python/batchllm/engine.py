@@ -11,6 +11,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from array import array
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from .logs import Log
 from .params import Params, SamplingParams, params_column
 from .plan import ENLARGE, ORDER, Plan, named
 from .progress import Report, reporter
+from .report import Report as Page
 from .results import Result, Results, refuse_pickle
 from .table import Frame, Table, null_rows, table_of
 
@@ -276,6 +278,7 @@ class Engine:
         self._polled: list[native.batchllm_results] = []  # not yet sorted by job
         self._mail: dict[_Job, _Mail] = {}
         self._unclaimed: list[native.batchllm_results] = []
+        self._page: Optional[Page] = None  # that a call has the engine write to
         self._progress = native.batchllm_progress()
         _engines.add(self)
 
@@ -290,6 +293,7 @@ class Engine:
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
+        report: bool = False,
     ) -> Results:
         """Continues every row; the results come in the order of the rows.
 
@@ -301,15 +305,18 @@ class Engine:
         plan: a saved plan; rows that it does not know are planned afresh.
         first_row: number of the first row, where these are a part of a larger job. With the seeds, a row's number fixes
         its random numbers.
+        report: True: `Results.report()` is a page of what was shared and what took how long, by all of the engine while
+        the call lasts.
 
         After Ctrl-C or `interrupt` the rows stay: `poll` gives those that have finished, `run` goes on with the
         others, `cancel` ends them.
         """
         _check_on_error(on_error)
-        with _Active(self, first_row) as job:
+        with _Active(self, first_row) as job, _Reported(self, report) as page:
             self._add_job(job, rows, params, plan)
             self._finish(job, progress)
             results = self._results(job)
+        results._report = page
         return _checked(results, on_error)
 
     def generate_table(
@@ -325,6 +332,7 @@ class Engine:
         progress: Union[bool, Callable[[Progress], object]] = False,
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
+        report: bool = False,
     ) -> Results:
         """Continues a prompt for each row of a table; the results come in the order of the rows.
 
@@ -340,7 +348,9 @@ class Engine:
         A row that lacks a value is a result with `error`. params, on_error, progress, plan and first_row are as in `generate`.
         """
         table = table_of(frame, template, fields, chat, system)
-        return self.generate(table, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row)
+        return self.generate(
+            table, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+        )
 
     def score(
         self,
@@ -951,6 +961,35 @@ class _Active:
             job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
             if not job.wanted:  # the caller has left a stream, or its rows were no rows
                 native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
+
+
+class _Reported:
+    """A report that the engine writes to while a call lasts; None where none is wanted."""
+
+    def __init__(self, engine: Engine, wanted: bool) -> None:
+        self._engine = engine
+        self._page = Page() if wanted else None
+
+    def __enter__(self) -> Optional[Page]:
+        engine = self._engine
+        if self._page is not None:
+            with engine._lock:
+                if engine._page is not None:
+                    raise StateError("report: another call's is being written")
+                native.batchllm_engine_set_report(engine._enter(), self._page._native)
+                engine._page = self._page
+            self._start = time.monotonic()
+        return self._page
+
+    def __exit__(self, *_: object) -> None:
+        engine = self._engine
+        if self._page is None:
+            return
+        self._page.seconds = time.monotonic() - self._start
+        with engine._lock:
+            engine._page = None
+            if not engine.closed and not engine._forked:
+                native.batchllm_engine_set_report(engine._enter(), None)
 
 
 def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results:

@@ -10,7 +10,9 @@ from typing import Any, Iterator, Optional, Sequence, Union
 from . import native
 from .columns import Rows, token_column
 from .errors import ClosedError
+from .report import Report
 from .results import refuse_pickle
+from .tokenizer import Tokenizer
 
 ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
 ORDER = {"decode_first": 0, "arrival": 1}
@@ -158,6 +160,14 @@ class Plan:
     def advice(self) -> str:
         """What to put first in the prompts so that rows share more; "" where there is nothing to say."""
         return native.batchllm_plan_advice_text(self._handle())
+
+    def report(self, tokenizer: Optional[Tokenizer] = None) -> Report:
+        """What the rows share as a page. Prefixes are shown by their words with the tokenizer and a plan made with
+        `self_contained=True`, by token numbers without the tokenizer, and else by their lengths."""
+        made = Report("Plan")
+        handle = tokenizer._handle() if tokenizer is not None else None
+        native.batchllm_report_add_plan_of(made._native, self._handle(), handle)
+        return made
 
     def close(self) -> None:
         """Frees the plan now rather than when it is forgotten. Threads inside it end first."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, Union, overload
 
 from . import frames, native
 from .errors import status_name
+
+if TYPE_CHECKING:
+    from .report import Report
 
 FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
 
@@ -212,6 +215,7 @@ class Results(Sequence[Result]):
         self._native = results
         self._count = results.count
         self._columns: Optional[tuple[str, ...]] = None
+        self._report: Optional[Report] = None
 
     tags: memoryview[int] = _column("tags", "[count] uint64")
     statuses: memoryview[int] = _column("statuses", "[count] int32: 0 or a ROW error number")
@@ -290,6 +294,12 @@ class Results(Sequence[Result]):
         if self._columns is None:
             self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
         return self._columns
+
+    def report(self) -> Report:
+        """The page of the call that was made with `report=True`: what was shared, and what took how long."""
+        if self._report is None:
+            raise ValueError("there is no report: make these results with report=True")
+        return self._report
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Plain Python values, which can be pickled."""

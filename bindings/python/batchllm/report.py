@@ -1,0 +1,53 @@
+"""Reports: what a job did, as one HTML page."""
+
+from __future__ import annotations
+
+import html
+import os
+import threading
+from typing import Union
+
+from . import native
+from .results import refuse_pickle
+
+
+class Report:
+    """What was shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest groups.
+
+        results = engine.generate(prompts, report=True)
+        results.report().save("job.html")
+
+    A notebook shows it. Words of prompts are in it: it is as confidential as they are.
+    """
+
+    def __init__(self, title: str = "batchllm") -> None:
+        self.title = title
+        self.seconds = 0.0
+        """That the whole job took; 0: those in steps."""
+        self._native = native.batchllm_report_create_empty()
+        self._lock = threading.Lock()
+
+    def add_fact(self, name: str, value: object) -> None:
+        """A line of the page's list of facts; the same name again replaces the value. At most 64."""
+        with self._lock:
+            native.batchllm_report_add_fact(self._native, name, str(value))
+
+    def to_html(self) -> str:
+        """The page: one HTML file that refers to nothing outside, of less than 1 MB."""
+        with self._lock:
+            return native.batchllm_report_html_of(self._native, self.title, self.seconds)
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes the page in one piece: an existing file is replaced or left as it was."""
+        with self._lock:
+            native.batchllm_report_save_to(self._native, self.title, self.seconds, os.fspath(path))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: in a frame of its own, where its style holds and nothing runs."""
+        page = html.escape(self.to_html(), quote=True)
+        return f'<iframe sandbox="" srcdoc="{page}" style="width:100%;height:900px;border:0"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"Report({self.title!r})"
+
+    __reduce_ex__ = refuse_pickle

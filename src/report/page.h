@@ -1,0 +1,28 @@
+// A record -> the page: one HTML file that refers to nothing outside.
+#pragma once
+
+#include <string>
+
+#include "report/job_record.h"
+
+namespace batchllm {
+
+struct PageOptions {
+    std::string title = "batchllm";
+    double seconds = 0;                            // of the whole job; 0: those in steps
+    double tokenize_seconds = 0, plan_seconds = 0; // beside the engine's
+};
+
+// Of bounded size, whatever the record holds.
+std::string make_page(JobRecord *record, const PageOptions &options);
+
+// page_tables.cc: sections, each "" where there is nothing to show.
+std::string time_section(const JobRecord &record, const PageOptions &options);
+std::string outcome_section(const JobRecord &record);
+std::string groups_section(const JobRecord &record);
+std::string figures_section(const JobRecord &record, const PageOptions &options);
+
+// style.cc
+extern const char page_style[];
+
+} // namespace batchllm

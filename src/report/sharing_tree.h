@@ -1,0 +1,75 @@
+// Prefixes of groups, one by one -> a tree of what rows begin with, of bounded size.
+//
+//     all rows -+- "You are a helpful .."  2,000 rows -+- "Document: A year .."   16 rows
+//               |                                      +- "Document: In the .."   12 rows
+//               +- rest: 31 prefixes, 62 rows          +- rest: 120 prefixes
+//
+// Where two prefixes part, or the tokens begin that a group computes for itself, a node ends: all tokens
+// of a node have been computed equally often. Once the nodes or their tokens are too many, the leaves with
+// the fewest rows go into their parent's rest. A prefix that comes again afterwards gets a new node.
+//
+// Always: a node's rows are those of its children, its rest, and the groups that end at it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace batchllm {
+
+struct SharingNode {
+    int32_t parent = -1;
+    std::vector<int32_t> children;
+    std::vector<int32_t> tokens; // behind its parent's; empty where the length alone is known
+    int64_t length = 0;          // of them
+    int64_t rows = 0;            // that begin with them
+    int64_t times = 0;           // that they have been computed
+    int64_t groups = 0;          // whose prefix ends here or below
+    int64_t ending_rows = 0;     // of groups whose prefix ends here
+    int64_t ending_tokens = 0;   // those rows' own
+    int64_t rest_rows = 0;       // of children that were left out
+    int64_t rest_groups = 0;
+    std::string words; // of the first tokens, once somebody has decoded them
+};
+
+class SharingTree {
+  public:
+    static constexpr size_t most_nodes = 2048;
+    static constexpr int64_t most_tokens = int64_t{2} << 20; // of all nodes
+
+    SharingTree() : nodes_(1) {}
+
+    // A group: its rows begin with the prefix, of which it computes the tokens from computed_from on (those
+    // before, another group has). Those that share nothing have an empty prefix.
+    // own_tokens: of all its rows, behind the prefix.
+    void add(std::span<const int32_t> prefix, int64_t computed_from, int64_t rows,
+             int64_t own_tokens);
+    // The same of a group of which only the length of the prefix is known.
+    void add_unknown(int64_t prefix_length, int64_t rows, int64_t own_tokens);
+
+    // Decodes the first words of nodes that have tokens and no words.
+    void decode(const std::function<std::string(std::span<const int32_t>)> &decoder);
+
+    const SharingNode &root() const { return nodes_.front(); }
+    const SharingNode &node(int32_t index) const { return nodes_[static_cast<size_t>(index)]; }
+    size_t size() const { return nodes_.size() - free_.size(); }
+
+  private:
+    int32_t make_node(int32_t parent, std::span<const int32_t> tokens, int64_t length);
+    int32_t child_of(int32_t parent, int32_t token) const;
+    void split(int32_t upper, int64_t at);
+    void end_group(int32_t node, int64_t rows, int64_t own_tokens);
+    void prune();
+    void drop(int32_t leaf);
+
+    std::vector<SharingNode> nodes_; // the root first
+    std::vector<int32_t> free_;
+    std::unordered_map<uint64_t, int32_t> by_token_; // parent and first token -> child
+    int64_t tokens_ = 0;                             // of all nodes
+};
+
+} // namespace batchllm
