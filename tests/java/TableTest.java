@@ -59,9 +59,13 @@ final class TableTest {
                 }
                 Check.that(found.get(7).error().contains("\"own\" is null"), found.get(7).error());
             }
-            try (Results tagged = engine.generate(
-                    Rows.ofTable(table).withTags(new long[ROWS]).withParams(Jobs.tokens(1)))) {
+            long[] tags = new long[ROWS];
+            Arrays.fill(tags, 9);
+            engine.add(Rows.ofTable(table).withTags(tags).withParams(Jobs.tokens(1)));
+            engine.run();
+            try (Results tagged = engine.poll()) {
                 Check.equal(ROWS, tagged.size());
+                for (int i = 0; i < ROWS; i++) Check.equal(9L, tagged.get(i).tag());
             }
         }
     }
