@@ -21,14 +21,14 @@ SIM = ["--backend", "sim", "--backend-options",
 
 def lines(rows):
     """Rows (dicts, or raw strings or bytes) as the bytes of a JSONL file."""
-    out = b""
+    out = bytearray()
     for row in rows:
         if isinstance(row, dict):
             row = json.dumps(row)
         if isinstance(row, str):
             row = row.encode()
         out += row + b"\n"
-    return out
+    return bytes(out)
 
 
 def token_rows(count, prefix=40, own=10, sharing=5):
