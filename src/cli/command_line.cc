@@ -13,6 +13,7 @@
 #include "cli/option_kinds.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
+#include "cli/terminate_guard.h"
 
 namespace batchllm::cli {
 namespace {
@@ -365,6 +366,8 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
                       "\": there are run, plan, inspect and tokenize");
     }
     try {
+        // CLI11 copies arguments in functions that it declares to throw nothing.
+        const TerminateGuard guard;
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
         // --help and --version come here too, and are no failures.

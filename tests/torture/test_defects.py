@@ -119,5 +119,18 @@ class NotTheRowsFault(ProgramTest):
         self.assertGreater(failed, 10)
 
 
+class Arguments(ProgramTest):
+    def test_no_memory_while_they_are_read_is_said(self):
+        command = [FAULTY, "inspect", "the-first-of-the-plans", "one-plan-too-many"]  # so that it ends soon after
+        counts = self.directory / "calls"
+        subprocess.run(command, stderr=subprocess.DEVNULL, env={**os.environ, "BATCHLLM_FAULTS": "alloc:0:once",
+                                                                "BATCHLLM_FAULTS_COUNT": str(counts)})
+        total = int(counts.read_text())
+        for k in range(max(1, total - 150), total + 1):
+            done = subprocess.run(command, stderr=subprocess.PIPE, env={**os.environ, "BATCHLLM_FAULTS": f"alloc:{k}:forever"})
+            self.assertEqual(done.returncode, 1, f"alloc {k}: {done.stderr}")
+            self.assertNotEqual(done.stderr, b"")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -345,7 +345,8 @@ class Engine:
         chat: the text is the user's message, in the model's chat template.
         system: chat: the system's message before it.
 
-        A row that lacks a value is a result with `error`. params, on_error, progress, plan and first_row are as in `generate`.
+        A row that lacks a value is a result with `error`. params, on_error, progress, plan, first_row and report are as in
+        `generate`.
         """
         table = table_of(frame, template, fields, chat, system)
         return self.generate(
