@@ -174,7 +174,7 @@ static void wrong_arguments_are_told(void **state) {
     assert_error(batchllm_report_add_plan(report, NULL, NULL, NULL, NULL),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "plan");
     for (int i = 0; i < 64; ++i) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "fact %d", i);
         assert_ok(batchllm_report_add_fact(report, name, "x"));
     }

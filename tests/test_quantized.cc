@@ -90,6 +90,7 @@ void each_format_says_what_a_scale_is_of(void **) {
     assert_true(has(read(R"({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8",
                              "exclude_modules": ["lm_head"]}})"),
                     "a", ScaleKind::tensor));
+    assert_true(left_out(read(modelopt + R"(null, "kv_cache_quant_algo": "FP8"})"), "a"));
 }
 
 void modules_are_left_out_as_each_format_names_them(void **) {

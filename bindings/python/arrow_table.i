@@ -90,7 +90,8 @@ static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema
 
 static int batchllm_arrow_append_chunk(batchllm_frame *frame, const struct ArrowSchema *schema,
                                        const struct ArrowArray *array, const int64_t *children) {
-    if (array->n_children != schema->n_children || array->length < 0 || array->offset < 0) {
+    if (array->n_children != schema->n_children || array->length < 0 || array->offset < 0 ||
+        (array->n_buffers > 0 && !array->buffers)) {
         PyErr_SetString(PyExc_ValueError, "an Arrow struct array with wrong children");
         return 0;
     }
@@ -103,6 +104,11 @@ static int batchllm_arrow_append_chunk(batchllm_frame *frame, const struct Arrow
             return 0;
         }
         for (int64_t i = 0; i < array->length; ++i) {
+            if (!batchllm_arrow_valid(array, array->offset + i)) { /* a null row has null cells */
+                if (batchllm_frame_append(&frame->columns[k], NULL, 0)) continue;
+                PyErr_NoMemory();
+                return 0;
+            }
             if (!batchllm_arrow_append(&frame->columns[k], type, cells,
                                        batchllm_arrow_place(array, cells, i)))
                 return 0;

@@ -375,10 +375,13 @@ int RunJob::finish(Status status) {
     }
     const bool complete = input_ended_ && records_.empty();
     Status written = write_stats(seconds);
-    if (written.ok()) written = write_report(seconds);
-    if (!written.ok()) return report(written.message());
+    const Status drawn = write_report(seconds);
+    if (written.ok()) written = drawn;
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);
+    if (!written.ok()) {
+        return report(written.message() + (complete ? " (the output is complete)" : again));
+    }
     if (!complete && interrupted()) {
         const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
         report("interrupted after " + rows + " rows" + again);

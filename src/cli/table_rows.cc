@@ -78,7 +78,7 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
         columns.push_back(view);
     };
     for (const auto &[name, number] : names_) {
-        if (seen_[number] == 0) continue;
+        if (seen_[number] == 0 && !all_seen_) continue;
         if (name.find('\0') != std::string::npos) continue;
         CellColumnText &column = texts[number];
         column.end_row(rows->size() - 1);

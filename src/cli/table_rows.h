@@ -41,6 +41,8 @@ class TableRenderer {
     // The cells of a line; numbers, lists and objects are text as JSON writes it. Only what the template
     // may name is kept.
     void read_cells(const JsonMembers &members, Row *row);
+    // A line that an earlier run has done: it may have had any key.
+    void pass_over_line() { all_seen_ = true; }
     // Of rows that cannot have a prompt the error is set. Fails when the template is wrong or names a
     // column that no line so far has had.
     Status render(std::vector<Row> *rows, std::vector<RowError> *errors);
@@ -50,6 +52,7 @@ class TableRenderer {
     // All that stands in braces, with its place in seen_: the library decides what is a field.
     std::map<std::string, uint32_t, std::less<>> names_;
     std::vector<char> seen_;       // [names] a line has had the key
+    bool all_seen_ = false;        // or may have had
     std::set<std::string> others_; // keys that the template does not name: a few, told in an error
 };
 

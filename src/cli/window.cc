@@ -62,7 +62,10 @@ Status WindowBuilder::read_rows() {
         }
         if (line.blank()) continue;
         const bool done = done_ != nullptr && done_->contains(line.number);
-        if (done && !together) continue;
+        if (done && !together) {
+            if (table_ != nullptr) table_->pass_over_line();
+            continue;
+        }
         bytes += line.text.size() + 64;
         Row row;
         RowError error;

@@ -236,6 +236,7 @@ Status Quantization::read_fp8(const JsonValue &config, Budget *budget) {
 Status Quantization::read_modelopt_keys(const JsonValue &config, const char *excluded,
                                         Budget *budget) {
     ASSIGN_OR_RETURN(const JsonValue value, config.at("quant_algo"));
+    if (value.is_null()) return {}; // keys and values alone are quantised, or nothing
     ASSIGN_OR_RETURN(const std::string algorithm, value.string());
     if (algorithm == "FP8") {
         all_ = ScaleScheme{ScaleKind::tensor};

@@ -171,6 +171,7 @@ Status Engine::run(batchllm_progress_function callback, void *user) {
     do {
         progress.struct_size = sizeof progress;
         RETURN_IF_ERROR(run_step());
+        if (report_ != nullptr) report_->set_stats(stats());
         fill_progress(&progress);
         const bool stop = callback != nullptr && callback(user, &progress) != 0;
         if (interrupted_.exchange(false, std::memory_order_relaxed)) {
@@ -187,6 +188,7 @@ Status Engine::step(batchllm_progress *progress) {
         return error(BATCHLLM_ERROR_STATE, "batchllm_step was called from batchllm_run's callback");
     }
     RETURN_IF_ERROR(run_step());
+    if (report_ != nullptr) report_->set_stats(stats());
     if (progress != nullptr) fill_progress(progress);
     return {};
 }

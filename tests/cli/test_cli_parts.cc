@@ -18,6 +18,7 @@
 #include "cli/progress.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
+#include "cli/table_rows.h"
 
 // Last: it defines fail() as a macro, which C++ headers use as a name.
 extern "C" {
@@ -216,6 +217,21 @@ void a_line_set_holds_any_line_number(void **) {
     }
 }
 
+// What an earlier run has done may have had every column; what is left need not.
+void rows_left_by_an_earlier_run_lack_a_cell_and_no_column(void **) {
+    TemplateOptions options;
+    options.text = "{title}: {text}";
+    std::vector<RowError> errors;
+    std::vector<Row> rows(1);
+    rows[0].cells = {{1, "t"}};
+    assert_false(TableRenderer(options).render(&rows, &errors).ok());
+    rows[0].cells = {{1, "t"}};
+    TableRenderer resumed(options);
+    resumed.pass_over_line();
+    assert_true(resumed.render(&rows, &errors).ok());
+    assert_string_equal(errors[0].code.c_str(), "ROW_NULL");
+}
+
 } // namespace
 } // namespace batchllm::cli
 
@@ -231,6 +247,7 @@ int main() {
         cmocka_unit_test(counts_and_durations_are_written_for_people),
         cmocka_unit_test(an_output_cut_anywhere_is_resumed_at_a_whole_line),
         cmocka_unit_test(a_line_set_holds_any_line_number),
+        cmocka_unit_test(rows_left_by_an_earlier_run_lack_a_cell_and_no_column),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

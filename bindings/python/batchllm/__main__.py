@@ -170,7 +170,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt:
         print("batchllm: interrupted; run again with --resume to go on", file=sys.stderr)
         return _INTERRUPTED
-    except (Error, OSError, ValueError, KeyError, TypeError, ModuleNotFoundError) as fault:
+    except (Error, OSError, ValueError, KeyError, TypeError, NotImplementedError, ModuleNotFoundError) as fault:
         text = fault.args[0] if isinstance(fault, KeyError) and fault.args else fault
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)

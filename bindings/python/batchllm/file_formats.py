@@ -6,6 +6,7 @@ no views, so that pieces of one file have one schema.
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, cast
 
@@ -88,7 +89,9 @@ class Reader:
             for first, table in self._pieces(wanted):
                 end = first + table.num_rows
                 yield first, table.cast(self.schema)
-        except self._arrow.ArrowInvalid as fault:
+        except (self._arrow.ArrowException, OSError) as fault:
+            if getattr(fault, "errno", None):  # the disk's, and not the file's
+                raise
             raise InvalidArgumentError(f"{self.path}: behind row {end}: {fault}") from None
 
     def close(self) -> None:
@@ -251,12 +254,27 @@ def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
 
 def check_writable(format_: str, schema: Any) -> None:
     """Raises where a format has no room for a column."""
-    types = optional("pyarrow", "run_files").types
+    arrow = optional("pyarrow", "run_files")
+    types = arrow.types
     for field in schema:
         if format_ == "csv" and types.is_nested(field.type):
             raise InvalidArgumentError(
                 f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow"
             )
+        if format_ == "csv" and (types.is_large_binary(field.type) or types.is_fixed_size_binary(field.type)):
+            raise InvalidArgumentError(
+                f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow"
+            )
+        # What a type cannot do is told before the job, and not after it.
+        one = arrow.schema([field])
+        try:
+            writer = Writer(cast(BinaryIO, io.BytesIO()), format_, one)
+            writer.write(one.empty_table().take(arrow.array([], arrow.int64())))
+            writer.close()
+        except arrow.ArrowException as fault:
+            raise InvalidArgumentError(
+                f"the column {field.name!r} ({field.type}) cannot be written as {format_}: {fault}; name the columns to pass through"
+            ) from None
 
 
 class Writer:

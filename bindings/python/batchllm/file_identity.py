@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 from typing import Any, Mapping, Optional, Sequence
 
+from .constraints import schema_of
 from .engine import Engine
 from .file_formats import open_input
 from .file_rows import Prompts, ResultColumns
@@ -31,15 +33,23 @@ def identity_of(
         "input": _file_hash(source, options),
         "engine seed": engine.seed,
     }
+    info = engine.info()
+    found |= {"backend": info.backend, "compute_type": info.compute_type, "max_request_tokens": info.max_request_tokens}
     found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
     found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
     found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
     found |= {"chat": prompts.chat, "system": prompts.system}
     for field in dataclasses.fields(wanted.params):
         value = getattr(wanted.params, field.name)
-        plain = value is None or isinstance(value, (bool, int, float, str))
-        found["samples of a row" if field.name == "samples" else field.name] = value if plain else repr(value)
+        if field.name == "json_schema" and value is not None:
+            value = schema_of(value)  # a class may have changed since, and kept its name
+        found["samples of a row" if field.name == "samples" else field.name] = _as_kept(value)
     return found
+
+
+def _as_kept(value: Any) -> Any:
+    """As it comes back from the state's JSON."""
+    return json.loads(json.dumps(value, sort_keys=True, default=repr))
 
 
 def _model_hash(model: Optional[str]) -> Optional[str]:

@@ -106,6 +106,8 @@ def run_files(
     kinds = format_of(source, input_format), format_of(target, output_format)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists")
     prompts = Prompts(prompt_column, template, fields, chat, system)
+    if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
+        raise InvalidArgumentError(f"{target}: is the input")
     files = job_files(target, storage_options)
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
@@ -263,7 +265,8 @@ class _Run:
     def close(self, keep_engine: bool) -> None:
         """After whatever has ended the run: files are closed, and an engine that is kept is left without rows."""
         for chunk in self._open.values():
-            chunk.close()
+            with suppress(OSError):  # a full disk takes no more
+                chunk.close()
         if self._open and keep_engine and not self._engine.closed:
             with suppress(Error):  # what has ended the run is told, not what follows from it
                 for chunk in self._open.values():

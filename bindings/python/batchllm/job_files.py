@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Iterator, Mapping, Optional, cast
 
@@ -117,18 +116,22 @@ class JobFiles:
 
     def drop_parts(self, everything: bool) -> None:
         """The output is there, or what there was is given up. everything: the lock too."""
-        for name in os.listdir(self.parts) if os.path.isdir(self.parts) else []:
-            if name != "lock":
+        names = os.listdir(self.parts) if os.path.isdir(self.parts) else []
+        for name in names:
+            if name == "whole" or name.endswith((".arrow", ".rows", ".new")):
                 os.unlink(os.path.join(self.parts, name))
         if everything:
-            shutil.rmtree(self.parts, ignore_errors=True)
+            with suppress(OSError):  # what else is there is not this job's
+                os.unlink(os.path.join(self.parts, "lock"))
+                os.rmdir(self.parts)
 
     def close(self) -> None:
         """Gives the lock back, and leaves no folder with nothing but that."""
         if self._lock is not None:
             with suppress(OSError):
                 if os.listdir(self.parts) == ["lock"]:
-                    shutil.rmtree(self.parts)
+                    os.unlink(os.path.join(self.parts, "lock"))
+                    os.rmdir(self.parts)
             os.close(self._lock)
             self._lock = None
 
@@ -215,7 +218,11 @@ class RemoteJobFiles(JobFiles):
 
 def job_files(output: str, options: Optional[Mapping[str, Any]]) -> JobFiles:
     """Beside an output."""
-    return RemoteJobFiles(output, options) if is_remote(output) else JobFiles(output)
+    if is_remote(output):
+        return RemoteJobFiles(output, options)
+    if os.path.isdir(output):
+        raise InvalidArgumentError(f"{output}: is a directory")
+    return JobFiles(output)
 
 
 def rows_of(path: str, schema: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import resource
 import signal
 import subprocess
@@ -181,6 +182,13 @@ class Formats(Files):
         pathlib.Path(self.path("not.parquet")).write_text("prompt,text\na,b\n")
         pathlib.Path(self.path("not.arrow")).write_text("prompt,text\na,b\n")
         pathlib.Path(self.path("zero.csv")).write_text("")
+        os.mkdir(self.path("folder.parquet"))
+        write(self.path("bytes.parquet"), pyarrow.table({"prompt": ["a"], "raw": [b"\xff"]}))
+        runs = pyarrow.RunEndEncodedArray.from_arrays([1], ["a"])
+        write(self.path("ends.arrow"), pyarrow.table({"prompt": ["a"], "runs": runs}))
+        write(self.path("cut.arrows"), pyarrow.table({"prompt": ["a long text"] * 99}))
+        cut = pathlib.Path(self.path("cut.arrows")).read_bytes()
+        pathlib.Path(self.path("cut.arrow")).write_bytes(cut[: len(cut) // 2])
         with batchllm.Engine(MODEL) as engine:
             def run(name=source, output="out.parquet", **how):
                 run_files(engine, os.path.join(self.folder, name), self.path(output), **how)
@@ -196,6 +204,11 @@ class Formats(Files):
                 ({"name": "not.parquet"}, "no Parquet file.*begins with b'prompt,text"),
                 ({"name": "not.arrow"}, "no Arrow file"),
                 ({"name": "zero.csv"}, "no CSV file"),
+                ({"output": "in.parquet", "force": True}, "is the input"),
+                ({"output": "folder.parquet", "force": True}, "is a directory"),
+                ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
+                ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
+                ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: behind row"),
                 ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
             ):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
@@ -412,6 +425,18 @@ class Interrupted(Files):
         self.assertIn("resume goes on with it, force starts over", done.stderr)
         done = self.run_job("--resume", "--temperature", "0.5")
         self.assertIn("temperature was 1.0 and is 0.5", done.stderr)
+        with batchllm.Engine(MODEL, backend="cpu") as other:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "backend was 'sim' and is 'cpu'"):
+                run_files(other, self.source, out, resume=True)
+        mine = pathlib.Path(self.path("begun.parquet.parts/notes.txt"))
+        mine.parent.mkdir()
+        mine.write_text("not this job's")
+        with sim() as engine:
+            run_files(engine, self.source, self.path("begun.parquet"), params=FEW)
+        self.assertEqual(mine.read_text(), "not this job's")
+        shutil.rmtree(mine.parent)
+        for name in ("begun.parquet", "begun.parquet.state"):
+            os.unlink(self.path(name))
         self.assertEqual(self.run_job("--force").returncode, 0)
         self.check()
         write(self.source, token_rows(self.ROWS - 1))
