@@ -52,6 +52,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.name = "sim";
     info_.compute_type = "none";
     info_.device = "simulated, modelled time";
+    if (options.costs) info_.device = "as " + options.costs->costs().name + ", modelled time";
     info_.vocabulary = options.vocabulary;
     info_.hidden = options.hidden;
     info_.page_tokens = options.page_tokens;
@@ -60,7 +61,8 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
-    info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
+    info_.step_tokens =
+        backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
     info_.batches_in_flight = options.overlap ? 2 : 1;
 }
@@ -141,8 +143,13 @@ int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     return bytes;
 }
 
-double SimBackend::device_seconds(const TokenBatch &batch) const {
+double SimBackend::device_seconds(const TokenBatch &batch) {
     if (batch.tokens.empty()) return 0;
+    if (options_.costs) {
+        const StepSeconds seconds = options_.costs->seconds(batch);
+        spent_ += seconds;
+        return seconds.total();
+    }
     const double linear =
         std::max(options_.step_floor_us * 1e-6,
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
@@ -155,7 +162,9 @@ Status SimBackend::forward(const TokenBatch &batch) {
         return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch goes forward with %d in flight",
                      in_flight_);
     InFlight &flight = batches_[(oldest_ + static_cast<size_t>(in_flight_)) % batches_.size()];
-    const double device = device_seconds(batch), host = options_.host_us * 1e-6;
+    const double device = device_seconds(batch);
+    const double host =
+        options_.costs ? options_.costs->host_seconds(batch) : options_.host_us * 1e-6;
     flight.seconds = in_flight_ > 0 ? std::max(device, host) : device + host;
     ++in_flight_;
     flight.rows.clear();

@@ -53,6 +53,7 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
+    if (key == "device") return {}; // read before all others
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -80,6 +81,34 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
     out->slot_bytes = largest * model->kv_planes();
 }
 
+// The description that is asked for, and what follows from it for options that are not given.
+Status read_device(const Model *model, const BackendOptions &options, SimOptions *out) {
+    const std::string *device = nullptr;
+    for (const auto &[key, value] : options.extra) {
+        if (key == "device") device = &value;
+    }
+    if (device == nullptr) return {};
+    for (const auto &[key, value] : options.extra) {
+        for (const char *other : {"tokens_per_second", "step_floor_us", "kv_bandwidth",
+                                  "step_overhead_us", "host_us"}) {
+            if (key == other) return bad_value(key, value, "device says that already");
+        }
+    }
+    if (model == nullptr) return bad_value("device", *device, "needs a model (model_dir)");
+    ASSIGN_OR_RETURN(DeviceCosts costs, find_device_costs(*device));
+    out->page_tokens = costs.page_tokens;
+    out->step_tokens = costs.step_tokens;
+    out->overlap = 1;
+    out->costs.emplace(std::move(costs), *model);
+    return {};
+}
+
+// KV memory where neither pages nor kv_memory_bytes say it.
+int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
+    if (!out.costs) return int64_t{64} << 30;
+    return out.costs->kv_bytes(options.kv_memory_fraction > 0 ? options.kv_memory_fraction : 0.9);
+}
+
 } // namespace
 
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options) {
@@ -90,6 +119,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
+    RETURN_IF_ERROR(read_device(model, options, &out));
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
     if (out.eos_token >= out.vocabulary)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -111,7 +141,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         out.fails_after = -1;
     if (out.pages == 0) {
         const int64_t memory =
-            options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;
+            options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
         out.pages = memory / (out.slot_bytes * out.page_tokens);
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
