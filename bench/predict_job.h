@@ -53,7 +53,8 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     MeasuredJob levels{named("industry1"), 0, 54.1, false};
     levels.levels = 2;
     jobs.push_back(levels);
-    MeasuredJob small{{"small", "examples/catalogue/model", 8000, 300, 0, 40, 10, 16, 0, 0}, 0, 43200, false};
+    MeasuredJob small{
+        {"small", "examples/catalogue/model", 8000, 300, 0, 40, 10, 16, 0, 0}, 0, 43200, false};
     jobs.push_back(small);
     small.job.name = "small";
     small.rows_second = 14000;

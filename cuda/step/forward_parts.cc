@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/cache_path.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
@@ -53,7 +54,7 @@ Status Forward::make_linear() {
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
     std::string path = options_.tuning_cache;
     const std::string stamp = Linear::stamp(options_.device);
-    if (path.empty()) path = default_tuning_path(stamp + ".txt");
+    if (path.empty()) path = cache_path(stamp + ".txt");
     if (path == "none" || !options_.tune) path.clear();
     TuningCache cache(path, stamp, &warning_);
     ASSIGN_OR_RETURN(Linear linear,

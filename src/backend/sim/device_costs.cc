@@ -20,7 +20,8 @@ DeviceCosts h200() {
     costs.memory_bytes = int64_t{150754820096};
     costs.page_tokens = 64;
     costs.step_tokens = 4096;
-    costs.products = {{32, 7.1e13},  {128, 2.67e14}, {256, 4.36e14},  {512, 5.96e14},
+    costs.batches_in_flight = 2;
+    costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14},  {512, 5.96e14},
                       {1024, 6.7e14}, {2048, 7.2e14}, {4096, 7.25e14}, {8192, 7.25e14}};
     costs.product_us = 2;
     costs.memory_bandwidth = 3.5e12;
@@ -104,10 +105,10 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::parse(text, file, BATCHLLM_ERROR_INVALID_ARGUMENT));
     const JsonValue root = document.root();
-    RETURN_IF_ERROR(root.only_keys({"name", "memory_bytes", "page_tokens", "step_tokens", "products",
-                                    "product_us", "memory_bandwidth", "attention_flops",
-                                    "attention_bandwidth", "attention_overlap", "attention_us",
-                                    "merge_ns", "step_us", "host_us", "host_token_us"}));
+    RETURN_IF_ERROR(root.only_keys(
+        {"name", "memory_bytes", "page_tokens", "step_tokens", "batches_in_flight", "products",
+         "product_us", "memory_bandwidth", "attention_flops", "attention_bandwidth",
+         "attention_overlap", "attention_us", "merge_ns", "step_us", "host_us", "host_token_us"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
     ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
@@ -117,6 +118,9 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     costs.page_tokens = static_cast<int32_t>(page_tokens);
     ASSIGN_OR_RETURN(const JsonValue step, root.at("step_tokens"));
     ASSIGN_OR_RETURN(costs.step_tokens, step.integer(1, int64_t{1} << 24));
+    ASSIGN_OR_RETURN(const JsonValue flying, root.at("batches_in_flight"));
+    ASSIGN_OR_RETURN(const int64_t in_flight, flying.integer(1, 2));
+    costs.batches_in_flight = static_cast<int32_t>(in_flight);
     ASSIGN_OR_RETURN(const JsonValue products, root.at("products"));
     ASSIGN_OR_RETURN(costs.products, read_products(products));
     for (const Key &key : numbers) {
@@ -140,6 +144,7 @@ std::string device_costs_text(const DeviceCosts &costs) {
     text += "\",\n  \"memory_bytes\": " + std::to_string(costs.memory_bytes);
     text += ",\n  \"page_tokens\": " + std::to_string(costs.page_tokens);
     text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);
+    text += ",\n  \"batches_in_flight\": " + std::to_string(costs.batches_in_flight);
     text += ",\n  \"products\": [";
     for (const DeviceCosts::Product &product : costs.products) {
         text.append(text.back() == '[' ? "[" : ", [").append(number(product.rows));

@@ -3,7 +3,7 @@
 //
 // A file is JSON, with every key, and no other:
 //
-//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "page_tokens": 64, "step_tokens": 4096,
+//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "page_tokens": 64, "step_tokens": 4096, "batches_in_flight": 2,
 //      "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
 //      "attention_flops": 5.6e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.8,
 //      "attention_us": 12, "merge_ns": 1.9, "step_us": 60, "host_us": 100, "host_token_us": 0.2}
@@ -30,6 +30,7 @@ struct DeviceCosts {
     int64_t memory_bytes = 0; // of the device
     int32_t page_tokens = 0;  // of the backend
     int64_t step_tokens = 0;
+    int32_t batches_in_flight = 1;
     std::vector<Product> products;  // rows rising; seconds between two are on the line through both
     double product_us = 0;          // of each launch
     double memory_bandwidth = 0;    // bytes a second of norms, activations and the like

@@ -81,24 +81,32 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// The description that is asked for, and what follows from it for options that are not given.
-Status read_device(const Model *model, const BackendOptions &options, SimOptions *out) {
+// The description that the options ask for; none where they do not.
+Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     const std::string *device = nullptr;
     for (const auto &[key, value] : options.extra) {
         if (key == "device") device = &value;
     }
-    if (device == nullptr) return {};
+    if (device == nullptr) return std::optional<DeviceCosts>();
     for (const auto &[key, value] : options.extra) {
         for (const char *other : {"tokens_per_second", "step_floor_us", "kv_bandwidth",
                                   "step_overhead_us", "host_us"}) {
             if (key == other) return bad_value(key, value, "device says that already");
         }
     }
-    if (model == nullptr) return bad_value("device", *device, "needs a model (model_dir)");
     ASSIGN_OR_RETURN(DeviceCosts costs, find_device_costs(*device));
+    return std::optional<DeviceCosts>(std::move(costs));
+}
+
+// What follows from a description for options that are not given.
+Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
+    if (model == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: device needs a model (model_dir)");
+    }
     out->page_tokens = costs.page_tokens;
     out->step_tokens = costs.step_tokens;
-    out->overlap = 1;
+    out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     out->costs.emplace(std::move(costs), *model);
     return {};
 }
@@ -106,12 +114,14 @@ Status read_device(const Model *model, const BackendOptions &options, SimOptions
 // KV memory where neither pages nor kv_memory_bytes say it.
 int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
     if (!out.costs) return int64_t{64} << 30;
-    return out.costs->kv_bytes(options.kv_memory_fraction > 0 ? options.kv_memory_fraction : 0.9);
+    return out.costs->kv_bytes(options.kv_memory_fraction > 0 ? options.kv_memory_fraction
+                                                              : default_kv_fraction);
 }
 
 } // namespace
 
-Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options) {
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
+                                    std::optional<DeviceCosts> device) {
     SimOptions out;
     shape_keys_and_values(model, &out);
     if (model) {
@@ -119,7 +129,10 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
-    RETURN_IF_ERROR(read_device(model, options, &out));
+    if (!device) {
+        ASSIGN_OR_RETURN(device, read_device(options));
+    }
+    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), &out));
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
     if (out.eos_token >= out.vocabulary)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -61,10 +61,11 @@ struct SimOptions {
     };
     std::vector<GroupShape> kv_groups;
     std::optional<StepCost> costs; // of `device`
-    int64_t slot_bytes = 0; // that a page has for it: the groups' most
+    int64_t slot_bytes = 0;        // that a page has for it: the groups' most
 };
 
-// config may be null: the shape of Llama-3-8B.
-Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options);
+// model may be null: the shape of Llama-3-8B. device: as the option of that name gives one.
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
+                                    std::optional<DeviceCosts> device = std::nullopt);
 
 } // namespace batchllm

@@ -74,10 +74,12 @@ void StepCost::add_layer(const Layer &layer) {
         add_product(elements(one.down), share, count);
         width += static_cast<double>(one.width) * layer.experts.router.chosen;
     }
-    const double norms = double{layer.before_attention ? 1.0 : 0.0} + (layer.after_attention ? 1 : 0) +
-                         (layer.before_feed_forward ? 1 : 0) + (layer.after_feed_forward ? 1 : 0);
+    const double norms = double{layer.before_attention ? 1.0 : 0.0} +
+                         (layer.after_attention ? 1 : 0) + (layer.before_feed_forward ? 1 : 0) +
+                         (layer.after_feed_forward ? 1 : 0);
     const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
-    elementwise_bytes_ += norms * norm_bytes * hidden + activation_bytes * width + rope_bytes * heads;
+    elementwise_bytes_ +=
+        norms * norm_bytes * hidden + activation_bytes * width + rope_bytes * heads;
     const auto same = [&](const Layers &layers) { return layers.same(a); };
     auto at = std::find_if(layers_.begin(), layers_.end(), same);
     if (at == layers_.end()) {
@@ -95,8 +97,8 @@ double StepCost::product_seconds(double rows, double elements) const {
     if (rows >= known.back().rows) {
         seconds = 2 * rows / known.back().flops;
     } else if (rows > known.front().rows) {
-        const auto above = std::find_if(known.begin(), known.end(),
-                                        [&](const auto &p) { return p.rows >= rows; });
+        const auto above =
+            std::find_if(known.begin(), known.end(), [&](const auto &p) { return p.rows >= rows; });
         const auto below = above - 1;
         const double part = (rows - below->rows) / (above->rows - below->rows);
         seconds = cost(*below) + part * (cost(*above) - cost(*below));
@@ -119,7 +121,8 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
         if (node.token_count == 0) continue;
         const double count = node.token_count;
         const double end = static_cast<double>(node.start) + node.length;
-        const double middle = end - (count - 1) / 2; // keys that a query sees in the mean, windows aside
+        const double middle =
+            end - (count - 1) / 2; // keys that a query sees in the mean, windows aside
         int32_t parts = 0;
         for (auto up = static_cast<int32_t>(n); up >= 0;
              up = batch.nodes[static_cast<size_t>(up)].parent) {
@@ -175,13 +178,18 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
 }
 
 double StepCost::host_seconds(const TokenBatch &batch) const {
-    return (costs_.host_us + costs_.host_token_us * static_cast<double>(batch.tokens.size())) * 1e-6;
+    return (costs_.host_us + costs_.host_token_us * static_cast<double>(batch.tokens.size())) *
+           1e-6;
+}
+
+int64_t StepCost::bytes_beside_pages() const {
+    constexpr int64_t workspaces = int64_t{2} << 30; // buffers of a step, the driver's own
+    return weight_bytes_ + workspaces;
 }
 
 int64_t StepCost::kv_bytes(double fraction) const {
-    constexpr int64_t workspaces = int64_t{2} << 30; // buffers of a step, the driver's own
-    const int64_t left = costs_.memory_bytes - weight_bytes_ - workspaces;
-    return static_cast<int64_t>(static_cast<double>(std::max<int64_t>(left, 0)) * fraction);
+    const int64_t left = std::max<int64_t>(costs_.memory_bytes - bytes_beside_pages(), 0);
+    return static_cast<int64_t>(static_cast<double>(left) * fraction);
 }
 
 } // namespace batchllm

@@ -19,6 +19,8 @@
 
 namespace batchllm {
 
+constexpr double default_kv_fraction = 0.9; // of the memory that is left, as cuda has it
+
 struct StepSeconds {
     double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0;
 
@@ -33,6 +35,8 @@ class StepCost {
     StepSeconds seconds(const TokenBatch &batch) const;
     // Of the host between two batches.
     double host_seconds(const TokenBatch &batch) const;
+    // Weights, and what a backend takes for its work.
+    int64_t bytes_beside_pages() const;
     // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave.
     int64_t kv_bytes(double fraction) const;
 
