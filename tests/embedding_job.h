@@ -182,7 +182,8 @@ inline void compare_all_embeddings(const batchllm_engine_options &options, doubl
         const EmbeddingGolden golden = read_embedding_golden(name);
         EmbeddingJob job(golden.directory, options);
         const auto results = job.run(golden, task_params(BATCHLLM_TASK_CLASSIFY));
-        // Logits are of the size of the weights, some thirty times that of a normalised vector's values.
-        compare_labels(name, golden, *results, exact ? tolerance : 10 * tolerance);
+        // Logits are of the size of the weights, some thirty times that of a normalised vector's values;
+        // transformers itself is off by up to 0.08 in bf16.
+        compare_labels(name, golden, *results, exact ? tolerance : 20 * tolerance);
     }
 }

@@ -232,7 +232,7 @@ TokenBatch one_row(const std::vector<int32_t> &tokens, int32_t first, int32_t pa
 }
 
 void batches_in_flight_are_counted_and_fed(void **) {
-    const Golden golden = golden_without_experts()[0];
+    const Golden golden = read_golden("golden/llama_bias_f32"); // one KV group
     const auto model = load(golden);
     const auto backend = make_backend(*model, "f32");
     const SamplingParams params;
@@ -283,7 +283,7 @@ void batches_in_flight_are_counted_and_fed(void **) {
 
 // A step that needs more than any before it moves what graphs read.
 void graphs_follow_memory_that_grows(void **) {
-    const Golden golden = golden_without_experts()[0];
+    const Golden golden = read_golden("golden/llama_bias_f32"); // one KV group
     const auto model = load(golden);
     const auto with = make_backend(*model, "f16");
     const auto without = make_backend(*model, "f16", {{"graphs", "0"}});

@@ -103,7 +103,7 @@ void chat_makes_conversations(void **) {
     const Table table = make(columns, "Q: {a}", false, true, "Be \\ kind.").value();
     assert_prompt(table, 0,
                   R"([{"role":"system","content":"Be \\ kind."},{"role":"user","content":)"
-                  R"("Q: say \"hi\"\n\u0009\u0001"}])");
+                  R"("Q: say \"hi\"\n\t\u0001"}])");
 }
 
 void lines_that_cannot_be_moved_are_refused(void **) {

@@ -1,4 +1,5 @@
 // batchllm plan and inspect: input rows -> a plan file, and a plan file -> what it holds.
+#include "base/display.h"
 #include "cli/commands.h"
 
 #include <algorithm>

@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "base/display.h"
 #include "base/file.h"
 #include "cli/json_text.h"
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <sys/resource.h>
 
+#include "base/display.h"
 #include "base/file.h"
 #include "cli/json_text.h"
 #include "cli/run_job.h"

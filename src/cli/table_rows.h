@@ -38,6 +38,8 @@ class TableRenderer {
     explicit TableRenderer(TemplateOptions options);
 
     bool reorders() const { return options_.fields == BATCHLLM_FIELDS_REORDER; }
+    // What a row's prompt has beside its cells.
+    size_t template_bytes() const { return options_.text->size(); }
     // The cells of a line; numbers, lists and objects are text as JSON writes it. Only what the template
     // may name is kept.
     void read_cells(const JsonMembers &members, Row *row);

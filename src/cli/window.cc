@@ -66,7 +66,7 @@ Status WindowBuilder::read_rows() {
             if (table_ != nullptr) table_->pass_over_line();
             continue;
         }
-        bytes += line.text.size() + 64;
+        bytes += line.text.size() + 64 + (table_ != nullptr ? table_->template_bytes() : 0);
         Row row;
         RowError error;
         if (line.too_long) {

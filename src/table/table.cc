@@ -6,8 +6,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "base/json_escape.h"
 #include "base/printable.h"
-#include "table/json_escape.h"
 
 namespace batchllm {
 namespace {
@@ -58,7 +58,7 @@ class Renderer {
         before_ = "[";
         if (!options.system.empty()) {
             before_ += R"({"role":"system","content":")";
-            append_json_escaped(options.system, &before_);
+            append_json_escaped(&before_, options.system);
             before_ += "\"},";
         }
         before_ += R"({"role":"user","content":")";
@@ -100,7 +100,7 @@ class Renderer {
   private:
     void add(std::string_view text, std::string *out) const {
         if (escaped_) {
-            append_json_escaped(text, out);
+            append_json_escaped(out, text);
         } else {
             *out += text;
         }

@@ -7,8 +7,8 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import resource
+import shutil
 import signal
 import subprocess
 import sys
