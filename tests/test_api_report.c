@@ -72,6 +72,26 @@ static void a_report_has_the_engines_figures(void **state) {
     assert_true(figure(html, "completion_tokens") == 21);
     assert_true(figure(page_of(report, NULL), "rows_done") == 500);
     batchllm_report_destroy(second); /* before its engine */
+
+    /* One that takes another's place while a group runs has no times of the other's clock. */
+    batchllm_report *early = NULL, *late = NULL;
+    assert_ok(batchllm_report_create(&early));
+    assert_ok(batchllm_report_create(&late));
+    assert_ok(batchllm_engine_set_report(engine, early));
+    const batchllm_params params = params_of(20);
+    assert_ok(batchllm_add_tokens(engine, 7, rows.tokens, rows.offsets, NULL, &params, 1));
+    for (int i = 0; i < 5; ++i) assert_ok(batchllm_step(engine, NULL));
+    assert_ok(batchllm_engine_set_report(engine, late));
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    assert_null(strstr(page_of(late, NULL), "Slowest groups"));
+    assert_null(strstr(page_of(early, NULL), "Slowest groups"));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    batchllm_results_free(results);
+    batchllm_report_add_failure(late, UINT64_MAX, "ROW_FORMAT", "because");
+    assert_non_null(strstr(page_of(late, NULL), "18446744073709551615: because"));
+    batchllm_report_destroy(early);
+    batchllm_report_destroy(late);
     rows.n = 3;
     add_and_run(engine, &rows, 3);
     batchllm_engine_destroy(engine);

@@ -2,6 +2,7 @@
 // made of them. "id" names the row as ever; no key is a parameter.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
@@ -47,7 +48,9 @@ class TableRenderer {
     void pass_over_line() { all_seen_ = true; }
     // Of rows that cannot have a prompt the error is set. Fails when the template is wrong or names a
     // column that no line so far has had.
-    Status render(std::vector<Row> *rows, std::vector<RowError> *errors);
+    // STOPPED once *stop is set while an order of fields is looked for.
+    Status render(std::vector<Row> *rows, std::vector<RowError> *errors,
+                  const std::atomic<bool> *stop);
 
   private:
     TemplateOptions options_;

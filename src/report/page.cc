@@ -154,9 +154,9 @@ std::string make_page(JobRecord *record, const PageOptions &options) {
     if (!record->advice().empty()) {
         out += "<p class=\"advice\"><b>Advice.</b> " + escaped(record->advice()) + "</p>\n";
     }
-    out += sharing_section(*record) + batches_section(*record) + time_section(*record, options) +
-           lengths_section(*record) + outcome_section(*record) + groups_section(*record) +
-           figures_section(*record, options);
+    out += sharing_section(*record) + batches_section(*record) + prediction_section(*record) +
+           time_section(*record, options) + lengths_section(*record) + outcome_section(*record) +
+           groups_section(*record) + figures_section(*record, options);
     const uint32_t version = batchllm_version();
     return out + "<footer>Written by libbatchllm " + std::to_string(version >> 16) + "." +
            std::to_string(version >> 8 & 0xFF) + "." + std::to_string(version & 0xFF) +

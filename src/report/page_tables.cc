@@ -94,26 +94,25 @@ void add_plan_figures(const JobRecord &record, Figures *figures) {
         .add_seconds("plan", sums.seconds);
 }
 
+void add_predicted_figures(const batchllm_prediction &of, Figures *figures) {
+    figures->add_seconds("predicted_seconds", of.seconds)
+        .add("predicted_steps", of.steps)
+        .add("predicted_processed_prompt_tokens", of.processed_prompt_tokens)
+        .add("predicted_completion_tokens", of.completion_tokens)
+        .add("predicted_kv_pages_peak", of.kv_pages_peak)
+        .add_ratio("predicted_saving_ratio", of.saving_ratio);
+}
+
 } // namespace
 
 std::string time_section(const JobRecord &record, const PageOptions &options) {
-    if (!record.ran()) {
-        return "<section><h2>Time</h2><p><b>Predicted:</b> nothing yet. This version has no model "
-               "of how long a "
-               "device takes; only a run shows it.</p></section>\n";
-    }
+    if (!record.ran()) return "";
     const batchllm_stats &stats = record.stats();
     const EngineFacts &engine = record.engine();
-    std::string out = "<section><h2>Time</h2>\n<p><b>Predicted:</b> ";
+    std::string out = "<section><h2>Time</h2>\n";
     if (engine.modelled) {
-        out += seconds_text(stats.backend_seconds) +
-               " on the device that the sim backend models. <b>Achieved:</b> no device ran; this "
-               "program took " +
-               seconds_text(job_seconds(record, options)) + ".</p>\n";
-    } else {
-        out += "nothing. This version has no model of the " + escaped(engine.backend) +
-               " backend's time, so there is nothing to hold the achieved time against. "
-               "<b>Achieved:</b> " +
+        out += "<p>" + seconds_text(stats.backend_seconds) +
+               " on the device that the sim backend models; this program took " +
                seconds_text(job_seconds(record, options)) + ".</p>\n";
     }
     struct Phase {
@@ -167,9 +166,8 @@ std::string outcome_section(const JobRecord &record) {
            "why</th></tr></thead><tbody>";
     for (const auto &[kind, failure] : kinds) {
         out += "<tr><td class=\"kind\">" + escaped(kind) + "</td>" +
-               number_cell(format_count(failure->rows)) + "<td>" +
-               format_count(static_cast<int64_t>(failure->tag)) + ": " + escaped(failure->message) +
-               "</td></tr>\n";
+               number_cell(format_count(failure->rows)) + "<td>" + std::to_string(failure->tag) +
+               ": " + escaped(failure->message) + "</td></tr>\n";
     }
     return out + "</tbody></table></section>\n";
 }
@@ -205,6 +203,7 @@ std::string figures_section(const JobRecord &record, const PageOptions &options)
     } else {
         add_plan_figures(record, &figures);
     }
+    if (record.prediction() != nullptr) add_predicted_figures(*record.prediction(), &figures);
     std::string facts;
     for (const auto &[name, value] : record.facts()) {
         facts += "<tr><th>" + escaped(name) + "</th><td>" + escaped(value) + "</td></tr>\n";

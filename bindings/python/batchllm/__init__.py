@@ -37,6 +37,7 @@ from .files import FilesReport, run_files
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
+from .predictions import Prediction
 from .report import Report
 from .results import Result, Results
 from .table import Table
@@ -70,6 +71,7 @@ __all__ = [
     "PlanFormatError",
     "PlanMismatchError",
     "PlanStats",
+    "Prediction",
     "Progress",
     "Report",
     "Result",

@@ -47,7 +47,7 @@ class Prompts:
         if open_rows is None:
             return table
         # The order of fields is that of the whole chunk.
-        texts = [table[i] for i in open_rows]
+        texts = [table._prompt(i) for i in open_rows]
         given = from_texts([text for text in texts if text is not None])
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
         nulls = [i for i, text in enumerate(texts) if text is None]

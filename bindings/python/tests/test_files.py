@@ -16,10 +16,12 @@ import tempfile
 import time
 import unittest
 import unittest.mock
+from array import array
 
 import batchllm
 from batchllm import SamplingParams, run_files
 from batchllm.file_formats import open_reader
+from batchllm.file_rows import Prompts
 from support import MODEL, SIM, chat_model, sim
 
 try:
@@ -189,6 +191,7 @@ class Formats(Files):
         write(self.path("cut.arrows"), pyarrow.table({"prompt": ["a long text"] * 99}))
         cut = pathlib.Path(self.path("cut.arrows")).read_bytes()
         pathlib.Path(self.path("cut.arrow")).write_bytes(cut[: len(cut) // 2])
+        pathlib.Path(self.path("between.arrow")).write_bytes(cut[:-8])  # behind a message, before the stream's end
         with batchllm.Engine(MODEL) as engine:
             def run(name=source, output="out.parquet", **how):
                 run_files(engine, os.path.join(self.folder, name), self.path(output), **how)
@@ -209,6 +212,7 @@ class Formats(Files):
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
                 ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: behind row"),
+                ({"name": "between.arrow", "output": "cut.parquet"}, "between.arrow: behind row 99: the stream has no end"),
                 ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
             ):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
@@ -229,7 +233,7 @@ class Formats(Files):
             self.assertFalse(os.path.exists(self.path("out.parquet")))
             lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than is looked at first
             pathlib.Path(self.path("torn.csv")).write_text("prompt,text\n" + lines + "1,2,3\n")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: behind row [1-9].*Expected 2 columns, got 3"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: CSV parse error: Row #3000002: Expected 2 columns, got 3"):
                 with contextlib.closing(open_reader(self.path("torn.csv"), "csv", None)) as reader:
                     for _ in reader.pieces(lambda *_: True):
                         pass
@@ -280,6 +284,22 @@ class Addresses(Files):
         memory.get_file("/job/out.parquet", self.path("got.parquet"))
         columns = ["number", "text", "completion_tokens"]
         self.assertEqual(read(self.path("got.parquet")).select(columns), read(self.path("out.parquet")).select(columns))
+
+    def test_a_resumed_chunk_that_is_reordered_has_the_bytes_of_the_whole(self):
+        # "\xff" is no UTF-8: its row's error, and not a sign in its place, also when only a part of the chunk is added.
+        offsets = pyarrow.py_buffer(array("i", [0, 1, 2, 3]).tobytes())
+        bad = pyarrow.Array.from_buffers(pyarrow.utf8(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffa")])
+        chunk = pyarrow.table({"own": bad, "all": ["the same"] * 3})
+        prompts = Prompts("own", "{own}\n{all}", "reorder", False, None)
+        statuses = []
+        for wanted in (None, [1, 2]):
+            with batchllm.Engine(MODEL, backend="sim", backend_options={"pages": 4096}) as engine:
+                engine.add(prompts.rows(chunk, wanted), FEW)
+                engine.run()
+                results = engine.poll()
+                statuses.append({tag: status for tag, status in zip(results.tags, results.statuses)})
+        self.assertEqual([statuses[0][1], statuses[0][2]], [statuses[1][0], statuses[1][1]])
+        self.assertNotEqual(statuses[1][0], 0)
 
     def test_an_address_without_fsspec_is_said(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['fsspec'] = None; import batchllm\n"
