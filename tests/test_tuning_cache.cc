@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "base/cache_path.h"
 #include "base/file.h"
 #include "testing.h"
 

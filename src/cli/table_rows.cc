@@ -105,6 +105,7 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
         call_status(batchllm_table_create(static_cast<int64_t>(rows->size()), columns.data(),
                                           static_cast<int64_t>(columns.size()), &options, &made)));
     const TableHandle table(made);
+    std::vector<CellColumnText>().swap(texts); // the cells stand in the prompts now
     const batchllm_column &prompts = *batchllm_table_prompts(made);
     for (size_t i = 0; i < rows->size(); ++i) {
         Row &row = (*rows)[i];
