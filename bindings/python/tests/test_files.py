@@ -178,6 +178,22 @@ class Formats(Files):
                 run_files(engine, source, self.path("chats_out.parquet"), prompt_column="messages", params=FEW)
                 self.assertEqual(read(self.path("chats_out.parquet")).column("text").to_pylist(), engine.generate(chats, FEW).texts)
 
+    def test_a_resumed_chunk_that_is_reordered_has_the_bytes_of_the_whole(self):
+        # "\xff" is no UTF-8: its row's error, and not a sign in its place, also when only a part of the chunk is added.
+        offsets = pyarrow.py_buffer(array("i", [0, 1, 2, 3]).tobytes())
+        bad = pyarrow.Array.from_buffers(pyarrow.utf8(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffa")])
+        chunk = pyarrow.table({"own": bad, "all": ["the same"] * 3})
+        prompts = Prompts("own", "{own}\n{all}", "reorder", False, None)
+        statuses = []
+        for wanted in (None, [1, 2]):
+            with batchllm.Engine(MODEL, backend="sim", backend_options={"pages": 4096}) as engine:
+                engine.add(prompts.rows(chunk, wanted), FEW)
+                engine.run()
+                results = engine.poll()
+                statuses.append({tag: status for tag, status in zip(results.tags, results.statuses)})
+        self.assertEqual([statuses[0][1], statuses[0][2]], [statuses[1][0], statuses[1][1]])
+        self.assertNotEqual(statuses[1][0], 0)
+
     def test_what_is_wrong_is_said_before_anything_runs(self):
         source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"], "text": ["b"]}))
         write(self.path("empty.parquet"), pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}))
@@ -212,7 +228,7 @@ class Formats(Files):
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
                 ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: behind row"),
-                ({"name": "between.arrow", "output": "cut.parquet"}, "between.arrow: behind row 99: the stream has no end"),
+                ({"name": "between.arrow", "output": "between.parquet"}, "between.arrow: behind row 99: the stream has no end"),
                 ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
             ):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
@@ -284,22 +300,6 @@ class Addresses(Files):
         memory.get_file("/job/out.parquet", self.path("got.parquet"))
         columns = ["number", "text", "completion_tokens"]
         self.assertEqual(read(self.path("got.parquet")).select(columns), read(self.path("out.parquet")).select(columns))
-
-    def test_a_resumed_chunk_that_is_reordered_has_the_bytes_of_the_whole(self):
-        # "\xff" is no UTF-8: its row's error, and not a sign in its place, also when only a part of the chunk is added.
-        offsets = pyarrow.py_buffer(array("i", [0, 1, 2, 3]).tobytes())
-        bad = pyarrow.Array.from_buffers(pyarrow.utf8(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffa")])
-        chunk = pyarrow.table({"own": bad, "all": ["the same"] * 3})
-        prompts = Prompts("own", "{own}\n{all}", "reorder", False, None)
-        statuses = []
-        for wanted in (None, [1, 2]):
-            with batchllm.Engine(MODEL, backend="sim", backend_options={"pages": 4096}) as engine:
-                engine.add(prompts.rows(chunk, wanted), FEW)
-                engine.run()
-                results = engine.poll()
-                statuses.append({tag: status for tag, status in zip(results.tags, results.statuses)})
-        self.assertEqual([statuses[0][1], statuses[0][2]], [statuses[1][0], statuses[1][1]])
-        self.assertNotEqual(statuses[1][0], 0)
 
     def test_an_address_without_fsspec_is_said(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['fsspec'] = None; import batchllm\n"
