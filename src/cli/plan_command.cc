@@ -208,6 +208,20 @@ std::string describe(const batchllm_plan_stats &stats) {
     return text;
 }
 
+// A model that is named for a prediction need not have one: rows of tokens want none.
+Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
+    TokenizerHandle tokenizer;
+    if (options.in.model.empty()) return tokenizer;
+    if (!options.prediction.device.empty()) {
+        ASSIGN_OR_RETURN(const bool there, file_exists(options.in.model + "/tokenizer.json"));
+        if (!there) return tokenizer;
+    }
+    batchllm_tokenizer *created = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.in.model.c_str(), &created)));
+    tokenizer.reset(created);
+    return tokenizer;
+}
+
 Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &interrupted,
                       int64_t *failed) {
     ASSIGN_OR_RETURN(LineReader input,
@@ -216,12 +230,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
         {"--output", options.output}, {"--stats", options.stats}, {"--report", options.report}};
     RETURN_IF_ERROR(check_output_paths(options.in.input, outputs));
     RETURN_IF_ERROR(check_prediction(options.in, options.engine, options.prediction));
-    TokenizerHandle tokenizer;
-    if (!options.in.model.empty()) {
-        batchllm_tokenizer *created = nullptr;
-        RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.in.model.c_str(), &created)));
-        tokenizer.reset(created);
-    }
+    ASSIGN_OR_RETURN(const TokenizerHandle tokenizer, open_tokenizer(options));
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;

@@ -147,14 +147,13 @@ std::string prediction_text(const batchllm_prediction &of) {
     const auto gib = [&](int64_t pages) {
         return static_cast<double>(pages) * static_cast<double>(of.kv_page_bytes) / (1 << 30);
     };
-    char text[512];
+    char took[32], text[512];
+    std::snprintf(took, sizeof took, seconds < 10 ? "%.2f s" : "%.1f s", seconds);
     std::snprintf(text, sizeof text,
                   "predicted       %s on %s%s: %s steps, %.1f rows/s\n"
                   "                for %s tokens generated; rows that end earlier take less\n"
                   "                keys and values %.2f GiB of %.2f, %.1f %% of prompts saved\n",
-                  seconds < 10
-                      ? (std::to_string(static_cast<int64_t>(seconds * 1000)) + " ms").c_str()
-                      : format_duration(seconds).c_str(),
+                  seconds < 120 ? took : format_duration(seconds).c_str(),
                   static_cast<const char *>(of.device),
                   of.devices > 1 ? (", " + std::to_string(of.devices) + " devices").c_str() : "",
                   format_count(of.steps).c_str(), static_cast<double>(of.rows) / seconds,
