@@ -50,11 +50,11 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     MeasuredJob wide{named("a16"), 0, 84.9, false};
     wide.step_tokens = 8192;
     jobs.push_back(wide);
-    MeasuredJob levels{named("industry1"), 0, 54.1, false};
+    MeasuredJob levels{named("industry1"), 0, 54.1, true};
     levels.levels = 2;
     jobs.push_back(levels);
     MeasuredJob small{
-        {"small", "examples/catalogue/model", 8000, 300, 0, 40, 10, 16, 0, 0}, 0, 43200, false};
+        {"small", "examples/catalogue/model", 8000, 300, 0, 40, 10, 16, 0, 0}, 0, 43200, true};
     jobs.push_back(small);
     small.job.name = "small";
     small.rows_second = 14000;
