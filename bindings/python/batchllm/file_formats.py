@@ -92,7 +92,7 @@ class Reader:
         except (self._arrow.ArrowException, OSError) as fault:
             if getattr(fault, "errno", None):  # the disk's, and not the file's
                 raise
-            raise InvalidArgumentError(f"{self.path}: behind row {end}: {fault}") from None
+            raise InvalidArgumentError(f"{self.path}: after row {end}: {fault}") from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -110,7 +110,8 @@ class Reader:
     def _refuse(self, format_: str, fault: Exception) -> InvalidArgumentError:
         self._file.seek(0)
         begin = self._file.read(16)
-        return InvalidArgumentError(f"{self.path}: no {format_} file: {fault} (it begins with {begin!r})")
+        article = "an" if format_[0] in "AEIOU" else "a"
+        return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
 
 
 class _Parquet(Reader):
