@@ -70,10 +70,17 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
         ->type_name("TEXT");
 }
 
+// An empty name is most often a variable of the shell that is not set.
+CLI::Option *named_file(CLI::Option *option) {
+    return option->type_name("FILE")->check([](const std::string &path) {
+        return path.empty() ? std::string("no file is named") : std::string();
+    });
+}
+
 void add_input(CLI::App *app, InputOptions *options) {
-    app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin")
-        ->required()
-        ->type_name("FILE");
+    named_file(
+        app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin"))
+        ->required();
     app->add_flag("--ignore-unknown-keys", options->ignore_unknown_keys,
                   "pass over keys of rows that are not known, instead of an error");
     add_size(app, "--max-line-bytes", &options->max_line_bytes, 1,
@@ -225,9 +232,9 @@ void add_report(CLI::App *app, std::string *path) {
 CLI::App *add_run(CLI::App *app, RunOptions *options) {
     CLI::App *run = app->add_subcommand("run", "run rows through a model");
     add_input(run, &options->in);
-    run->add_option("--output,-o", options->output, "result lines, as rows finish; - is stdout")
-        ->required()
-        ->type_name("FILE");
+    named_file(run->add_option("--output,-o", options->output,
+                               "result lines, as rows finish; - is stdout"))
+        ->required();
     run->add_option("--model,-m", options->in.model, "Hugging Face model directory")
         ->type_name("DIR");
     CLI::Option *resume =

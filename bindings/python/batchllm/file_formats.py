@@ -93,7 +93,7 @@ class Reader:
         except (self._arrow.ArrowException, OSError) as fault:
             if getattr(fault, "errno", None):  # the disk's, and not the file's
                 raise
-            where = "" if "Row #" in str(fault) else f"behind row {end}: "
+            where = "" if "Row #" in str(fault) else f"after row {end}: "
             raise InvalidArgumentError(f"{self.path}: {where}{fault}") from None
 
     def close(self) -> None:
@@ -112,7 +112,8 @@ class Reader:
     def _refuse(self, format_: str, fault: Exception) -> InvalidArgumentError:
         self._file.seek(0)
         begin = self._file.read(16)
-        return InvalidArgumentError(f"{self.path}: no {format_} file: {fault} (it begins with {begin!r})")
+        article = "an" if format_[0] in "AEIOU" else "a"
+        return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
 
 
 class _Parquet(Reader):

@@ -218,17 +218,18 @@ class Formats(Files):
                 ({"columns": ["x"]}, "has no column 'x'"),
                 ({"chunk_rows": 0}, "chunk_rows"),
                 ({"output": "out.txt"}, "which format"),
+                ({"output": "none/out.parquet", "columns": ["prompt"]}, "there is no directory '.*none'"),
                 ({"name": "rows.jsonl"}, "batchllm run --input"),
                 ({"input_format": "xls"}, "'parquet', 'csv' or 'arrow'"),
-                ({"name": "not.parquet"}, "no Parquet file.*begins with b'prompt,text"),
-                ({"name": "not.arrow"}, "no Arrow file"),
-                ({"name": "zero.csv"}, "no CSV file"),
+                ({"name": "not.parquet"}, "not a Parquet file.*begins with b'prompt,text"),
+                ({"name": "not.arrow"}, "not an Arrow file"),
+                ({"name": "zero.csv"}, "not a CSV file"),
                 ({"output": "in.parquet", "force": True}, "is the input"),
                 ({"output": "folder.parquet", "force": True}, "is a directory"),
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
-                ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: behind row"),
-                ({"name": "between.arrow", "output": "between.parquet"}, "between.arrow: behind row 99: the stream has no end"),
+                ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: after row"),
+                ({"name": "between.arrow", "output": "between.parquet"}, "between.arrow: after row 99: the stream has no end"),
                 ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
             ):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
@@ -237,6 +238,9 @@ class Formats(Files):
                 run("missing.parquet")
             with self.assertRaisesRegex(KeyError, "titel"):
                 run(template="{titel}", columns=[])
+            self.assertFalse(os.path.exists(self.path("none")))
+            with self.assertRaisesRegex(ValueError, "prompt_column and template both"):
+                run(template="{prompt}", prompt_column="prompt", columns=[])
             with self.assertRaisesRegex(ValueError, "samples is 'list'"):
                 run(samples="list")
             engine.add(["x"], FEW)
@@ -256,6 +260,18 @@ class Formats(Files):
             # Nothing to do is done.
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
+
+    def test_zeros_of_the_command_line_are_values(self):
+        source, target = self.path("in.parquet"), self.path("out.parquet")
+        write(source, pyarrow.table({"prompt": ["one", "two"]}))
+        same = ("--model", MODEL, "--input", source, "--output", target, "--max-tokens", "3")
+        done = program(*same, "--logprobs", "0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("logprobs", read(target).column_names)
+        for option in ("--n", "--top-p"):
+            done = program(*same, "--force", option, "0")
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn("must be", done.stderr)
 
     def test_without_pyarrow_it_is_said_what_to_install(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['pyarrow'] = None; import batchllm.__main__ as m;"
