@@ -7,6 +7,10 @@
 // scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output *
 // 2^(old maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile
 // sees are skipped.
+//
+// In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds nothing, and a
+// weight is rounded before it is scaled. Positions are added one by one, also where a multiply-add would
+// take a pair. Skipped and hidden positions would add zeros. So nothing depends on tiles, passes and calls.
 
 using Type = Element::Type;
 using Vector = Simd::Vector;
@@ -50,7 +54,7 @@ template <int R> KERNEL_TARGET void score_rows(const Type *queries, int64_t head
 }
 
 // output[r, 16 c ..] = output * rescale[r] + sum over tokens of weights[r, token] * values.
-template <int R, int C>
+template <bool kInOrder, int R, int C>
 KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *value_groups,
                                      int32_t groups, int64_t head_dim, const float *rescale,
                                      int64_t column, float *output) {
@@ -69,11 +73,14 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
             for (int c = 0; c < C; ++c) {
                 value[c] = Element::load(values + t * head_dim + c * kLanes * kPack);
             }
-            for (int r = 0; r < R; ++r) {
-                const Element::Operand weight =
-                    Element::broadcast(weights + r * kPassKeys + g * kGroupTokens + t);
-                for (int c = 0; c < C; ++c) {
-                    sums[r][c] = Element::multiply_add(weight, value[c], sums[r][c]);
+            for (int32_t place = 0; place < (kInOrder ? kPack : 1); ++place) {
+                for (int r = 0; r < R; ++r) {
+                    const Type *pair = weights + r * kPassKeys + g * kGroupTokens + t;
+                    const Element::Operand weight =
+                        kInOrder ? Element::broadcast_one(pair, place) : Element::broadcast(pair);
+                    for (int c = 0; c < C; ++c) {
+                        sums[r][c] = Element::multiply_add(weight, value[c], sums[r][c]);
+                    }
                 }
             }
         }
@@ -85,21 +92,23 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
     }
 }
 
-template <int R> KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups,
-                                               int32_t groups, int64_t head_dim,
-                                               const float *rescale, float *output) {
+template <bool kInOrder, int R>
+KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups, int32_t groups,
+                              int64_t head_dim, const float *rescale, float *output) {
     int64_t column = 0;
     for (; column + Simd::kColumns * kLanes <= head_dim; column += Simd::kColumns * kLanes) {
-        weigh_tile<R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale, column,
-                                      output);
+        weigh_tile<kInOrder, R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale,
+                                                column, output);
     }
     if constexpr (Simd::kColumns > 2) {
         for (; column + 2 * kLanes <= head_dim; column += 2 * kLanes) {
-            weigh_tile<R, 2>(weights, value_groups, groups, head_dim, rescale, column, output);
+            weigh_tile<kInOrder, R, 2>(weights, value_groups, groups, head_dim, rescale, column,
+                                       output);
         }
     }
     for (; column < head_dim; column += kLanes) {
-        weigh_tile<R, 1>(weights, value_groups, groups, head_dim, rescale, column, output);
+        weigh_tile<kInOrder, R, 1>(weights, value_groups, groups, head_dim, rescale, column,
+                                   output);
     }
 }
 
@@ -122,13 +131,13 @@ constexpr ScoreFunction kScoreRows[kTileRows] = {
     Simd::kScoreRows >= 11 ? score_rows<Simd::kScoreRows >= 11 ? 11 : 1> : nullptr,
     Simd::kScoreRows >= 12 ? score_rows<Simd::kScoreRows >= 12 ? 12 : 1> : nullptr,
 };
-constexpr WeighFunction kWeighRows[kTileRows] = {
-    weigh_rows<1>,
-    Simd::kWeighRows >= 2 ? weigh_rows<Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
-    Simd::kWeighRows >= 3 ? weigh_rows<Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
-    Simd::kWeighRows >= 4 ? weigh_rows<Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
-    Simd::kWeighRows >= 5 ? weigh_rows<Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
-    Simd::kWeighRows >= 6 ? weigh_rows<Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
+template <bool kInOrder> constexpr WeighFunction kWeighRows[kTileRows] = {
+    weigh_rows<kInOrder, 1>,
+    Simd::kWeighRows >= 2 ? weigh_rows<kInOrder, Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
+    Simd::kWeighRows >= 3 ? weigh_rows<kInOrder, Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
+    Simd::kWeighRows >= 4 ? weigh_rows<kInOrder, Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
+    Simd::kWeighRows >= 5 ? weigh_rows<kInOrder, Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
+    Simd::kWeighRows >= 6 ? weigh_rows<kInOrder, Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
 };
 
 // Hides the positions outside [begin, end) of a row of scores: a hidden score may be anything, NaN
@@ -147,8 +156,8 @@ KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
 }
 
 // One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
-KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t rows,
-                               int32_t begin, int32_t end) {
+template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first,
+                                                        int32_t rows, int32_t begin, int32_t end) {
     const int64_t head_dim = call.head_dim;
     const int32_t *visible_begin = call.visible_begin + first;
     const int32_t *visible_end = call.visible_end + first;
@@ -191,38 +200,41 @@ KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t
         }
         const float old_maximum = call.maximum[first + r];
         float maximum = Simd::reduce_maximum(most);
+        if constexpr (kInOrder) maximum = __builtin_rintf(maximum);
         if (!(maximum > old_maximum)) maximum = old_maximum;
         // Nothing seen so far: any finite maximum gives weights of zero. NaN scores stay NaN.
         const float base = maximum == -Simd::kInfinity ? 0.0f : maximum;
+        const float factor = Simd::exp2_one(old_maximum - base);
         const Vector offset = Simd::set(base);
         Vector total = Simd::zero();
+        float *sum = call.sum + (kInOrder ? (first + r) * kLanes : first + r);
+        if constexpr (kInOrder) total = Simd::multiply(Simd::load(sum), Simd::set(factor));
         Type *weight = weights + r * kPassKeys;
         for (int32_t i = 0; i < width; i += kLanes) {
-            const Vector power = Simd::exp2(Simd::subtract(Simd::load(row + i), offset));
+            const Vector score = Simd::load(row + i);
+            const Vector power = kInOrder ? Simd::exp2_over(score, offset)
+                                          : Simd::exp2(Simd::subtract(score, offset));
             total = Simd::add(total, power);
             Element::store(weight + i, power);
         }
-        const float factor = Simd::exp2_one(old_maximum - base);
         rescale[r] = factor;
         call.maximum[first + r] = maximum;
-        call.sum[first + r] = call.sum[first + r] * factor + Simd::reduce_add(total);
+        if constexpr (kInOrder) {
+            Simd::store(sum, total);
+        } else {
+            *sum = *sum * factor + Simd::reduce_add(total);
+        }
     }
     for (int32_t r = 0; r < rows;) {
         const int32_t left = rows - r;
         const int32_t take = left < Simd::kWeighRows ? left : Simd::kWeighRows;
-        kWeighRows[take - 1](weights + r * kPassKeys, call.value_groups + group, groups, head_dim,
-                             rescale + r, call.output + (first + r) * head_dim);
+        kWeighRows<kInOrder>[take - 1](weights + r * kPassKeys, call.value_groups + group, groups,
+                                       head_dim, rescale + r, call.output + (first + r) * head_dim);
         r += take;
     }
 }
 
-KERNEL_TARGET void attention(const AttentionCall &call) {
-    for (int32_t r = 0; r < call.rows; ++r) {
-        call.maximum[r] = -Simd::kInfinity;
-        call.sum[r] = 0;
-    }
-    const int64_t values = int64_t{call.rows} * call.head_dim;
-    for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
+template <bool kInOrder> KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
     // Tiles of equal size rather than one small last one.
     const int32_t tiles = (call.rows + Simd::kScoreRows - 1) / Simd::kScoreRows;
     // Wide heads in shorter passes: the keys and values of a pass take at most 128 KiB.
@@ -233,11 +245,23 @@ KERNEL_TARGET void attention(const AttentionCall &call) {
         int32_t first = 0;
         for (int32_t tile = 0; tile < tiles; ++tile) {
             const int32_t rows = (call.rows - first + tiles - tile - 1) / (tiles - tile);
-            attend_tile(call, first, rows, begin, end);
+            attend_tile<kInOrder>(call, first, rows, begin, end);
             first += rows;
         }
     }
 }
+
+KERNEL_TARGET void attention(const AttentionCall &call) {
+    for (int32_t r = 0; r < call.rows; ++r) {
+        call.maximum[r] = -Simd::kInfinity;
+        call.sum[r] = 0;
+    }
+    const int64_t values = int64_t{call.rows} * call.head_dim;
+    for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
+    attend_passes<false>(call);
+}
+
+KERNEL_TARGET void attention_in_order(const AttentionCall &call) { attend_passes<true>(call); }
 
 KERNEL_TARGET void merge(int32_t parts, const float *const *outputs, const float *maxima,
                          const float *sums, int32_t n, void *output) {

@@ -290,6 +290,7 @@ constexpr Kernels kKernels = {
     KERNEL_NAME,
     Element::kType,
     attention,
+    attention_in_order,
     merge,
     rms_norm,
     rms_norm_head,

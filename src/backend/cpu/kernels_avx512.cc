@@ -27,6 +27,8 @@ struct Element {
 
     KERNEL_TARGET static Operand load(const Type *p) { return _mm512_loadu_ps(p); }
     KERNEL_TARGET static Operand broadcast(const Type *p) { return _mm512_set1_ps(*p); }
+    // The element at `place` of a pack alone.
+    KERNEL_TARGET static Operand broadcast_one(const Type *p, int32_t) { return broadcast(p); }
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_fmadd_ps(a, b, c);
     }

@@ -33,6 +33,13 @@ struct Element {
         __builtin_memcpy(&pair, p, sizeof pair);
         return _mm512_set1_epi32(pair);
     }
+    // The element at `place` of a pack alone.
+    KERNEL_TARGET static Operand broadcast_one(const Type *p, int32_t place) {
+        uint32_t pair;
+        __builtin_memcpy(&pair, p, sizeof pair);
+        return _mm512_set1_epi32(
+            static_cast<int32_t>(pair & (place == 0 ? 0x0000FFFFu : 0xFFFF0000u)));
+    }
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
     }
