@@ -212,7 +212,8 @@ template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &cal
         Type *weight = weights + r * kPassKeys;
         for (int32_t i = 0; i < width; i += kLanes) {
             const Vector score = Simd::load(row + i);
-            const Vector power = kInOrder ? Simd::exp2_over(score, offset)
+            // In order the largest weight is not 1: rounded as an element is, the sum too.
+            const Vector power = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
                                           : Simd::exp2(Simd::subtract(score, offset));
             total = Simd::add(total, power);
             Element::store(weight + i, power);

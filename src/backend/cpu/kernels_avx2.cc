@@ -114,6 +114,7 @@ struct Element {
     KERNEL_TARGET static Simd::Vector multiply_add(Operand a, Operand b, Simd::Vector c) {
         return Simd::multiply_add(a, b, c);
     }
+    KERNEL_TARGET static Simd::Vector rounded(Simd::Vector x) { return x; }
     KERNEL_TARGET static void store(Type *p, Simd::Vector x) { Simd::store(p, x); }
 };
 

@@ -32,6 +32,7 @@ struct Element {
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_fmadd_ps(a, b, c);
     }
+    KERNEL_TARGET static __m512 rounded(__m512 x) { return x; }
     KERNEL_TARGET static void store(Type *p, __m512 x) { _mm512_storeu_ps(p, x); }
 };
 

@@ -43,6 +43,10 @@ struct Element {
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
     }
+    KERNEL_TARGET static __m512 rounded(__m512 x) {
+        const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
     KERNEL_TARGET static void store(Type *p, __m512 x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
                             reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));

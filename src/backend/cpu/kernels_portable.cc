@@ -118,6 +118,7 @@ struct Element {
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a, b, c);
     }
+    static Simd::Vector rounded(const Simd::Vector &x) { return x; }
     static void store(Type *p, const Simd::Vector &x) { Simd::store(p, x); }
 };
 
@@ -151,6 +152,9 @@ struct Element {
     }
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a.odd, b.odd, Simd::multiply_add(a.even, b.even, c));
+    }
+    static Simd::Vector rounded(const Simd::Vector &x) {
+        return Simd::each([&](int i) { return bfloat16_to_float(float_to_bfloat16(x.lane[i])); });
     }
     static void store(Type *p, const Simd::Vector &x) {
         for (int i = 0; i < 16; ++i) p[i] = float_to_bfloat16(x.lane[i]);
