@@ -263,6 +263,8 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
              "longest prompt plus output");
     add_size(run, "--max-requests", &options->max_requests, 0,
              "most rows running at once (0: as memory allows)");
+    run->add_flag("--reproducible", options->reproducible,
+                  "the same bits for a row in any company (cpu and sim)");
     add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,

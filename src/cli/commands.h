@@ -44,6 +44,7 @@ struct RunOptions {
     int64_t step_tokens = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
+    bool reproducible = false;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;

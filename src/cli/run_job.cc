@@ -73,6 +73,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
+    if (options.reproducible) add("reproducible", options.reproducible);
     // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
     // their own, too.
     if (sampling.constraint_text != ConstraintText()) {
@@ -123,6 +124,7 @@ Status RunJob::create_engine() {
     options.step_tokens = options_.step_tokens;
     options.max_request_tokens = options_.max_request_tokens;
     options.max_requests = options_.max_requests;
+    options.reproducible = options_.reproducible ? 1 : 0;
     options.enlarge = options_.in.enlarge;
     options.levels = options_.in.levels;
     options.order = options_.order;

@@ -9,8 +9,8 @@
 // sees are skipped.
 //
 // In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds nothing, and a
-// weight is rounded before it is scaled. Positions are added one by one, also where a multiply-add would
-// take a pair. Skipped and hidden positions would add zeros. So nothing depends on tiles, passes and calls.
+// weight is rounded before it is scaled. Positions are added one by one, also in a multiply-add that takes a
+// pair. Skipped and hidden positions would add zeros. So nothing depends on tiles, passes and calls.
 
 using Type = Element::Type;
 using Vector = Simd::Vector;
@@ -54,7 +54,7 @@ template <int R> KERNEL_TARGET void score_rows(const Type *queries, int64_t head
 }
 
 // output[r, 16 c ..] = output * rescale[r] + sum over tokens of weights[r, token] * values.
-template <bool kInOrder, int R, int C>
+template <int R, int C>
 KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *value_groups,
                                      int32_t groups, int64_t head_dim, const float *rescale,
                                      int64_t column, float *output) {
@@ -73,14 +73,11 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
             for (int c = 0; c < C; ++c) {
                 value[c] = Element::load(values + t * head_dim + c * kLanes * kPack);
             }
-            for (int32_t place = 0; place < (kInOrder ? kPack : 1); ++place) {
-                for (int r = 0; r < R; ++r) {
-                    const Type *pair = weights + r * kPassKeys + g * kGroupTokens + t;
-                    const Element::Operand weight =
-                        kInOrder ? Element::broadcast_one(pair, place) : Element::broadcast(pair);
-                    for (int c = 0; c < C; ++c) {
-                        sums[r][c] = Element::multiply_add(weight, value[c], sums[r][c]);
-                    }
+            for (int r = 0; r < R; ++r) {
+                const Element::Operand weight =
+                    Element::broadcast(weights + r * kPassKeys + g * kGroupTokens + t);
+                for (int c = 0; c < C; ++c) {
+                    sums[r][c] = Element::multiply_add(weight, value[c], sums[r][c]);
                 }
             }
         }
@@ -92,23 +89,21 @@ KERNEL_TARGET inline void weigh_tile(const Type *weights, const void *const *val
     }
 }
 
-template <bool kInOrder, int R>
-KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups, int32_t groups,
-                              int64_t head_dim, const float *rescale, float *output) {
+template <int R> KERNEL_TARGET void weigh_rows(const Type *weights, const void *const *value_groups,
+                                               int32_t groups, int64_t head_dim,
+                                               const float *rescale, float *output) {
     int64_t column = 0;
     for (; column + Simd::kColumns * kLanes <= head_dim; column += Simd::kColumns * kLanes) {
-        weigh_tile<kInOrder, R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale,
-                                                column, output);
+        weigh_tile<R, Simd::kColumns>(weights, value_groups, groups, head_dim, rescale, column,
+                                      output);
     }
     if constexpr (Simd::kColumns > 2) {
         for (; column + 2 * kLanes <= head_dim; column += 2 * kLanes) {
-            weigh_tile<kInOrder, R, 2>(weights, value_groups, groups, head_dim, rescale, column,
-                                       output);
+            weigh_tile<R, 2>(weights, value_groups, groups, head_dim, rescale, column, output);
         }
     }
     for (; column < head_dim; column += kLanes) {
-        weigh_tile<kInOrder, R, 1>(weights, value_groups, groups, head_dim, rescale, column,
-                                   output);
+        weigh_tile<R, 1>(weights, value_groups, groups, head_dim, rescale, column, output);
     }
 }
 
@@ -131,13 +126,13 @@ constexpr ScoreFunction kScoreRows[kTileRows] = {
     Simd::kScoreRows >= 11 ? score_rows<Simd::kScoreRows >= 11 ? 11 : 1> : nullptr,
     Simd::kScoreRows >= 12 ? score_rows<Simd::kScoreRows >= 12 ? 12 : 1> : nullptr,
 };
-template <bool kInOrder> constexpr WeighFunction kWeighRows[kTileRows] = {
-    weigh_rows<kInOrder, 1>,
-    Simd::kWeighRows >= 2 ? weigh_rows<kInOrder, Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
-    Simd::kWeighRows >= 3 ? weigh_rows<kInOrder, Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
-    Simd::kWeighRows >= 4 ? weigh_rows<kInOrder, Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
-    Simd::kWeighRows >= 5 ? weigh_rows<kInOrder, Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
-    Simd::kWeighRows >= 6 ? weigh_rows<kInOrder, Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
+constexpr WeighFunction kWeighRows[kTileRows] = {
+    weigh_rows<1>,
+    Simd::kWeighRows >= 2 ? weigh_rows<Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
+    Simd::kWeighRows >= 3 ? weigh_rows<Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
+    Simd::kWeighRows >= 4 ? weigh_rows<Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
+    Simd::kWeighRows >= 5 ? weigh_rows<Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
+    Simd::kWeighRows >= 6 ? weigh_rows<Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
 };
 
 // Hides the positions outside [begin, end) of a row of scores: a hidden score may be anything, NaN
@@ -216,7 +211,7 @@ template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &cal
             const Vector power = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
                                           : Simd::exp2(Simd::subtract(score, offset));
             total = Simd::add(total, power);
-            Element::store(weight + i, power);
+            Element::store_weights(weight + i, power);
         }
         rescale[r] = factor;
         call.maximum[first + r] = maximum;
@@ -229,8 +224,8 @@ template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &cal
     for (int32_t r = 0; r < rows;) {
         const int32_t left = rows - r;
         const int32_t take = left < Simd::kWeighRows ? left : Simd::kWeighRows;
-        kWeighRows<kInOrder>[take - 1](weights + r * kPassKeys, call.value_groups + group, groups,
-                                       head_dim, rescale + r, call.output + (first + r) * head_dim);
+        kWeighRows[take - 1](weights + r * kPassKeys, call.value_groups + group, groups, head_dim,
+                             rescale + r, call.output + (first + r) * head_dim);
         r += take;
     }
 }

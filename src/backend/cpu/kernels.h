@@ -10,7 +10,8 @@
 // in which the kernels read them, head_dim padded with zeros to a multiple of 16 (D):
 //   keys   [D / P][16 tokens][P]     dimension-major, so that one vector holds 16 tokens
 //   values [16 / P tokens][D][P]     token-major, so that one vector holds 16 dimensions
-// Both are 16 * D elements.
+// Both are 16 * D elements. A table's own: for AVX-512's bfloat16 instruction, which adds the product of the
+// second of a pair before that of the first, the later of two tokens stands first.
 #pragma once
 
 #include <cstddef>

@@ -106,16 +106,16 @@ struct Element {
     using Operand = Simd::Vector;
     static constexpr DType kType = DType::f32;
     static constexpr int32_t kPack = 1;
+    static constexpr bool kLaterFirst = false;
 
     KERNEL_TARGET static Operand load(const Type *p) { return Simd::load(p); }
     KERNEL_TARGET static Operand broadcast(const Type *p) { return Simd::set(*p); }
-    // The element at `place` of a pack alone.
-    KERNEL_TARGET static Operand broadcast_one(const Type *p, int32_t) { return broadcast(p); }
     KERNEL_TARGET static Simd::Vector multiply_add(Operand a, Operand b, Simd::Vector c) {
         return Simd::multiply_add(a, b, c);
     }
     KERNEL_TARGET static Simd::Vector rounded(Simd::Vector x) { return x; }
     KERNEL_TARGET static void store(Type *p, Simd::Vector x) { Simd::store(p, x); }
+    KERNEL_TARGET static void store_weights(Type *p, Simd::Vector x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"

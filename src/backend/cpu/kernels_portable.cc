@@ -111,15 +111,16 @@ struct Element {
     using Operand = Simd::Vector;
     static constexpr DType kType = DType::f32;
     static constexpr int32_t kPack = 1;
+    static constexpr bool kLaterFirst = false;
 
     static Operand load(const Type *p) { return Simd::load(p); }
     static Operand broadcast(const Type *p) { return Simd::set(*p); }
-    static Operand broadcast_one(const Type *p, int32_t) { return broadcast(p); }
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a, b, c);
     }
     static Simd::Vector rounded(const Simd::Vector &x) { return x; }
     static void store(Type *p, const Simd::Vector &x) { Simd::store(p, x); }
+    static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"
@@ -137,6 +138,7 @@ struct Element {
     };
     static constexpr DType kType = DType::bf16;
     static constexpr int32_t kPack = 2;
+    static constexpr bool kLaterFirst = false;
 
     static Operand load(const Type *p) {
         return {Simd::each([&](int i) { return bfloat16_to_float(p[2 * i]); }),
@@ -144,11 +146,6 @@ struct Element {
     }
     static Operand broadcast(const Type *p) {
         return {Simd::set(bfloat16_to_float(p[0])), Simd::set(bfloat16_to_float(p[1]))};
-    }
-    // The element at `place` of a pack alone.
-    static Operand broadcast_one(const Type *p, int32_t place) {
-        const Simd::Vector one = Simd::set(bfloat16_to_float(p[place]));
-        return place == 0 ? Operand{one, Simd::zero()} : Operand{Simd::zero(), one};
     }
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a.odd, b.odd, Simd::multiply_add(a.even, b.even, c));
@@ -159,6 +156,7 @@ struct Element {
     static void store(Type *p, const Simd::Vector &x) {
         for (int i = 0; i < 16; ++i) p[i] = float_to_bfloat16(x.lane[i]);
     }
+    static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"

@@ -54,6 +54,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.device = "simulated, modelled time";
     info_.vocabulary = options.vocabulary;
     info_.hidden = options.hidden;
+    info_.reproducible = backend_options.reproducible;
     info_.page_tokens = options.page_tokens;
     info_.page_bytes = options.slot_bytes * options.page_tokens;
     info_.kv_windows.clear();
