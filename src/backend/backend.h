@@ -110,6 +110,7 @@ struct BackendOptions {
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0; // 0: the backend's choice
     uint64_t seed = 0;
+    bool reproducible = false;
 };
 
 struct BackendInfo {
@@ -124,8 +125,10 @@ struct BackendInfo {
     std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
     int64_t step_tokens = 0;               // most tokens that one batch may hold
     int32_t eos_token = -1;                // sim without a model: the id that ends a row, if any
-    int32_t batches_in_flight = 1;         // most batches gone forward and not collected
-    std::string warning;                   // to be logged once; or ""
+    bool reproducible =
+        false; // a row's results are the same bits in whatever batches it is computed
+    int32_t batches_in_flight = 1; // most batches gone forward and not collected
+    std::string warning;           // to be logged once; or ""
 };
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make

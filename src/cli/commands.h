@@ -41,6 +41,7 @@ struct EngineChoice {
     int64_t step_tokens = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
+    bool reproducible = false;
 };
 
 // Of what device time is predicted.

@@ -40,6 +40,8 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
              "longest prompt plus output");
     add_size(app, "--max-requests", &choice->max_requests, 0,
              "most rows running at once (0: as memory allows)");
+    app->add_flag("--reproducible", choice->reproducible,
+                  "the same bits for a row in any company (cpu and sim)");
 }
 
 void add_prediction(CLI::App *app, PredictionChoice *choice) {

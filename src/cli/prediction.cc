@@ -41,6 +41,7 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     options.step_tokens = choice.step_tokens;
     options.max_request_tokens = choice.max_request_tokens;
     options.max_requests = choice.max_requests;
+    options.reproducible = choice.reproducible ? 1 : 0;
     options.enlarge = in.enlarge;
     options.levels = in.levels;
     return options;

@@ -51,6 +51,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
+    if (options.reproducible) add("reproducible", options.reproducible);
     // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
     // their own, too.
     if (sampling.constraint_text != ConstraintText()) {

@@ -126,6 +126,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.hidden = of.hidden;
     info.page_tokens = of.page_tokens;
     info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
+    info.reproducible = of.reproducible ? 1 : 0;
     info.kv_pages = of.pages;
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;

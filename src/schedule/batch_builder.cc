@@ -149,8 +149,11 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     if (embedded(request->task)) {
         if (first_wanted + first >= end) return;
         row.token = token_begin + first_wanted + first - begin;
-        row.count = end - first_wanted - first;
-        add_row(request, row);
+        const int32_t count = end - first_wanted - first;
+        row.count = single_tokens_ ? 1 : count;
+        for (int32_t i = 0; i < count; i += row.count, row.token += row.count) {
+            add_row(request, row);
+        }
         return;
     }
     for (int32_t i = first; first_wanted + i < end; ++i) {

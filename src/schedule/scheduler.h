@@ -97,6 +97,9 @@ struct SchedulerOptions {
     // before. Null: nothing is taken into a batch unknown.
     std::function<bool(const SampleInput &)> feeds = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
+    // A row of the batch for each embedded token, so that the sum over them can be taken in one order
+    // whatever steps they are computed in.
+    bool single_tokens = false;
 };
 
 struct StepCounts {

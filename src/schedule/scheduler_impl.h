@@ -41,7 +41,7 @@ inline int64_t own_prompt_left(const Request &request) {
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
         : options(given), pool(given.pages, given.page_tokens, given.kv_windows), forest(&pool),
-          builder(given.page_tokens, given.kv_windows.size(), given.feeds),
+          builder(given.page_tokens, given.kv_windows.size(), given.feeds, given.single_tokens),
           forecast(pool.windows(), given.page_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }

@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         engine.add_argument("--" + name.replace("_", "-"), metavar="TEXT")
     for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
         engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
+    engine.add_argument("--reproducible", action="store_true", help="the same bits for a row in any company")
     run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
     return parser
 
@@ -130,6 +131,7 @@ def _run(given: argparse.Namespace) -> int:
         step_tokens=given.step_tokens,
         max_request_tokens=given.max_request_tokens,
         max_requests=given.max_requests,
+        reproducible=given.reproducible,
         seed=given.engine_seed,
     ) as engine:
         report = run_files(

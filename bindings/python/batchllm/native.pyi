@@ -92,6 +92,7 @@ class batchllm_engine_options(_Handle):
     seed: int
     timeline_path: Optional[Path]
     min_prefix_tokens: int
+    reproducible: int
 
 class batchllm_progress(_Handle):
     def __init__(self) -> None: ...
@@ -118,6 +119,7 @@ class batchllm_info(_Handle):
     hidden: int
     page_tokens: int
     kv_groups: int
+    reproducible: int
     kv_pages: int
     kv_page_bytes: int
     step_tokens: int

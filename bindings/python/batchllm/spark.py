@@ -29,7 +29,7 @@ _OPTIONS = frozenset({
     "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
-    "max_requests", "idle_seconds",
+    "max_requests", "reproducible", "idle_seconds",
     "task", "pooling", "normalize", "dimensions",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",

@@ -117,6 +117,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.compute_type = dtype_name(choice.element);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
+    info.reproducible = options.reproducible;
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
     info.page_tokens = choice.page_tokens;
@@ -125,8 +126,8 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                            ? options.step_tokens
                            : std::clamp<int64_t>(int64_t{64} * threads, 512, 2048);
 
-    ASSIGN_OR_RETURN(backend->forward_,
-                     Forward::create(model, *kernels, backend->pool_.get(), info.step_tokens));
+    ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
+                                                        info.step_tokens, options.reproducible));
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
     ASSIGN_OR_RETURN(KvPages pages,
                      KvPages::create(model, choice.element, choice.page_tokens, bytes));

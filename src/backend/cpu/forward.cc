@@ -9,9 +9,10 @@
 
 namespace batchllm::cpu {
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
-                                                 ThreadPool *pool, int64_t step_tokens) {
-    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens));
-    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool));
+                                                 ThreadPool *pool, int64_t step_tokens,
+                                                 bool reproducible) {
+    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
+    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool, reproducible));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
     RETURN_IF_ERROR(forward->allocate());
     return forward;
@@ -67,7 +68,7 @@ void Forward::choose_work() {
     for (size_t i = 0; i <= last; ++i) {
         const Attention &attention = model_.layers[i].attention;
         const WorklistOptions options{attention.window, attention.gqa_ratio(), attention.kv_heads,
-                                      pool_->size()};
+                                      pool_->size(), reproducible_ ? kStretchKeys : 0};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });

@@ -41,9 +41,11 @@ struct PartSeconds {
 
 class Forward {
   public:
-    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed.
+    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a token's
+    // hidden state is a function of the tokens up to it alone, bit by bit.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
-                                                   ThreadPool *pool, int64_t step_tokens);
+                                                   ThreadPool *pool, int64_t step_tokens,
+                                                   bool reproducible = false);
 
     // The pages that run() writes; set once, after the weights are packed.
     Status take_pages(KvPages pages);
@@ -68,8 +70,10 @@ class Forward {
         Worklist list;
     };
 
-    Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens)
-        : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens) {}
+    Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens,
+            bool reproducible)
+        : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens),
+          reproducible_(reproducible) {}
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
@@ -101,6 +105,7 @@ class Forward {
     const Kernels &kernels_;
     ThreadPool *pool_;
     int64_t step_tokens_;
+    bool reproducible_;
     std::unique_ptr<Linear> linear_;
     PackedWeights weights_;
     KvPages pages_;

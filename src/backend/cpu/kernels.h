@@ -10,7 +10,8 @@
 // in which the kernels read them, head_dim padded with zeros to a multiple of 16 (D):
 //   keys   [D / P][16 tokens][P]     dimension-major, so that one vector holds 16 tokens
 //   values [16 / P tokens][D][P]     token-major, so that one vector holds 16 dimensions
-// Both are 16 * D elements.
+// Both are 16 * D elements. A table's own: for AVX-512's bfloat16 instruction, which adds the product of the
+// second of a pair before that of the first, the later of two tokens stands first.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,7 @@ struct AttentionCall {
     const int32_t *visible_end = nullptr;
     // Out: softmax parts, base 2. A row that sees nothing has maximum -inf, sum 0, output 0.
     float *maximum = nullptr; // [rows]
-    float *sum = nullptr;     // [rows] of 2^(score - maximum)
+    float *sum = nullptr;     // [rows] of 2^(score - maximum); in order: [rows, kGroupTokens]
     float *output = nullptr;  // [rows, D] sum of 2^(score - maximum) * value
     float *scratch = nullptr; // [attention_scratch_floats()], this thread's, 64-byte aligned
     // Scores become softcap * tanh(score / softcap), in base 2 as they are; 0: they stay.
@@ -63,6 +64,11 @@ struct Kernels {
     DType element;
 
     void (*attention)(const AttentionCall &call);
+    // The same, going on from what maximum, sum and output hold, and in an order that is the same wherever
+    // positions are cut between calls and passes: one after the other in `output`, and in a row's 16
+    // sums those of each place in a group. A maximum is a whole number, so that going over to a
+    // greater one is exact (but for weights less than 2^-126 of the largest).
+    void (*attention_in_order)(const AttentionCall &call);
     // output[i] = sum over parts of 2^(maximum[p] - max) * outputs[p][i], over the same sum of
     // sums: the log-sum-exp merge. Parts in the given order. n elements, written as elements.
     void (*merge)(int32_t parts, const float *const *outputs, const float *maxima,

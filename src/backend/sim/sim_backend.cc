@@ -55,6 +55,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     if (options.costs) info_.device = "as " + options.costs->costs().name + ", modelled time";
     info_.vocabulary = options.vocabulary;
     info_.hidden = options.hidden;
+    info_.reproducible = backend_options.reproducible;
     info_.page_tokens = options.page_tokens;
     info_.page_bytes = options.slot_bytes * options.page_tokens;
     info_.kv_windows.clear();

@@ -55,7 +55,7 @@ final class NativeEngine implements AutoCloseable {
                 Integer.toString(options.levels), Integer.toString(options.minPrefixTokens),
                 Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
                 Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
-                Long.toString(options.maxRequests));
+                Long.toString(options.maxRequests), Boolean.toString(options.reproducible));
     }
 
     private static EngineOptions engineOptions(BatchLlmOptions options, String devices) {
@@ -72,7 +72,8 @@ final class NativeEngine implements AutoCloseable {
         builder.kvMemoryBytes(options.kvMemoryBytes).kvMemoryFraction(options.kvMemoryFraction);
         builder.stepTokens(options.stepTokens)
                 .maxRequestTokens(options.maxRequestTokens)
-                .maxRequests(options.maxRequests);
+                .maxRequests(options.maxRequests)
+                .reproducible(options.reproducible);
         return builder.build();
     }
 
