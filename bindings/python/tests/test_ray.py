@@ -31,7 +31,8 @@ RANDOM = SamplingParams(max_tokens=64, temperature=1, seed=7)
 
 def begin_ray():
     # Nothing of a cluster that is there, nor of its own statistics; workers find what this process finds.
-    os.environ.update(RAY_ADDRESS="", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
+    os.environ.update(RAY_ADDRESS="", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0",
+                      RAY_worker_niceness="0")
     os.environ.setdefault("PYTHONPATH", os.pathsep.join(sys.path))
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, configure_logging=False,
              object_store_memory=256 << 20)  # fmt: skip
