@@ -4,7 +4,8 @@
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
 build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
-build.py javadoc FOLDER JAVADOC FLAG... -- SOURCE...          pages into FOLDER
+build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of what is public
+build.py sources OUT.jar FOLDER -- SOURCE...                  sources and FOLDER's
 """
 import hashlib
 import os
@@ -112,11 +113,21 @@ def jar(out, class_jar, version, platform, *libraries):
     write_jar(out, files)
 
 
-def javadoc(folder, tool, *arguments):
+def javadoc(out, tool, *arguments):
     flags, sources = split(arguments)
-    run(tool, "-quiet", "-d", fresh(folder), *flags, *sources)
+    with tempfile.TemporaryDirectory() as made:
+        run(tool, "-quiet", "-notimestamp", "-public", "-d", made, *flags, *sources)
+        root = pathlib.Path(made)
+        write_jar(out, {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()})
+
+
+def sources(out, folder, *arguments):
+    files = {path.split("src/main/java/")[1]: pathlib.Path(path).read_bytes() for path in split(arguments)[1]}
+    if folder != "-":
+        files.update({f"org/batchllm/{path.name}": path.read_bytes() for path in pathlib.Path(folder).glob("*.java")})
+    write_jar(out, files)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc}[sys.argv[1]](*sys.argv[2:])
+    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc, "sources": sources}[sys.argv[1]](*sys.argv[2:])

@@ -152,7 +152,9 @@ class RowEngine:
         for at in rows:
             row = window.row(at)
             reason = self._refusal(row.what[1])
-            if reason is None and self._task is None and row.what[2] is None and self._rows.continuations_column is not None:
+            if reason is not None:
+                reason = f"ROW_CONSTRAINT: {reason}"
+            elif row.what[2] is None and self._rows.continuations_column is not None:
                 reason = "ROW_EMPTY: no continuations"
             if reason is not None:
                 failed.setdefault(reason, []).append(at)
@@ -215,7 +217,7 @@ class RowEngine:
                 if key is not None:
                     self._engine._constraints.prepare(self._engine._enter(), key)
             except (Error, ValueError, TypeError) as error:
-                reason = f"ROW_CONSTRAINT: {error}"
+                reason = str(error)
             if len(self._refusals) >= 4096:
                 self._refusals.clear()
             known = self._refusals[id(params)] = params, reason
