@@ -227,7 +227,7 @@ def transform(
         RowEngine,
         fn_constructor_kwargs={
             "rows": rows,
-            "model": None if model is None else os.fspath(model),
+            "model": _directory(model),
             "options": engine_options,
             "task": {"pooling": pooling, "normalize": normalize, "dimensions": dimensions},
             "repeated": repeated,
@@ -242,6 +242,13 @@ def transform(
         ),
         **actor,
     )
+
+
+def _directory(model: Union[str, os.PathLike[str], None]) -> Optional[str]:
+    """Actors have a working folder of their own."""
+    if model is None:
+        return None
+    return os.path.abspath(model) if os.path.isdir(model) else os.fspath(model)
 
 
 def _columns(**given: Optional[str]) -> dict[str, str]:

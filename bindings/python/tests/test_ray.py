@@ -2,11 +2,14 @@
 
 import contextlib
 import importlib.util
+import io
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -14,7 +17,7 @@ import unittest
 import batchllm
 from batchllm import SamplingParams
 from batchllm.prefix_ranges import Item, PrefixRanges, PromptSample, common, windows
-from support import MODEL
+from support import MODEL, chat_model
 
 HAVE_RAY = importlib.util.find_spec("ray") is not None
 if HAVE_RAY:
@@ -27,6 +30,9 @@ if HAVE_RAY:
 SIM = {"backend": "sim", "backend_options": {"vocabulary": 32000, "eos_token": 2, "mean_length": 20}}
 CPU = {"backend": "cpu", "threads": 1, "kv_memory_bytes": 64 << 20}
 RANDOM = SamplingParams(max_tokens=64, temperature=1, seed=7)
+
+
+GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "ray.md"
 
 
 def begin_ray():
@@ -222,6 +228,35 @@ class Transform(unittest.TestCase):
         answers = batchllm.ray.transform(rows, MODEL, params=params, **given).take_all()
         self.assertEqual(sorted((row["id"], row["sample"]) for row in answers), [(i, j) for i in range(6) for j in range(3)])
 
+    def test_an_actor_that_is_killed_costs_no_row_and_changes_none(self):
+        prompts = skewed(4000)
+        rows = dataset({"id": list(range(4000)), "prompt": prompts}, 4)
+        given = {"params": RANDOM, "key_column": "id", "partitions": 8, "engines": 2, "window_rows": 100, **SIM}
+        found, victim = killed(batchllm.ray.transform(rows, **given))
+        self.assertGreater(victim, 0)
+        self.assertEqual(sorted(row["id"] for row in found), list(range(4000)))
+        with batchllm.Engine(**SIM) as engine:
+            alone = engine.generate(prompts, RANDOM)
+        for row in found:
+            self.assertEqual(list(row["tokens"]), alone[row["id"]].tokens.tolist(), row["id"])
+
+    def test_the_guide_runs_as_printed(self):
+        blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+        self.assertEqual(len(blocks), 2)
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+            chat_model(pathlib.Path(folder) / "path" / "to" / "model", None)
+            before = os.getcwd()
+            os.chdir(folder)
+            try:
+                values = {"__name__": "guide"}
+                for block in blocks:
+                    exec(compile(block, "docs/ray.md", "exec"), values)
+                self.assertEqual([row["error"] for row in values["answers"].take_all()], [None, None])
+                print(values["metrics"])
+            finally:
+                os.chdir(before)
+        self.assertIn("52 rows (0 errors)", out.getvalue())
+
     def test_what_cannot_work_says_why(self):
         rows = dataset({"id": [1], "prompt": ["a"]}, 1)
 
@@ -241,14 +276,13 @@ class Transform(unittest.TestCase):
             batchllm.ray.transform(taken, MODEL)
 
 
-def killed(answers, folder):
-    """The rows of a dataset, whose first actor to be half done is killed (kill -9) on the way; -> rows, pid."""
+def killed(answers):
+    """The rows of a dataset, an actor of which is killed (kill -9) after the first of them; -> rows, its pid."""
     found, victim = [], []
 
     def strike():
         while not victim:
             time.sleep(0.02)
-            # An engine's own mark: it has answered some windows, and its partition is not done.
             for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     if path.read_bytes().startswith(b"ray::MapWorker(MapBatches(RowEngine)") and found:
@@ -277,7 +311,7 @@ def must_show():
         metrics = batchllm.ray.Metrics()
         begin = time.monotonic()
         answers = batchllm.ray.transform(rows, metrics=metrics, **given)
-        found, victim = (answers.take_all(), 0) if name == "undisturbed" else killed(answers, None)
+        found, victim = (answers.take_all(), 0) if name == "undisturbed" else killed(answers)
         seconds = time.monotonic() - begin
         runs[name] = {row["id"]: list(row["tokens"]) for row in found}
         total = sum(map(len, prompts))
@@ -292,10 +326,10 @@ def must_show():
 
 
 if __name__ == "__main__":
+    if not HAVE_RAY and sys.argv[1:] in (["--must-show"], ["Transform"]):
+        print(f"skipped: no ray in {sys.executable} (scripts/setup --tests installs it)")
+        sys.exit(77)
     if "--must-show" in sys.argv:
-        if not HAVE_RAY:
-            print("skipped: no ray (scripts/setup --tests installs it)")
-            sys.exit(77)
         must_show()
     else:
         unittest.main()
