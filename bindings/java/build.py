@@ -6,6 +6,7 @@ build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
 build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of what is public
 build.py sources OUT.jar FOLDER -- SOURCE...                  sources and FOLDER's
+build.py install FOLDER FILE... [NAME:TARGET]                 copies files as they are, when Meson installs; NAME is a link
 """
 import hashlib
 import os
@@ -128,6 +129,24 @@ def sources(out, folder, *arguments):
     write_jar(out, files)
 
 
+def install(folder, *files):
+    """Meson's own install rewrites the manifest of a JAR, and its bytes with it."""
+    into = pathlib.Path(os.environ["MESON_INSTALL_DESTDIR_PREFIX"], folder)
+    into.mkdir(parents=True, exist_ok=True)
+    for given in files:
+        name, _, target = given.partition(":")
+        if target:
+            (into / name).unlink(missing_ok=True)
+            (into / name).symlink_to(target)
+            continue
+        path = pathlib.Path(given)
+        if "MESON_INSTALL_QUIET" not in os.environ:
+            print(f"Installing {path} to {into}")
+        if "MESON_INSTALL_DRY_RUN" not in os.environ:
+            shutil.copyfile(path, into / path.name)
+            (into / path.name).chmod(0o644)
+
+
 if __name__ == "__main__":
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc, "sources": sources}[sys.argv[1]](*sys.argv[2:])
+    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc, "sources": sources, "install": install}[sys.argv[1]](*sys.argv[2:])
