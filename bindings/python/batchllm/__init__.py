@@ -34,6 +34,7 @@ from .errors import (
     UnsupportedError,
 )
 from .files import FilesReport, run_files
+from .jars import spark_jars
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
@@ -88,4 +89,5 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "run_files",
+    "spark_jars",
 ]

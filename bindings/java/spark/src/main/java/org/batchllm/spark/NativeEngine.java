@@ -27,7 +27,6 @@ import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
 import org.batchllm.Sharing;
-import org.batchllm.Status;
 import org.batchllm.TextColumn;
 import org.batchllm.TokenColumn;
 
@@ -248,7 +247,7 @@ final class NativeEngine implements AutoCloseable {
         answer.promptTokens = result.promptTokens();
         answer.sharedTokens = result.sharedTokens();
         if (!result.ok()) {
-            answer.error = Status.name(result.status()).substring(PREFIX) + ": " + result.error();
+            answer.error = result.error().substring(PREFIX);
         } else if (result.finishReason() == FinishReason.SCORED) {
             answer.scores = result.scores();
         } else if (result.finishReason() == FinishReason.EMBEDDED) {
