@@ -39,7 +39,7 @@ struct Rows {
 Rows quantized(const Array &x, DType type, int32_t rows, int32_t width) {
     Rows out(rows, width);
     check(launch_quantize_rows(
-        {type, x.data(), out.bytes.data(), out.scales.as<float>(), rows, width}, nullptr));
+        {type, x.data(), out.bytes.data(), {out.scales.as<float>()}, rows, width}, nullptr));
     return out;
 }
 
@@ -119,8 +119,16 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
             check(launch_rms_norm({DType::f32, stream, in.data(), nullptr, w.floats(), 1e-5F,
                                    plain.data(), count, hidden},
                                   nullptr));
-            check(launch_rms_norm({DType::e4m3, stream, in.data(), nullptr, w.floats(), 1e-5F,
-                                   norm.bytes.data(), count, hidden, norm.scales.as<float>()},
+            check(launch_rms_norm({DType::e4m3,
+                                   stream,
+                                   in.data(),
+                                   nullptr,
+                                   w.floats(),
+                                   1e-5F,
+                                   norm.bytes.data(),
+                                   count,
+                                   hidden,
+                                   {norm.scales.as<float>()}},
                                   nullptr));
             assert_same(norm, quantized(plain, DType::f32, count, hidden), "RMSNorm");
 
@@ -129,9 +137,19 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
             check(launch_add_norm({DType::f32, stream, in.data(), added.data(), nullptr, next, 0.5F,
                                    next, plain.data(), count, hidden},
                                   nullptr));
-            check(launch_add_norm({DType::e4m3, stream, same.data(), added.data(), nullptr, next,
-                                   0.5F, next, sum.bytes.data(), count, hidden, nullptr,
-                                   sum.scales.as<float>()},
+            check(launch_add_norm({DType::e4m3,
+                                   stream,
+                                   same.data(),
+                                   added.data(),
+                                   nullptr,
+                                   next,
+                                   0.5F,
+                                   next,
+                                   sum.bytes.data(),
+                                   count,
+                                   hidden,
+                                   nullptr,
+                                   {sum.scales.as<float>()}},
                                   nullptr));
             assert_true(in.read() == same.read());
             assert_same(sum, quantized(plain, DType::f32, count, hidden), "addition and norm");
@@ -158,7 +176,7 @@ void an_activation_in_e4m3_is_the_activation_quantised(void **) {
                         nullptr));
                     check(launch_activation_e4m3(
                         {type, kind, gated, in.data(), b, out.bytes.data(), rows, width},
-                        out.scales.as<float>(), nullptr));
+                        {out.scales.as<float>()}, nullptr));
                     assert_same(out, quantized(plain, DType::f32, rows, width), "activation");
                 }
             }
@@ -171,7 +189,7 @@ void rows_that_are_too_wide_are_refused(void **) {
     const Rows out(1, 8);
     const auto quantize = [&](int32_t width) {
         return launch_quantize_rows(
-            {DType::f32, x.data(), out.bytes.data(), out.scales.as<float>(), 1, width}, nullptr);
+            {DType::f32, x.data(), out.bytes.data(), {out.scales.as<float>()}, 1, width}, nullptr);
     };
     assert_int_equal(quantize(kMostNormed + kVector), cudaErrorInvalidValue);
     assert_int_equal(quantize(12), cudaErrorInvalidValue);

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
         if constexpr (!quantized<T>) store8(out + i, weight[v]);
     }
     if constexpr (quantized<T>) {
-        store_row_e4m3(weight, a.hidden, out, a.scales + blockIdx.x, sums);
+        store_row_e4m3(weight, a.hidden, out, a.scales, blockIdx.x, sums);
     }
 }
 
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     normalise(x, a.next, a.hidden, sums);
     T *out = static_cast<T *>(a.out) + begin;
     if constexpr (quantized<T>) {
-        store_row_e4m3(x, a.hidden, out, a.scales + blockIdx.x, sums);
+        store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, sums);
     } else {
 #pragma unroll
         for (int v = 0; v < Vectors; ++v) {
@@ -197,7 +197,7 @@ template <typename Launch> cudaError_t with_shape(int32_t hidden, const Launch &
 
 cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
     if (a.count == 0) return cudaSuccess;
-    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
+    if (a.element == DType::e4m3 && !a.scales.fits(a.hidden)) return cudaErrorInvalidValue;
     return with_shape(a.hidden, [&](auto vectors, int threads) {
         return with_type(a.stream_type, [&](auto r) {
             return with_output(a.element, [&](auto t) {
@@ -211,7 +211,7 @@ cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
 
 cudaError_t launch_add_norm(const AddNormArguments &a, cudaStream_t stream) {
     if (a.count == 0 || (a.delta == nullptr && a.out == nullptr)) return cudaSuccess;
-    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
+    if (a.element == DType::e4m3 && !a.scales.fits(a.hidden)) return cudaErrorInvalidValue;
     return with_shape(a.hidden, [&](auto vectors, int threads) {
         return with_type(a.stream_type, [&](auto r) {
             return with_output(a.element, [&](auto t) {
