@@ -146,7 +146,9 @@ Compared compare_all(const Way &way, bool stored) {
         // Those with blocks of small widths are widened.
         if (compute_type_of(engine).find("fp8") == std::string::npos) continue;
         if (way.pages > 0) {
-            const int64_t bytes = way.pages * stats_of(engine).kv_page_bytes;
+            // A page holds one KV group: models with windowed layers have several.
+            const int64_t groups = config_has(golden, "sliding_window") ? 4 : 1;
+            const int64_t bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
             engine.reset();
             engine = create(golden, way, bytes);
         }
