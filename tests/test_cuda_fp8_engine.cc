@@ -45,7 +45,12 @@ EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
     options.kv_memory_bytes = kv_bytes;
     options.threads = 2;
     batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    if (status == BATCHLLM_ERROR_UNSUPPORTED && std::string(way.quantize) == "fp8") {
+        print_message("%s: %s\n", golden.directory.c_str(), batchllm_last_error());
+        return nullptr;
+    }
+    check(status, golden.directory.c_str());
     return EngineHandle(engine);
 }
 
@@ -84,124 +89,190 @@ void run_short_rows(batchllm_engine *engine, const Golden &golden) {
     run(engine);
 }
 
-struct Compared {
-    int64_t equal = 0, all = 0, close = 0, preemptions = 0, models = 0;
-    double largest = 0, squares = 0; // errors of log-probabilities
-};
-
-// A token that differs ends its row: what follows depends on it.
-void compare(const Golden &golden, const batchllm_results &results, double margin, Compared *out) {
-    double largest = 0;
-    int64_t equal = 0, all = 0;
-    for (int64_t i = 0; i < results.count; ++i) {
-        const GoldenRow &row = golden.rows[results.tags[i]];
-        assert_int_equal(results.statuses[i], BATCHLLM_OK);
-        const int64_t begin = results.token_offsets[i];
-        const int64_t count = results.token_offsets[i + 1] - begin;
-        all += static_cast<int64_t>(row.tokens.size());
-        for (int64_t t = 0; t < static_cast<int64_t>(row.tokens.size()); ++t) {
-            const auto at = static_cast<size_t>(t);
-            const int32_t token = t < count ? results.tokens[begin + t] : -1;
-            if (token != row.tokens[at]) {
-                if (!(row.margins[at] < margin)) {
-                    fail_msg("%s: row %d, token %d is %d and not %d (margin %g)",
-                             golden.directory.c_str(), int(results.tags[i]), int(t), token,
-                             row.tokens[at], row.margins[at]);
-                }
-                ++out->close;
-                break;
-            }
-            const double wrong = std::fabs(
-                double(results.logprobs[results.logprob_offsets[i] + t]) - row.logprobs[at]);
-            if (!(wrong <= margin)) {
-                fail_msg("%s: row %d, token %d: log-probability off by %g",
-                         golden.directory.c_str(), int(results.tags[i]), int(t), wrong);
-            }
-            largest = std::max(largest, wrong);
-            out->squares += wrong * wrong;
-            ++equal;
-        }
-    }
-    print_message("  %s: %d of %d tokens, log-probabilities within %.3f\n",
-                  golden.directory.c_str(), int(equal), int(all), largest);
-    out->equal += equal;
-    out->all += all;
-    out->largest = std::max(out->largest, largest);
-    ++out->models;
-}
-
 bool is_fp8(const Golden &golden) { return golden.directory.ends_with("_fp8"); }
 
-// Two logits may each be off, and their difference by twice as much.
-constexpr double kStored = 0.6, kQuantised = 1.0;
-
-Compared compare_all(const Way &way, bool stored) {
-    Compared compared;
-    print_message("%s\n", way.name);
-    for (const Golden &golden : golden_without_experts()) {
-        if (is_fp8(golden) != stored) continue;
-        EngineHandle engine;
-        if (stored || compared.models < 12) engine = create(golden, way, int64_t{64} << 20);
-        if (engine == nullptr) break;
-        // Those with blocks of small widths are widened.
-        if (compute_type_of(engine).find("fp8") == std::string::npos) continue;
-        if (way.pages > 0) {
-            // A page holds one KV group: models with windowed layers have several.
-            const int64_t groups = config_has(golden, "sliding_window") ? 4 : 1;
-            const int64_t bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
-            engine.reset();
-            engine = create(golden, way, bytes);
-        }
-        if (way.after_short_rows) run_short_rows(engine.get(), golden);
-        batchllm_params params;
-        batchllm_params_init(&params, sizeof params);
-        params.max_tokens = golden.new_tokens;
-        params.logprobs = 0;
-        const size_t count = golden.rows.size();
-        for (size_t i = 0; i < count; ++i) {
-            const uint64_t tag = way.backwards ? count - 1 - i : i;
-            const auto &prompt = golden.rows[tag].prompt;
-            const int64_t offsets[] = {0, static_cast<int64_t>(prompt.size())};
-            CHECK(batchllm_add_tokens(engine.get(), 1, prompt.data(), offsets, &tag, &params, 1));
-        }
-        const ResultsHandle results = run(engine.get());
-        assert_int_equal(results->count, count);
-        compare(golden, *results, stored ? kStored : kQuantised, &compared);
-        compared.preemptions += stats_of(engine).preemptions;
+// Those that are multiplied in fp8 when run this way; of 16-bit ones the first dozen.
+std::vector<Golden> models_of(const Way &way) {
+    std::vector<Golden> models;
+    const bool stored = std::string(way.quantize) == "stored";
+    for (Golden &golden : golden_without_experts()) {
+        // Products of Gemma 4's golden models are off by as much in bf16 as others' in fp8.
+        const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
+        if (is_fp8(golden) != stored || gemma4 || models.size() == 12) continue;
+        // Blocks of small widths are widened, and sizes that are no multiples of 16.
+        const EngineHandle engine = create(golden, way, int64_t{64} << 20);
+        if (engine == nullptr) continue;
+        const bool in_fp8 = compute_type_of(engine).find("fp8") != std::string::npos;
+        if (in_fp8) models.push_back(std::move(golden));
     }
-    print_message("%s: %d models, %d of %d tokens equal, %d close calls, log-probabilities within "
-                  "%.3f, %.4f on average, %d preemptions\n",
-                  way.name, int(compared.models), int(compared.equal), int(compared.all),
-                  int(compared.close), compared.largest,
-                  std::sqrt(compared.squares / static_cast<double>(compared.equal)),
-                  int(compared.preemptions));
-    return compared;
+    assert_true(models.size() >= (stored ? 6 : 8));
+    return models;
 }
 
-// Every way of running the rows keeps to the reference as closely.
-void golden_models_in_fp8_are_their_references_every_way(void **) {
-    for (const Way &way :
-         {Way{"sharing, two levels", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 2},
-          Way{"no sharing", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_NONE},
-          Way{"no sharing, steps of 64", "stored", "tuning=0", 64, BATCHLLM_ENLARGE_NONE},
-          Way{"tuned", "stored", "tuning=1"},
-          Way{"no overlap, no graphs", "stored", "tuning=0,overlap=0,graphs=0"},
-          Way{"residual stream in f32", "stored", "tuning=0,residual=f32"},
-          Way{"fast accumulation", "stored", "tuning=0,fast_accumulation=1"},
-          Way{"rows backwards", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1, 0, true},
-          Way{"12 pages, after short rows", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1,
-              12, false, true}}) {
-        const Compared compared = compare_all(way, true);
-        assert_true(compared.models >= 6);
-        assert_true(10 * compared.equal >= 4 * compared.all);
-        assert_int_equal(compared.preemptions > 0, way.pages > 0);
+ResultsHandle run_scores(batchllm_engine *engine, const Golden &golden) {
+    std::vector<int32_t> tokens, continuations;
+    std::vector<int64_t> offsets{0}, ends{0}, rows{0};
+    for (const GoldenScore &score : golden.scores) {
+        const auto &prompt = golden.rows[static_cast<size_t>(score.prompt)].prompt;
+        tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+        offsets.push_back(static_cast<int64_t>(tokens.size()));
+        for (const auto &c : score.continuations) {
+            continuations.insert(continuations.end(), c.begin(), c.end());
+            ends.push_back(static_cast<int64_t>(continuations.size()));
+        }
+        rows.push_back(static_cast<int64_t>(ends.size()) - 1);
     }
+    CHECK(batchllm_add_scores(engine, static_cast<int64_t>(golden.scores.size()), tokens.data(),
+                              offsets.data(), continuations.data(), ends.data(), rows.data(),
+                              nullptr));
+    return run(engine);
+}
+
+// Root of the mean square of the log-probabilities' errors.
+double error_of_scores(const Golden &golden, const Way &way) {
+    const EngineHandle engine = create(golden, way, int64_t{64} << 20);
+    const ResultsHandle results = run_scores(engine.get(), golden);
+    assert_int_equal(results->count, golden.scores.size());
+    double squares = 0, largest = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < results->count; ++i) {
+        const GoldenScore &score = golden.scores[results->tags[i]];
+        for (size_t c = 0; c < score.logprobs.size(); ++c) {
+            const int64_t begin =
+                results->score_token_offsets[results->score_offsets[i] + static_cast<int64_t>(c)];
+            for (size_t t = 0; t < score.logprobs[c].size(); ++t) {
+                const double got = double(results->score_logprobs[begin + static_cast<int64_t>(t)]);
+                const double wrong = std::fabs(got - score.logprobs[c][t]);
+                squares += std::isfinite(wrong) ? wrong * wrong : 1e9;
+                largest = std::max(largest, wrong);
+                ++count;
+            }
+        }
+    }
+    const double error = std::sqrt(squares / static_cast<double>(count));
+    print_message("%s, %s: %s: log-probabilities off by %.4f, %.3f at most\n", way.name,
+                  golden.directory.c_str(), compute_type_of(engine).c_str(), error, largest);
+    return error;
+}
+
+// Walked in float64 with activations rounded to e4m3 and nothing else rounded, these models' log-probabilities
+// are off by 0.08 to 0.39 (root of the mean square), and the 16-bit ones' with weights rounded too by 0.12
+// to 0.45: random weights of 64 columns average little out. In bf16 they are off by 0.03.
+constexpr double kStored = 0.9, kQuantised = 1.0;
+
+void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
+    bool good = true;
+    const Way stored{"stored"};
+    for (const Golden &golden : models_of(stored)) {
+        const double error = error_of_scores(golden, stored);
+        const double widened = error_of_scores(golden, {"widened", "none"});
+        good &= error < kStored && widened < 0.08 && error > widened;
+        for (const Way &way : {Way{"residual in f32", "stored", "tuning=0,residual=f32"},
+                               Way{"fast accumulation", "stored", "tuning=0,fast_accumulation=1"},
+                               Way{"tuned", "stored", "tuning=1"}}) {
+            good &= error_of_scores(golden, way) < kStored;
+        }
+    }
+    assert_true(good);
 }
 
 void checkpoints_of_16_bits_are_quantised_at_load(void **) {
-    const Compared compared = compare_all({"quantize=fp8", "fp8"}, false);
-    assert_true(compared.models >= 6);
-    assert_true(10 * compared.equal >= 3 * compared.all);
+    bool good = true;
+    const Way way{"quantize=fp8", "fp8"};
+    for (const Golden &golden : models_of(way)) {
+        good &= error_of_scores(golden, way) < kQuantised;
+    }
+    assert_true(good);
+}
+
+// What a job says of a row: its tokens and by how much each was likelier than the second.
+struct Said {
+    std::vector<int32_t> tokens;
+    std::vector<float> margins;
+};
+
+std::vector<Said> run_rows(const Golden &golden, const Way &way, int64_t *preemptions) {
+    EngineHandle engine = create(golden, way, int64_t{64} << 20);
+    if (way.pages > 0) {
+        // A page holds one KV group: models with windowed layers have several.
+        const int64_t groups = config_has(golden, "sliding_window") ? 4 : 1;
+        const int64_t bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
+        engine.reset();
+        engine = create(golden, way, bytes);
+    }
+    if (way.after_short_rows) run_short_rows(engine.get(), golden);
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = golden.new_tokens;
+    params.logprobs = 2;
+    const size_t count = golden.rows.size();
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t tag = way.backwards ? count - 1 - i : i;
+        const auto &prompt = golden.rows[tag].prompt;
+        const int64_t offsets[] = {0, static_cast<int64_t>(prompt.size())};
+        CHECK(batchllm_add_tokens(engine.get(), 1, prompt.data(), offsets, &tag, &params, 1));
+    }
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, count);
+    std::vector<Said> all(count);
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->statuses[i], BATCHLLM_OK);
+        Said &said = all[results->tags[i]];
+        said.tokens.assign(results->tokens + results->token_offsets[i],
+                           results->tokens + results->token_offsets[i + 1]);
+        for (size_t t = 0; t < said.tokens.size(); ++t) {
+            const int64_t top =
+                results->top_offsets[results->logprob_offsets[i] + static_cast<int64_t>(t)];
+            said.margins.push_back(results->top_logprobs[top] - results->top_logprobs[top + 1]);
+        }
+    }
+    *preemptions += stats_of(engine).preemptions;
+    return all;
+}
+
+// Every way computes a row from the same numbers but for the order of sums in float32, which now and then
+// rounds an activation to its other neighbour in e4m3, six percent away. Rows differ from there on where two
+// tokens were about as likely.
+void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
+    const std::vector<Golden> models = models_of({"stored"});
+    std::vector<std::vector<Said>> first;
+    int64_t none = 0;
+    for (const Golden &golden : models) first.push_back(run_rows(golden, {"stored"}, &none));
+    bool good = true;
+    for (const Way &way :
+         {Way{"the same", "stored"},
+          Way{"two levels", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 2},
+          Way{"no sharing", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_NONE},
+          Way{"no sharing, steps of 64", "stored", "tuning=0", 64, BATCHLLM_ENLARGE_NONE},
+          Way{"prefixes read apart", "stored", "tuning=0,share_attention=0"},
+          Way{"no overlap, no graphs", "stored", "tuning=0,overlap=0,graphs=0"},
+          Way{"rows backwards", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1, 0, true},
+          Way{"12 pages, after short rows", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1,
+              12, false, true}}) {
+        int64_t rows = 0, equal = 0, preemptions = 0, tokens = 0, same = 0;
+        float widest = 0;
+        for (size_t m = 0; m < models.size(); ++m) {
+            const std::vector<Said> all = run_rows(models[m], way, &preemptions);
+            for (size_t r = 0; r < all.size(); ++r) {
+                const Said &a = first[m][r], &b = all[r];
+                const size_t most = std::min(a.tokens.size(), b.tokens.size());
+                size_t t = 0;
+                while (t < most && a.tokens[t] == b.tokens[t]) ++t;
+                ++rows;
+                tokens += static_cast<int64_t>(a.tokens.size());
+                same += static_cast<int64_t>(t);
+                equal += a.tokens == b.tokens;
+                if (t < most) widest = std::max(widest, a.margins[t]);
+            }
+        }
+        print_message("%s: %d of %d rows and %d of %d tokens are the same, the widest choice that "
+                      "fell otherwise %.3f; %d preemptions\n",
+                      way.name, int(equal), int(rows), int(same), int(tokens), double(widest),
+                      int(preemptions));
+        good &= widest < 0.4F && 2 * same > tokens && (preemptions > 0) == (way.pages > 0);
+        if (way.name == std::string("the same")) good &= equal == rows;
+    }
+    assert_true(good);
 }
 
 void the_same_job_twice_gives_the_same_bits(void **) {
@@ -260,7 +331,8 @@ bool available() {
 int main() {
     if (!available()) return 77;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models_in_fp8_are_their_references_every_way),
+        cmocka_unit_test(scores_of_models_in_fp8_are_the_dequantised_references),
+        cmocka_unit_test(every_way_gives_the_same_tokens_but_for_close_calls),
         cmocka_unit_test(checkpoints_of_16_bits_are_quantised_at_load),
         cmocka_unit_test(the_same_job_twice_gives_the_same_bits),
     };
