@@ -126,7 +126,8 @@ struct Kind {
     std::string name;
     Model (*make)();
     int64_t block_rows, block_columns; // of scales; 0: a row, all columns
-    bool padded = false;               // heads: blocks cannot be used then
+    // By how much logits are off where activations are rounded to e4m3 and everything else is float64.
+    double emulated;
 };
 
 void resize(Tensor *tensor, int64_t rows, int64_t columns) {
@@ -320,26 +321,21 @@ double relative_error(const std::vector<float> &got, const std::vector<double> &
     return std::sqrt(wrong / all);
 }
 
-// Rounding to e4m3 is off by 2.6 % of an element (root of the mean square) and a sum of such products as much:
-// eight roundings of activations on the way to the logits are off by 0.026 * sqrt(8) = 0.074 or less, since
-// the residual stream holds more than what sublayers add.
-constexpr double kActivations = 0.08;
-
 void steps_in_e4m3_are_the_dequantised_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
     if (properties.major != 9) skip();
     const std::vector<Kind> all = {
-        {"llama, scales by channel", llama, 0, 0},
-        {"llama, scales of tensors", llama, 1 << 20, 0},
-        {"llama, blocks of 128 x 128", llama, 128, 128},
-        {"llama, blocks of 64 x 128", llama, 64, 128},
-        {"heads of 24, by channel", narrow_heads, 0, 0},
-        {"norms after sublayers, by channel", norms_after, 0, 0},
-        {"norms after sublayers, blocks", norms_after, 128, 128},
-        {"side by side, by channel", side_by_side, 0, 0},
-        {"side by side, blocks", side_by_side, 128, 128},
-        {"no gate, biases, by channel", without_gate, 0, 0},
+        {"llama, scales by channel", llama, 0, 0, 0.022},
+        {"llama, scales of tensors", llama, 1 << 20, 0, 0.021},
+        {"llama, blocks of 128 x 128", llama, 128, 128, 0.022},
+        {"llama, blocks of 64 x 128", llama, 64, 128, 0.021},
+        {"heads of 24, by channel", narrow_heads, 0, 0, 0.021},
+        {"norms after sublayers, by channel", norms_after, 0, 0, 0.060},
+        {"norms after sublayers, blocks", norms_after, 128, 128, 0.061},
+        {"side by side, by channel", side_by_side, 0, 0, 0.011},
+        {"side by side, blocks", side_by_side, 128, 128, 0.011},
+        {"no gate, biases, by channel", without_gate, 0, 0, 0.017},
     };
     Random random(kSeed + 42);
     bool good = true;
@@ -370,13 +366,18 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
                           wide, of_own);
             assert_string_equal(wide_type.c_str(), "bf16");
             assert_non_null(std::strstr(own_type.c_str(), "products in fp8"));
+            // bf16 adds to it, and in bf16 alone next to nothing of it is left.
+            const bool is_scaled = type.find("products in fp8") != std::string::npos;
+            const double least = is_scaled ? 0.7 * kind.emulated : 0;
+            const double most = is_scaled ? 1.4 * kind.emulated : 0.012;
+            good &= error > least && error < most && wide < 0.012;
+            // Weights by channel come back as they were; others are rounded once more.
+            const bool by_channel = kind.block_rows == 0;
+            good &=
+                of_own > 0.7 * kind.emulated && of_own < (by_channel ? 1.4 : 2.4) * kind.emulated;
             if (kind.block_columns == 0) {
                 assert_string_equal(type.c_str(), "bf16, products in fp8 (e4m3)");
-                // At least some activation was rounded to e4m3.
-                good &= error > 2 * wide;
             }
-            // Weights by channel come back as they were; in blocks they are rounded once more.
-            good &= error < kActivations && wide < 0.012 && of_own < 1.5 * kActivations;
         }
     }
     assert_true(good);
