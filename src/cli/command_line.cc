@@ -257,6 +257,11 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
                     "key=value,key=value of the backend");
     run->add_option("--devices", options->devices, "device numbers, such as 0,1 (0)");
     run->add_option("--compute-type", options->compute_type, "auto, bf16, f16 or f32 (auto)");
+    run->add_option("--quantize", options->quantize,
+                    "fp8: layers' weights and what they are multiplied with (cuda); none: not "
+                    "even those that the checkpoint has so (stored)")
+        ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
+        ->type_name("none|stored|fp8");
     add_kv_memory(run, options);
     add_size(run, "--step-tokens", &options->step_tokens, 1, "most tokens computed in a step");
     add_size(run, "--max-request-tokens", &options->max_request_tokens, 1,
@@ -378,6 +383,10 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
         if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty())) {
             return report("--fields, --chat and --system need a --template");
         }
+    }
+    if (!run_options.quantize.empty()) {
+        std::string &extra = run_options.backend_options;
+        extra += (extra.empty() ? "quantize=" : ",quantize=") + run_options.quantize;
     }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
