@@ -120,6 +120,67 @@ void products_that_the_device_has_are_the_references(void **) {
     }
 }
 
+double relative_error(const std::vector<float> &got, const std::vector<double> &wanted) {
+    assert_int_equal(got.size(), wanted.size());
+    double wrong = 0, all = 1e-30;
+    for (size_t i = 0; i < got.size(); ++i) {
+        wrong += std::pow(double(got[i]) - wanted[i], 2);
+        all += wanted[i] * wanted[i];
+    }
+    return std::sqrt(wrong / all);
+}
+
+// How far off sums of many products are, in either precision of the sums. What it is beside: the rounding of
+// activations to e4m3, 2.6 % of each.
+void long_sums_are_the_references(void **) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    if (properties.major != 9) skip();
+    constexpr int64_t m = 16, n = 64, k = 14336;
+    Random random(kSeed + 43);
+    std::vector<uint8_t> bytes[2];
+    std::vector<double> values[2];
+    for (const int side : {0, 1}) {
+        for (const float x : normal(random, (side == 0 ? n : m) * k, DType::f32, 100)) {
+            bytes[side].push_back(nearest_e4m3(x)); // some 4.5 deviations are the greatest
+            values[side].push_back(double(kE4m3Floats[bytes[side].back()]));
+        }
+    }
+    std::vector<double> wanted;
+    for (int64_t r = 0; r < m; ++r) {
+        for (int64_t c = 0; c < n; ++c) {
+            double sum = 0;
+            for (int64_t i = 0; i < k; ++i) {
+                sum += values[1][static_cast<size_t>(r * k + i)] *
+                       values[0][static_cast<size_t>(c * k + i)];
+            }
+            wanted.push_back(sum);
+        }
+    }
+    const DeviceMemory w = upload(bytes[0]), x = upload(bytes[1]);
+    const DeviceMemory ones = upload(std::vector<float>(k, 1.0F));
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+        for (const bool fast : {false, true}) {
+            auto linear = Linear::create(DType::bf16, nullptr, 0, {});
+            check(linear.status());
+            linear->set_fast_accumulation(fast);
+            if (!linear->has(n, k, scaling, DType::f32, false, m)) {
+                print_message("scales by %s%s: %s\n", name_of(scaling), fast ? ", fast" : "",
+                              linear->refusal().c_str());
+                continue;
+            }
+            const Array out(m * n, DType::f32);
+            check(linear->run({w.data(), n, k, ones.as<float>(), scaling},
+                              {x.data(), ones.as<float>()}, m, out.data(), DType::f32, false,
+                              nullptr));
+            const double error = relative_error(out.read(), wanted);
+            print_message("scales by %s%s: sums of %d products off by %.2e\n", name_of(scaling),
+                          fast ? ", fast" : "", int(k), error);
+            assert_true(error < (fast ? 2e-2 : 2e-3));
+        }
+    }
+}
+
 // ---- Steps ----
 
 struct Kind {
@@ -311,16 +372,6 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
     return all;
 }
 
-double relative_error(const std::vector<float> &got, const std::vector<double> &wanted) {
-    assert_int_equal(got.size(), wanted.size());
-    double wrong = 0, all = 1e-30;
-    for (size_t i = 0; i < got.size(); ++i) {
-        wrong += std::pow(double(got[i]) - wanted[i], 2);
-        all += wanted[i] * wanted[i];
-    }
-    return std::sqrt(wrong / all);
-}
-
 void steps_in_e4m3_are_the_dequantised_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
@@ -389,6 +440,7 @@ int main() {
     if (const int code = skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_that_the_device_has_are_the_references),
+        cmocka_unit_test(long_sums_are_the_references),
         cmocka_unit_test(steps_in_e4m3_are_the_dequantised_references),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -62,21 +62,23 @@ template <int Vectors> __device__ __forceinline__ void store_row_e4m3(const floa
         for (int k = 0; k < 8; ++k) most[v] = fmaxf(most[v], fabsf(x[v][k]));
         of_all = fmaxf(of_all, most[v]);
     }
-    float scale = 0;
+    float inverse = 0;
     if (scales.group_stride == 0) {
-        scale = scale_of_row(block_max(of_all, maxima));
+        const float scale = scale_of_row(block_max(of_all, maxima));
         if (threadIdx.x == 0) scales.data[row] = scale;
+        inverse = 1.0f / scale;
     }
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * 8;
         if (scales.group_stride != 0) {
-            scale = scale_of_row(group_max(most[v]));
+            const float scale = scale_of_row(group_max(most[v]));
+            inverse = 1.0f / scale;
             if (i < width && i % kScaleGroup == 0) {
                 scales.data[i / kScaleGroup * scales.group_stride + row] = scale;
             }
         }
-        if (i < width) store8_e4m3(to + i, x[v], 1.0f / scale);
+        if (i < width) store8_e4m3(to + i, x[v], inverse);
     }
 }
 
