@@ -91,14 +91,12 @@ void run_short_rows(batchllm_engine *engine, const Golden &golden) {
 
 bool is_fp8(const Golden &golden) { return golden.directory.ends_with("_fp8"); }
 
-// Those that are multiplied in fp8 when run this way; of 16-bit ones the first dozen.
+// Those that are multiplied in fp8 when run this way; of 16-bit ones the first fourteen.
 std::vector<Golden> models_of(const Way &way) {
     std::vector<Golden> models;
     const bool stored = std::string(way.quantize) == "stored";
     for (Golden &golden : golden_without_experts()) {
-        // Products of Gemma 4's golden models are off by as much in bf16 as others' in fp8.
-        const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
-        if (is_fp8(golden) != stored || gemma4 || models.size() == 12) continue;
+        if (is_fp8(golden) != stored || models.size() == 14) continue;
         // Blocks of small widths are widened, and sizes that are no multiples of 16.
         const EngineHandle engine = create(golden, way, int64_t{64} << 20);
         if (engine == nullptr) continue;
@@ -180,7 +178,9 @@ void checkpoints_of_16_bits_are_quantised_at_load(void **) {
     bool good = true;
     const Way way{"quantize=fp8", "fp8"};
     for (const Golden &golden : models_of(way)) {
-        good &= error_of_scores(golden, way) < kQuantised;
+        // Gemma 4's golden models are off by more in bf16 too.
+        const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
+        good &= error_of_scores(golden, way) < (gemma4 ? 2 : 1) * kQuantised;
     }
     assert_true(good);
 }
