@@ -489,7 +489,7 @@ typedef struct batchllm_info {
     uint32_t struct_size;
     int32_t device_count;     /* the engine's devices: those of batchllm_engine_options.devices */
     const char *backend;      /* "cpu", "cuda" or "sim" */
-    const char *compute_type; /* "f32", "bf16", ... */
+    const char *compute_type; /* "f32", "bf16", "bf16, products in fp8 (e4m3)", ... */
     const char *device;       /* for people: the processor or GPU, and what is used of it */
     int32_t device_number;    /* as in batchllm_engine_options.devices */
     int32_t vocabulary;       /* token ids are below it */

@@ -59,7 +59,8 @@ batchllm_stats stats_of(const EngineHandle &engine) {
 
 EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     options.model_dir = golden.directory.c_str();
-    std::string extra = "attention=" + attention;
+    // In 16 bits: products in fp8 are tests/test_cuda_fp8.cc's.
+    std::string extra = "quantize=none,attention=" + attention;
     if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
     if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
     batchllm_engine *engine = nullptr;
@@ -454,13 +455,16 @@ void wrong_options_are_refused_by_name(void **) {
         int32_t status;
         const char *text;
     };
-    for (const Case &c : {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
-                          Case{"0,99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
-                          Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
-                          Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
-                          Case{"0", "attention=sm75", BATCHLLM_ERROR_INVALID_ARGUMENT, "sm75"},
-                          Case{"0", "overlap=2", BATCHLLM_ERROR_INVALID_ARGUMENT, "overlap=2"},
-                          Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
+    for (const Case &c :
+         {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
+          Case{"0,99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
+          Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
+          Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
+          Case{"0", "attention=sm75", BATCHLLM_ERROR_INVALID_ARGUMENT, "sm75"},
+          Case{"0", "quantize=int4", BATCHLLM_ERROR_INVALID_ARGUMENT, "quantize=int4"},
+          Case{"0", "quantize=fp8", BATCHLLM_ERROR_INVALID_ARGUMENT, "quantize=fp8"},
+          Case{"0", "overlap=2", BATCHLLM_ERROR_INVALID_ARGUMENT, "overlap=2"},
+          Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
         batchllm_engine_options options = options_of(Way{"wrong"});
         options.model_dir = golden.directory.c_str();
         options.devices = c.devices;

@@ -17,6 +17,7 @@ enum class Part : uint8_t {
     qkv,
     rope,
     attention,
+    quantize, // of attention's result
     output,
     gate_up,
     activation,
@@ -25,9 +26,9 @@ enum class Part : uint8_t {
     sample,
     count
 };
-inline constexpr const char *kPartNames[] = {"",           "input",     "norm",   "qkv",
-                                             "rope",       "attention", "output", "gate/up",
-                                             "activation", "down",      "logits", "sample"};
+inline constexpr const char *kPartNames[] = {
+    "",       "input",   "norm",       "qkv",  "rope",   "attention", "quantize",
+    "output", "gate/up", "activation", "down", "logits", "sample"};
 
 class Profile {
   public:

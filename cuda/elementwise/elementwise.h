@@ -17,7 +17,8 @@ namespace batchllm::cuda {
 inline constexpr int kVector = 8; // elements that a thread moves at once; row lengths are multiples
 
 // A matrix as a file holds it -> as the products read it. Rows and columns come in groups (heads),
-// each padded: row r goes to (r / row_group) * row_group_out + r % row_group; columns likewise.
+// each padded: row r goes to (r / row_group) * row_group_out + r % row_group; columns likewise. e4m3 stays
+// e4m3.
 struct ConvertArguments {
     const void *from; // [rows, columns] of from_type
     DType from_type;

@@ -367,6 +367,11 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
         plan_options.prediction.device = "here";
     }
+    for (EngineChoice *choice : {static_cast<EngineChoice *>(&run_options), &plan_options.engine}) {
+        if (choice->quantize.empty()) continue;
+        std::string &extra = choice->backend_options;
+        extra += (extra.empty() ? "quantize=" : ",quantize=") + choice->quantize;
+    }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
     if (app.got_subcommand(inspect)) return inspect_command(inspect_options);

@@ -34,6 +34,11 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
                     "key=value,key=value of the backend");
     app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
+    app->add_option("--quantize", choice->quantize,
+                    "fp8: layers' weights and what they are multiplied with (cuda); none: not "
+                    "even those that the checkpoint has so (stored)")
+        ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
+        ->type_name("none|stored|fp8");
     add_kv_memory(app, choice);
     add_size(app, "--step-tokens", &choice->step_tokens, 1, "most tokens computed in a step");
     add_size(app, "--max-request-tokens", &choice->max_request_tokens, 1,

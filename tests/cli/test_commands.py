@@ -755,6 +755,17 @@ class GoldenModel(ProgramTest):
                         for a, b in zip(ours, theirs, strict=True):
                             self.assertAlmostEqual(a, b, delta=2e-3)
 
+    def test_a_backend_that_cannot_quantise_says_so(self):
+        model = next(path for path in MODELS if path.name == "qwen3_bf16")
+        rows = [{"id": 0, "tokens": [1, 2, 3]}]
+        for kind, text in (("fp8", b"quantize: the cpu backend"), ("int4", b"--quantize")):
+            with self.subTest(kind=kind):
+                self.input.write_text(json.dumps(rows[0]) + "\n")
+                done = self.run_program("run", "--model", model, "--backend", "cpu", "--quantize", kind, "-i", self.input,
+                                        "-o", self.output)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(text, done.stderr)
+
     def compare(self, found, row):
         """How many tokens were compared: up to the first that rounding may decide."""
         for i, (token, margin) in enumerate(zip(row["tokens"], row["margins"], strict=True)):
