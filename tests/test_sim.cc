@@ -413,8 +413,9 @@ struct StateUse {
     int64_t finished = 0, recomputed = 0, prefix_tokens = 0;
 };
 
-// Groups of 20 rows that share 300 tokens and have 20 of their own; each generates 20.
-StateUse run_states(const Model &model, int64_t rows, const BackendOptions &options) {
+// Groups of 20 rows that share 300 tokens and have 20 of their own.
+StateUse run_states(const Model &model, int64_t rows, int32_t generated,
+                    const BackendOptions &options) {
     StateUse use;
     auto made = make_sim_backend(&model, options);
     use.good = made.ok();
@@ -428,7 +429,7 @@ StateUse run_states(const Model &model, int64_t rows, const BackendOptions &opti
     for (int64_t i = 0; i < rows; ++i) {
         Request &request = requests[static_cast<size_t>(i)];
         request.prompt = {tokens.data(), 320, 319};
-        request.max_tokens = 20;
+        request.max_tokens = generated;
         request.random_key = static_cast<uint64_t>(i);
         held.push_back(&request);
         plan.rows.push_back(i);
@@ -455,7 +456,7 @@ StateUse run_states(const Model &model, int64_t rows, const BackendOptions &opti
         for (size_t i = 0; i < batch.outputs.size(); ++i) {
             Request *request = scheduler.sampled()[i];
             request->output.push_back(output.samples[i].token);
-            request->done = request->output.size() == 20;
+            request->done = request->output.size() == static_cast<size_t>(generated);
             use.finished += request->done;
         }
         scheduler.finish_step();
@@ -471,7 +472,7 @@ void as_many_rows_run_at_once_as_their_states_fit(void **) {
     // 24 layers of 32 matrices of 128 by 128, and 3 inputs of a convolution over 8,192 channels.
     constexpr int64_t slot = 24 * (32 * 128 * 128 + 3 * 8192) * 4;
     assert_int_equal(model.state_size() * 4, slot);
-    const StateUse large = run_states(model, 4000, options);
+    const StateUse large = run_states(model, 4000, 200, options);
     print_message("120 GB: %lld slots of %lld bytes, %lld rows at once\n",
                   static_cast<long long>(large.slots), static_cast<long long>(slot),
                   static_cast<long long>(large.rows_at_once));
@@ -482,7 +483,7 @@ void as_many_rows_run_at_once_as_their_states_fit(void **) {
     assert_true(large.rows_at_once <= slots && 100 * large.rows_at_once >= 95 * slots * 20 / 21);
     // 20,000 rows with room for 100 at once.
     options.kv_memory_bytes = int64_t{105} * (slot + 512 * 32768);
-    const StateUse small = run_states(model, 20000, options);
+    const StateUse small = run_states(model, 20000, 20, options);
     assert_int_equal(small.slots, 105);
     assert_true(small.good && small.finished == 20000 && small.recomputed == 0);
     assert_int_equal(small.slots_at_once, 105);
