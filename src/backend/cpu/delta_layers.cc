@@ -11,7 +11,7 @@ namespace batchllm::cpu {
 namespace {
 
 // From so many tokens on, products of matrices take less time than going token by token.
-constexpr int32_t kChunkedTokens = 8;
+constexpr int32_t kChunkedTokens = 16;
 constexpr int32_t kMostWidth = 64;
 
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }

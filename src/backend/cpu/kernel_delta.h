@@ -149,18 +149,21 @@ KERNEL_TARGET inline void delta_product_tile(const DeltaProduct &p, int32_t row,
     }
 }
 
+template <int32_t kRows>
+KERNEL_TARGET inline void delta_product_rows(const DeltaProduct &p, int32_t row) {
+    constexpr int32_t kWide = Simd::kColumns;
+    int32_t c = 0;
+    for (; c + kWide * kLanes <= p.columns; c += kWide * kLanes) {
+        delta_product_tile<kRows, kWide>(p, row, c);
+    }
+    for (; c < p.columns; c += kLanes) delta_product_tile<kRows, 1>(p, row, c);
+}
+
 KERNEL_TARGET inline void delta_product(const DeltaProduct &p, int32_t rows) {
+    constexpr int32_t kRows = Simd::kWeighRows;
     int32_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        int32_t c = 0;
-        for (; c + 2 * kLanes <= p.columns; c += 2 * kLanes) delta_product_tile<4, 2>(p, r, c);
-        for (; c < p.columns; c += kLanes) delta_product_tile<4, 1>(p, r, c);
-    }
-    for (; r < rows; ++r) {
-        int32_t c = 0;
-        for (; c + 2 * kLanes <= p.columns; c += 2 * kLanes) delta_product_tile<1, 2>(p, r, c);
-        for (; c < p.columns; c += kLanes) delta_product_tile<1, 1>(p, r, c);
-    }
+    for (; r + kRows <= rows; r += kRows) delta_product_rows<kRows>(p, r);
+    for (; r < rows; ++r) delta_product_rows<1>(p, r);
 }
 
 KERNEL_TARGET inline void delta_zero(float *x, int64_t n) {
@@ -254,31 +257,50 @@ KERNEL_TARGET inline void delta_before(const DeltaCall &call, const DeltaChunk &
     delta_product(product, chunk.tokens);
 }
 
+// Of token i, vectors [first, first + kCount) of what delta_changes() says.
+template <int32_t kCount> KERNEL_TARGET inline void
+delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t first) {
+    const int32_t padded = padded_head_dim(call.value_dim);
+    float *value = call.values + (chunk.begin + i) * call.token_stride;
+    const Vector rate = Simd::set(call.rate[(chunk.begin + i) * call.gate_stride]);
+    const Vector decay = Simd::set(Simd::exp2_one(static_cast<float>(chunk.sums[i])));
+    const float *key = chunk.key_key + i * kDeltaChunk;
+    const float *query = chunk.query_key + i * kDeltaChunk;
+    const float *others = chunk.rows + first * kLanes;
+    float *row = chunk.rows + i * padded + first * kLanes;
+    const float *before = chunk.results + i * padded + first * kLanes;
+    Vector change[kCount], result[kCount];
+    for (int32_t c = 0; c < kCount; ++c) {
+        const Vector known = Simd::multiply(Simd::load(row + c * kLanes), decay);
+        change[c] = Simd::multiply(
+            Simd::subtract(load_part(value, first + c, call.value_dim), known), rate);
+        result[c] = Simd::multiply(Simd::load(before + c * kLanes), decay);
+    }
+    for (int32_t j = 0; j < i; ++j) {
+        const Vector less = Simd::set(-key[j]), weight = Simd::set(query[j]);
+        for (int32_t c = 0; c < kCount; ++c) {
+            const Vector other = Simd::load(others + j * padded + c * kLanes);
+            change[c] = Simd::multiply_add(less, other, change[c]);
+            result[c] = Simd::multiply_add(weight, other, result[c]);
+        }
+    }
+    const Vector own = Simd::set(query[i]);
+    for (int32_t c = 0; c < kCount; ++c) {
+        Simd::store(row + c * kLanes, change[c]);
+        store_part(value, Simd::multiply_add(own, change[c], result[c]), first + c, call.value_dim);
+    }
+}
+
 // The changes u_i = rate_i (v_i - decay_i k_i S) - sum over j < i of key_key_ij u_j, and the results
 // decay_i q_i S + sum over j <= i of query_key_ij u_j.
 KERNEL_TARGET inline void delta_changes(const DeltaCall &call, const DeltaChunk &chunk) {
-    const int32_t padded = padded_head_dim(call.value_dim);
+    const int32_t vectors = padded_head_dim(call.value_dim) / kLanes;
     for (int32_t i = 0; i < chunk.tokens; ++i) {
-        float *value = call.values + (chunk.begin + i) * call.token_stride;
-        const Vector rate = Simd::set(call.rate[(chunk.begin + i) * call.gate_stride]);
-        const Vector decay = Simd::set(Simd::exp2_one(static_cast<float>(chunk.sums[i])));
-        const float *key = chunk.key_key + i * kDeltaChunk;
-        const float *query = chunk.query_key + i * kDeltaChunk;
-        for (int32_t c = 0; c < padded; c += kLanes) {
-            float *row = chunk.rows + i * padded + c;
-            const Vector wanted = load_part(value, c / kLanes, call.value_dim);
-            Vector change = Simd::multiply(
-                Simd::subtract(wanted, Simd::multiply(Simd::load(row), decay)), rate);
-            Vector result = Simd::multiply(Simd::load(chunk.results + i * padded + c), decay);
-            for (int32_t j = 0; j < i; ++j) {
-                const Vector other = Simd::load(chunk.rows + j * padded + c);
-                change = Simd::subtract(change, Simd::multiply(Simd::set(key[j]), other));
-                result = Simd::multiply_add(Simd::set(query[j]), other, result);
-            }
-            Simd::store(row, change);
-            result = Simd::multiply_add(Simd::set(query[i]), change, result);
-            store_part(value, result, c / kLanes, call.value_dim);
+        int32_t c = 0;
+        for (; c + kDeltaColumns <= vectors; c += kDeltaColumns) {
+            delta_change<kDeltaColumns>(call, chunk, i, c);
         }
+        for (; c < vectors; ++c) delta_change<1>(call, chunk, i, c);
     }
 }
 
@@ -296,9 +318,15 @@ KERNEL_TARGET inline void delta_after(const DeltaCall &call, const DeltaChunk &c
             Simd::store(call.state + i, Simd::multiply(Simd::load(from + i), decay));
         }
     }
+    alignas(64) float behind[kDeltaChunk] = {};
     for (int32_t j = 0; j < chunk.tokens; ++j) {
-        const float behind = Simd::exp2_one(static_cast<float>(all - chunk.sums[j]));
-        for (int32_t d = 0; d < call.key_dim; ++d) chunk.keys_across[d * kDeltaChunk + j] *= behind;
+        behind[j] = Simd::exp2_one(static_cast<float>(all - chunk.sums[j]));
+    }
+    for (int32_t d = 0; d < call.key_dim; ++d) {
+        for (int32_t j = 0; j < chunk.tokens; j += kLanes) {
+            float *keys = chunk.keys_across + d * kDeltaChunk + j;
+            Simd::store(keys, Simd::multiply(Simd::load(keys), Simd::load(behind + j)));
+        }
     }
     const DeltaProduct product{chunk.keys_across, kDeltaChunk, chunk.rows,   padded,
                                call.state,        padded,      chunk.tokens, padded};

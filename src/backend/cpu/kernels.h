@@ -77,7 +77,7 @@ struct DeltaCall {
 };
 
 // Tokens of one pass of the chunked form.
-constexpr int32_t kDeltaChunk = 64;
+constexpr int32_t kDeltaChunk = 32;
 constexpr int64_t delta_scratch_floats(int32_t key_dim, int32_t value_dim) {
     return int64_t{kDeltaChunk} *
            (key_dim + 2 * kDeltaChunk + 2 * padded_head_dim(value_dim) + 2); // 2: a double
