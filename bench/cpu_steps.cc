@@ -44,6 +44,11 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     check(forward.take_pages(std::move(pages).value()));
 
     RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens, model.kv_groups.size());
+    if (model.state_size() > 0) {
+        auto states = StatePool::create(model, scheduler.state_slots());
+        check(states.status());
+        forward.take_states(std::move(states).value());
+    }
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.vocabulary));

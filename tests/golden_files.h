@@ -86,11 +86,13 @@ inline bool config_has(const Golden &golden, const char *key) {
     return text.find(key) != std::string::npos;
 }
 
-// What the CUDA backend runs: it refuses models with experts.
+// What the CUDA backend runs: it refuses models with experts or delta nets.
 inline std::vector<Golden> golden_without_experts() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all,
-                  [](const Golden &golden) { return config_has(golden, "num_experts_per_tok"); });
+    std::erase_if(all, [](const Golden &golden) {
+        return config_has(golden, "num_experts_per_tok") ||
+               config_has(golden, "linear_num_value_heads");
+    });
     return all;
 }
 

@@ -49,6 +49,7 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.token_begin = static_cast<int32_t>(batch_.tokens.size());
     node.token_count = chunk;
     node.shared = shared;
+    node.state = pages.state;
     const int64_t columns = pages_for(node.length, page_tokens_);
     for (size_t g = 0; g < batch_.pages.size(); ++g) {
         const GroupPageTable &table = pages.group(g);

@@ -286,6 +286,8 @@ KERNEL_TARGET void activate(const float *gate, const float *up, const float *gat
     }
 }
 
+#include "backend/cpu/kernel_delta.h"
+
 constexpr Kernels kKernels = {
     KERNEL_NAME,
     Element::kType,
@@ -306,4 +308,8 @@ constexpr Kernels kKernels = {
     add_scaled,
     cap,
     {activate<Silu>, activate<Gelu>, activate<GeluTanh>},
+    convolve,
+    scale_sigmoid,
+    delta_recurrent,
+    delta_chunked,
 };

@@ -59,6 +59,31 @@ constexpr int32_t kPassKeys = 256;
 constexpr int32_t kTileRows = 12;
 constexpr int64_t attention_scratch_floats() { return int64_t{2} * kTileRows * kPassKeys; }
 
+// The gated delta rule (model.h) of one value head, over consecutive tokens of one context node: results in place
+// of the values. queries and keys are as the rule takes them, normed and scaled.
+struct DeltaCall {
+    int32_t tokens = 0;
+    int32_t key_dim = 0;
+    int32_t value_dim = 0;          // D is it, padded to a multiple of kLanes
+    const float *queries = nullptr; // token t's at queries + t * token_stride, [key_dim]
+    const float *keys = nullptr;    // likewise
+    float *values = nullptr;        // likewise, [value_dim]
+    int64_t token_stride = 0;
+    const float *log_decay = nullptr; // token t's at log_decay + t * gate_stride, at most 0
+    const float *rate = nullptr;      // likewise, from 0 to 1
+    int64_t gate_stride = 0;
+    const float *from = nullptr; // [key_dim, D] the state before the first token; null: zeros
+    float *state = nullptr;      // [key_dim, D] out: the state behind the last; may be `from`
+    float *scratch = nullptr; // chunked: [delta_scratch_floats()], this thread's, 64-byte aligned
+};
+
+// Tokens of one pass of the chunked form.
+constexpr int32_t kDeltaChunk = 32;
+constexpr int64_t delta_scratch_floats(int32_t key_dim, int32_t value_dim) {
+    return int64_t{kDeltaChunk} *
+           (key_dim + 2 * kDeltaChunk + 2 * padded_head_dim(value_dim) + 2); // 2: a double
+}
+
 struct Kernels {
     const char *name;
     DType element;
@@ -105,6 +130,15 @@ struct Kernels {
     // activation(gate + gate_bias). Biases may be null.
     void (*activate[3])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
+
+    // out[i] = silu(sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n, weight: [width, n].
+    void (*convolve)(const float *const *inputs, const float *weight, int32_t width, int32_t n,
+                     float *out);
+    // x *= sigmoid(gate)
+    void (*scale_sigmoid)(const float *gate, int32_t n, float *x);
+    // The same rule in two forms: token by token, and by products of matrices.
+    void (*delta_recurrent)(const DeltaCall &call);
+    void (*delta_chunked)(const DeltaCall &call);
 };
 
 // The table for an instruction set, or null when this build has none for that compute type.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/check_pages.h"
+#include "backend/check_states.h"
 
 namespace batchllm {
 
@@ -62,6 +63,8 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
+    info_.state_slots = options.state_slots;
+    info_.state_bytes = options.state_bytes;
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
@@ -128,10 +131,12 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     }
 }
 
-// Keys and values read or written.
+// Keys and values read or written, and the states of nodes with tokens, read and written once.
 int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     const std::vector<int64_t> first = first_queries(batch);
     int64_t bytes = 0;
+    for (const ContextNode &node : batch.nodes)
+        bytes += node.token_count > 0 ? 2 * options_.state_bytes : 0;
     for (const SimOptions::GroupShape &group : options_.kv_groups) {
         int64_t slots = 0;
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
@@ -159,6 +164,7 @@ double SimBackend::device_seconds(const TokenBatch &batch) {
 }
 
 Status SimBackend::forward(const TokenBatch &batch) {
+    RETURN_IF_ERROR(check_states(batch, info_));
     if (in_flight_ == info_.batches_in_flight)
         return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch goes forward with %d in flight",
                      in_flight_);

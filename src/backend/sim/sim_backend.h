@@ -6,7 +6,7 @@
 // that equal greedy rows, whose keys differ, are run as one while they wait together.
 //
 // Modelled seconds of a batch on the device:
-//     overhead + max(weights read, tokens / rate) + (KV bytes read + written) / bandwidth
+//     overhead + max(weights read, tokens / rate) + (KV and state bytes read + written) / bandwidth
 // and between two batches so many of the host's: behind the device's where a batch goes forward while
 // another is in flight (overlap), else added to them. With a described device (option `device`) both are
 // StepCost's instead.

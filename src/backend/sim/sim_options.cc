@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/state_memory.h"
+
 namespace batchllm {
 
 namespace {
@@ -31,6 +33,8 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     constexpr double int32 = std::numeric_limits<int32_t>::max();
     if (key == "page_tokens")
         return read_number(key, value, 1, 4096, "not in [1, 4096]", &out->page_tokens);
+    if (key == "state_slots")
+        return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->state_slots);
     if (key == "pages") return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->pages);
     if (key == "vocabulary")
         return read_number(key, value, 2, int32, "not in [2, 2^31)", &out->vocabulary);
@@ -79,6 +83,7 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
         out->kv_groups.push_back(shape);
     }
     out->slot_bytes = largest * model->kv_planes();
+    out->state_bytes = model->state_size() * static_cast<int64_t>(sizeof(float));
 }
 
 // The description that the options ask for; none where they do not.
@@ -103,6 +108,10 @@ Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: device needs a model (model_dir)");
+    }
+    if (model->state_size() > 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "backend_options: device: no description says what layers with a state take");
     }
     out->page_tokens = costs.page_tokens;
     out->step_tokens = costs.step_tokens;
@@ -152,9 +161,22 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                      "backend_options: max_length and mean_length exclude each other");
     if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
         out.fails_after = -1;
+    if (out.state_slots > 0 && out.state_bytes == 0)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: state_slots=%lld: the model has no layer with a state",
+                     static_cast<long long>(out.state_slots));
+    int64_t memory =
+        options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
+    const MemoryNeeds needs{out.state_bytes,
+                            out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
+                            options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
+    // Pages that are given are not of this memory.
+    if (out.state_slots == 0 || out.pages == 0) {
+        ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.state_slots));
+        out.state_slots = shares.state_slots;
+        memory = shares.bytes_left;
+    }
     if (out.pages == 0) {
-        const int64_t memory =
-            options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
         out.pages = memory / (out.slot_bytes * out.page_tokens);
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
