@@ -259,11 +259,55 @@ static void a_report_is_written_in_one_piece_or_not_at_all(void **state) {
     assert_int_equal(rmdir(folder), 0); /* no temporary file is left */
 }
 
+static void a_prediction_is_in_the_report(void **state) {
+    (void)state;
+    token_rows rows = make_rows(40, 100, 8);
+    for (int64_t i = 0; i < rows.offsets[rows.n]; ++i) rows.tokens[i] %= 200;
+    batchllm_plan *plan = NULL;
+    assert_ok(batchllm_plan_create(rows.n, rows.tokens, rows.offsets, NULL, NULL, NULL, &plan));
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = getenv("BATCHLLM_TEXT_MODEL");
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    assert_int_equal(options.struct_size, sizeof options);
+    options.device = "h200";
+    const batchllm_params params = params_of(10);
+    batchllm_prediction predicted;
+    predicted.struct_size = 0;
+    assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
+                                       &options, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "struct_size");
+    predicted.struct_size = sizeof predicted;
+    assert_ok(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine, &options,
+                                    &predicted));
+    assert_int_equal(predicted.rows, 40);
+    assert_int_equal(predicted.completion_tokens, 400);
+    assert_true(predicted.seconds > 0);
+    batchllm_report *report = NULL;
+    assert_ok(batchllm_report_create(&report));
+    assert_ok(batchllm_report_add_plan(report, plan, NULL, NULL, NULL));
+    assert_ok(batchllm_report_add_prediction(report, &predicted));
+    assert_ok(batchllm_report_add_prediction(report, &predicted)); /* the sum of both */
+    const char *html = page_of(report, NULL);
+    assert_true(figure(html, "predicted_completion_tokens") == 800);
+    assert_true(figure(html, "predicted_steps") == 2.0 * (double)predicted.steps);
+    assert_non_null(strstr(html, "For NVIDIA H200, before anything ran"));
+    options.reserved = 1;
+    assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
+                                       &options, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "reserved");
+    batchllm_report_destroy(report);
+    batchllm_plan_destroy(plan);
+    free_rows(&rows);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_report_has_the_engines_figures),
         cmocka_unit_test(words_of_prompts_are_in_a_report),
         cmocka_unit_test(a_plan_has_a_report_without_an_engine),
+        cmocka_unit_test(a_prediction_is_in_the_report),
         cmocka_unit_test(wrong_arguments_are_told),
         cmocka_unit_test(a_report_is_written_in_one_piece_or_not_at_all),
     };
