@@ -40,7 +40,7 @@ def begin_ray():
     os.environ.update(RAY_ADDRESS="", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0",
                       RAY_worker_niceness="0")
     os.environ.setdefault("PYTHONPATH", os.pathsep.join(sys.path))
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, configure_logging=False,
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False,
              object_store_memory=256 << 20)  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False
 
