@@ -155,8 +155,8 @@ double error_of_scores(const Golden &golden, const Way &way) {
 
 // Walked in float64 with activations rounded to e4m3 and nothing else rounded, these models' log-probabilities
 // are off by 0.08 to 0.39 (root of the mean square), and the 16-bit ones' with weights rounded too by 0.12
-// to 0.45: random weights of 64 columns average little out. In bf16 they are off by 0.03.
-constexpr double kStored = 0.9, kQuantised = 1.0;
+// to 0.74: random weights of 64 columns average little out. In bf16 they are off by 0.03.
+constexpr double kStored = 0.75, kQuantised = 0.9;
 
 void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
     bool good = true;
@@ -178,9 +178,7 @@ void checkpoints_of_16_bits_are_quantised_at_load(void **) {
     bool good = true;
     const Way way{"quantize=fp8", "fp8"};
     for (const Golden &golden : models_of(way)) {
-        // Gemma 4's golden models are off by more in bf16 too.
-        const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
-        good &= error_of_scores(golden, way) < (gemma4 ? 2 : 1) * kQuantised;
+        good &= error_of_scores(golden, way) < kQuantised;
     }
     assert_true(good);
 }
