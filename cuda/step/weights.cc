@@ -216,7 +216,7 @@ class Loader {
     // times their scales, in f32.
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                 const Placing &placing) {
-        const DType sent = tensor.dtype == DType::e4m3 ? DType::f32 : tensor.dtype;
+        const DType sent = tensor.as_stored() ? tensor.dtype : DType::f32;
         const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
         if (row_bytes > kStaging) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
@@ -230,7 +230,7 @@ class Loader {
             turn_ ^= 1;
             RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
             std::byte *pinned = pinned_[side].data();
-            if (sent == tensor.dtype) {
+            if (tensor.as_stored()) {
                 read_bytes(tensor.data + row * row_bytes, bytes, pinned);
             } else {
                 read_quantized(tensor, row, rows, pinned);

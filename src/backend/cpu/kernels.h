@@ -97,7 +97,7 @@ struct Kernels {
     void (*cap)(float *x, float scale, float softcap, int32_t n);
     // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias), or without up of
     // activation(gate + gate_bias). Biases may be null.
-    void (*activate[3])(const float *gate, const float *up, const float *gate_bias,
+    void (*activate[4])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
 };
 
