@@ -164,7 +164,7 @@ void activations_equal_the_reference_gated_or_not_with_biases_or_without(void **
                         const double g = static_cast<double>(gate[i]) + (biased ? gate_bias[i] : 0);
                         const double u = static_cast<double>(up[i]) + (biased ? up_bias[i] : 0);
                         expected.push_back(activation_of(activation, g) *
-                                           (gated ? factor_of(activation, u) : 1));
+                                           factor_of(activation, gated ? u : 1));
                     }
                     auto out = room(kernels, n);
                     kernels.activate[static_cast<size_t>(activation)](

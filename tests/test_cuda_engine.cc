@@ -122,8 +122,8 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     const auto is_a = [&](const char *kind) {
         return golden.directory.find(kind) != std::string::npos;
     };
-    const bool coarse = is_a("gemma4") || is_a("_fp8") || is_a("_awq") || is_a("_gptq") ||
-                        is_a("_ct_");
+    const bool coarse =
+        is_a("gemma4") || is_a("_fp8") || is_a("_awq") || is_a("_gptq") || is_a("_ct_");
     const double factor = coarse && way.logprob_tolerance > 0.1 ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     for (int64_t i = 0; i < results.count; ++i) {
