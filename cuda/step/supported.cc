@@ -22,6 +22,9 @@ const char *missing(const Model &model, const Layer &layer) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
+    const bool clamped =
+        layer.experts && layer.experts.each[0].activation == Activation::clamped_swiglu;
+    if (clamped) return "experts with a clamped SwiGLU: they run on the cpu backend alone so far";
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
     if (layer.experts) return "experts: they run on the cpu backend alone so far";
     if (layer.parallel && !layer.before_attention) {
