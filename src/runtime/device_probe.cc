@@ -29,6 +29,7 @@ constexpr const char *cpu_config =
 
 constexpr int32_t chunk = 64; // tokens of a node where attention is to be nearly nothing
 constexpr int repeats = 5;
+constexpr double steady_seconds = 0.2;
 constexpr size_t longest_file = size_t{1} << 20;
 
 // What a batch of these sizes is to have.
@@ -37,10 +38,27 @@ struct ProbeBatch {
     int32_t tokens = 1; // of each, computed
     int32_t length = 1; // of each, with those
     int32_t prefix = 0; // that all of them have before that
+    int64_t page = 0;   // the first that they take
     int64_t all() const { return nodes * tokens; }
 };
 
-// Batches on pages of a pool that nobody else uses: what they hold does not matter.
+// Sizes of the probe's batches: long enough to be measured, short enough to be done in a second or so.
+struct Sizes {
+    int64_t decodes;
+    int32_t decoded;        // keys of each
+    int32_t context, piece; // prefill: keys before, and tokens
+    int64_t merged;         // requests under one prefix
+};
+
+Sizes sizes_for(const BackendInfo &info) {
+    Sizes sizes{64, 4096, 6144, 2048, 1024};
+    if (info.name == "cpu") sizes = {16, 1024, 1536, 256, 256};
+    sizes.piece = static_cast<int32_t>(std::min<int64_t>(sizes.piece, info.step_tokens));
+    sizes.merged = std::min<int64_t>(sizes.merged, info.step_tokens);
+    return sizes;
+}
+
+// Batches on pages of a pool that nobody else uses.
 class Probe {
   public:
     Probe(Backend *backend, const Model &model) : backend_(backend), model_(model) {}
@@ -48,7 +66,7 @@ class Probe {
     TokenBatch make(const ProbeBatch &of) const {
         TokenBatch batch;
         batch.pages.resize(model_.kv_groups.size());
-        int32_t next = 0;
+        int64_t next = of.page;
         const auto add_node = [&](int32_t parent, int32_t start, int32_t length, int32_t count) {
             const int32_t pages = (length + info().page_tokens - 1) / info().page_tokens;
             for (GroupPages &group : batch.pages) {
@@ -73,18 +91,37 @@ class Probe {
         return batch;
     }
 
-    // Of one batch, after one that does not count: the median of a few, since a device's clock varies; on a
-    // CPU the shortest, since what else runs there can only lengthen it.
+    // Of one batch. On a CPU the shortest of a few, since what else runs there can only lengthen it. On a GPU
+    // the median once its clock has come down to what its power allows in a long job of such batches.
     Result<double> seconds(const ProbeBatch &of) const {
+        const bool cpu = info().name == "cpu";
         const TokenBatch batch = make(of);
         std::vector<double> times;
         BatchOutput output;
-        for (int i = 0; i <= repeats; ++i) {
+        double spent = 0;
+        for (int i = 0; i <= repeats || (!cpu && spent < steady_seconds); ++i) {
             RETURN_IF_ERROR(backend_->run(batch, &output));
-            if (i > 0) times.push_back(backend_->last_run_seconds());
+            if (i == 0) continue; // what is done once
+            times.push_back(backend_->last_run_seconds());
+            spent += std::max(times.back(), 1e-5);
         }
+        if (!cpu) times.erase(times.begin(), times.begin() + static_cast<long>(times.size() / 2));
         std::sort(times.begin(), times.end());
-        return info().name == "cpu" ? times.front() : times[repeats / 2];
+        return cpu ? times.front() : times[times.size() / 2];
+    }
+
+    // Keys and values as they are in a job: zeros are read faster, and take less power to compute with. Warms
+    // the device too.
+    Status fill(const Sizes &sizes) const {
+        const auto tokens = static_cast<int32_t>(std::min<int64_t>(chunk, info().step_tokens));
+        const int64_t nodes = std::max<int64_t>(1, info().step_tokens / chunk);
+        const int64_t wanted = sizes.decodes * pages_of(sizes.decoded);
+        BatchOutput output;
+        for (int64_t page = 0; page < std::min(wanted, info().pages);
+             page += nodes * pages_of(tokens)) {
+            RETURN_IF_ERROR(backend_->run(make({nodes, tokens, tokens, 0, page}), &output));
+        }
+        return {};
     }
 
     // Pages that a node takes.
@@ -97,22 +134,6 @@ class Probe {
     Backend *backend_;
     const Model &model_;
 };
-
-// Sizes of the probe's batches: long enough to be measured, short enough to be done in a second or so.
-struct Sizes {
-    int64_t decodes;
-    int32_t decoded;        // keys of each
-    int32_t context, piece; // prefill: keys before, and tokens
-    int64_t merged;         // requests under one prefix
-};
-
-Sizes sizes_for(const BackendInfo &info) {
-    Sizes sizes{64, 4096, 6144, 2048, 1024};
-    if (info.name == "cpu") sizes = {16, 1024, 1536, 256, 256};
-    sizes.piece = static_cast<int32_t>(std::min<int64_t>(sizes.piece, info.step_tokens));
-    sizes.merged = std::min<int64_t>(sizes.merged, info.step_tokens);
-    return sizes;
-}
 
 Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *costs) {
     const Sizes sizes = sizes_for(probe.info());
@@ -255,16 +276,7 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     costs.page_tokens = info.page_tokens;
     costs.step_tokens = info.step_tokens;
     costs.batches_in_flight = info.batches_in_flight;
-    // Clocks and caches as they are in a job.
-    ASSIGN_OR_RETURN(
-        const double once,
-        probe.seconds({std::max<int64_t>(1, info.step_tokens / chunk),
-                       static_cast<int32_t>(std::min<int64_t>(chunk, info.step_tokens)),
-                       static_cast<int32_t>(std::min<int64_t>(chunk, info.step_tokens)), 0}));
-    for (double warm = once; warm < 0.1; warm += std::max(once, 1e-4) * (repeats + 1)) {
-        RETURN_IF_ERROR(
-            probe.seconds({std::max<int64_t>(1, info.step_tokens / chunk), 1, 1, 0}).status());
-    }
+    RETURN_IF_ERROR(probe.fill(sizes_for(info)));
     RETURN_IF_ERROR(measure_attention(probe, model, &costs));
     RETURN_IF_ERROR(measure_products(probe, model, &costs));
     // So that a job on the device is given the pool that it would have.

@@ -1,5 +1,5 @@
 // A backend on a device -> what the device takes for the parts of a step (device_costs.h), from a few dozen
-// batches of a model of random weights. A second or so on a GPU.
+// batches of a model of random weights. A few seconds on a GPU.
 //
 // Measured once a device: kept in the user's cache, beside the tuning of products, as
 // "costs-DEVICE-TYPE.json", and believed from then on. A file that cannot be read is measured anew, one that
