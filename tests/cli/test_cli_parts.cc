@@ -225,11 +225,11 @@ void rows_left_by_an_earlier_run_lack_a_cell_and_no_column(void **) {
     std::vector<RowError> errors;
     std::vector<Row> rows(1);
     rows[0].cells = {{1, "t"}};
-    assert_false(TableRenderer(options).render(&rows, &errors).ok());
+    assert_false(TableRenderer(options).render(&rows, &errors, nullptr).ok());
     rows[0].cells = {{1, "t"}};
     TableRenderer resumed(options);
     resumed.pass_over_line();
-    assert_true(resumed.render(&rows, &errors).ok());
+    assert_true(resumed.render(&rows, &errors, nullptr).ok());
     assert_string_equal(errors[0].code.c_str(), "ROW_NULL");
 }
 
