@@ -86,13 +86,7 @@ inline bool config_has(const Golden &golden, const char *key) {
     return text.find(key) != std::string::npos;
 }
 
-// What the CUDA backend runs: it refuses models with experts.
-inline std::vector<Golden> golden_without_experts() {
-    std::vector<Golden> all = all_golden();
-    std::erase_if(all,
-                  [](const Golden &golden) { return config_has(golden, "num_experts_per_tok"); });
-    return all;
-}
+inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
 inline void check(int32_t status, const char *what) {
     if (status != BATCHLLM_OK) fail_msg("%s: %s", what, batchllm_last_error());

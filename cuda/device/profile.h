@@ -18,16 +18,18 @@ enum class Part : uint8_t {
     rope,
     attention,
     output,
+    routing,
     gate_up,
     activation,
     down,
+    combine,
     logits,
     sample,
     count
 };
-inline constexpr const char *kPartNames[] = {"",           "input",     "norm",   "qkv",
-                                             "rope",       "attention", "output", "gate/up",
-                                             "activation", "down",      "logits", "sample"};
+inline constexpr const char *kPartNames[] = {
+    "",        "input",   "norm",       "qkv",  "rope",    "attention", "output",
+    "routing", "gate/up", "activation", "down", "combine", "logits",    "sample"};
 
 class Profile {
   public:

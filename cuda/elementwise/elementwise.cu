@@ -18,8 +18,8 @@ template <typename From, typename To> __global__ void convert(ConvertArguments a
         const int64_t row = a.row_begin + i / a.columns;
         const int64_t column = i % a.columns;
         const int64_t to_row = row / a.row_group * a.row_group_out + row % a.row_group;
-        const int64_t to_column =
-            column / a.column_group * a.column_group_out + column % a.column_group;
+        int64_t to_column = column / a.column_group * a.column_group_out + column % a.column_group;
+        if (a.swizzled) to_column ^= to_row % 8 * 8;
         float x = to_float(static_cast<const From *>(a.from)[i]) * a.scale;
         if (a.offset != 0) x += a.offset;
         static_cast<To *>(a.to)[to_row * a.to_stride + to_column] = from_float<To>(x);

@@ -13,7 +13,6 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kLogitsBytes = int64_t{256} << 20;
-constexpr DeviceNorm kNoNorm;
 
 } // namespace
 
@@ -43,7 +42,7 @@ Status Forward::allocate() {
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
         if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
-            layer.scalar != nullptr) {
+            layer.scalar != nullptr || layer.experts) {
             delta = hidden;
         }
     }
@@ -77,6 +76,7 @@ Status Forward::allocate() {
     const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
+    RETURN_IF_ERROR(experts_.allocate(rows_));
     return make_linear();
 }
 
@@ -117,6 +117,11 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
     }
     RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
     RETURN_IF_ERROR(profile_.mark(e.part, stream));
+    return add_delta(e, residual, rows, stream);
+}
+
+Status Forward::add_delta(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
+    const auto count = static_cast<int32_t>(rows);
     const bool writes = e.next != nullptr && !copies_nothing(*e.next);
     const AddNormArguments arguments{options_.element,
                                      options_.residual,
@@ -226,84 +231,6 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
     return feed_forward(index, residual, rows, stream);
 }
 
-Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
-    const DeviceLayer &w = weights_.layers[index];
-    const Layer &described = model_.layers[index];
-    const FeedForward &f = described.feed_forward;
-    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
-    RETURN_IF_ERROR(linear_->run(w.gate_up, normed(before, residual), rows, gate_up_.data(),
-                                 options_.element, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    const ActivationArguments activation{options_.element,
-                                         f.activation,
-                                         bool(f.gate),
-                                         gate_up_.data(),
-                                         w.gate_up_bias,
-                                         activated_.data(),
-                                         static_cast<int32_t>(rows),
-                                         f.width};
-    RETURN_IF_CUDA(launch_activation(activation, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const bool ends = !model_.layer_inputs; // the layer
-    const Ending ending{w.down,
-                        activated_.data(),
-                        w.down_bias,
-                        w.after_feed_forward,
-                        described.residual_scale,
-                        ends ? &norm_after(index) : &kNoNorm,
-                        Part::down,
-                        ends ? w.scalar : nullptr};
-    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
-    return ends ? Status() : add_layer_input(index, residual, rows, stream);
-}
-
-// Of the residual stream before the first layer.
-Status Forward::make_layer_inputs(cudaStream_t stream) {
-    const LayerInputs &described = model_.layer_inputs;
-    RETURN_IF_ERROR(norm(kNoNorm, residual_.data(), tokens_, stream));
-    RETURN_IF_ERROR(linear_->run(weights_.input_projection, normed(kNoNorm, residual_.data()),
-                                 tokens_, layer_inputs_.data(), options_.element, false, stream,
-                                 described.projection_scale));
-    const LayerInputsArguments arguments{options_.element,
-                                         layer_inputs_.data(),
-                                         weights_.input_embedding,
-                                         input_.at<int32_t>(kTokens),
-                                         samples(),
-                                         weights_.input_norm,
-                                         described.embedding_scale,
-                                         described.scale,
-                                         static_cast<int32_t>(tokens_),
-                                         static_cast<int32_t>(model_.layers.size()),
-                                         described.width};
-    return check_cuda(launch_layer_inputs(arguments, stream), "layer inputs");
-}
-
-// The residual stream itself is the block's input.
-Status Forward::add_layer_input(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
-    const DeviceLayer &w = weights_.layers[index];
-    const int32_t width = model_.layer_inputs.width;
-    const int64_t element = dtype_bytes(options_.element);
-    RETURN_IF_ERROR(linear_->run(w.input_gate, normed(kNoNorm, residual), rows, gate_up_.data(),
-                                 options_.element, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    const bool gathered = residual == last_.data();
-    const LayerPartArguments part{options_.element,
-                                  model_.layers[index].input.activation,
-                                  gate_up_.data(),
-                                  layer_inputs_.data() +
-                                      static_cast<int64_t>(index) * width * element,
-                                  gathered ? input_.at<int32_t>(kWanted) : nullptr,
-                                  activated_.data(),
-                                  weights_.input_projection.rows,
-                                  static_cast<int32_t>(rows),
-                                  width};
-    RETURN_IF_CUDA(launch_layer_part(part, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const Ending ending{w.input_down,       activated_.data(), nullptr, w.after_input, 1,
-                        &norm_after(index), Part::down,        w.scalar};
-    return finish(ending, residual, rows, stream);
-}
-
 Status Forward::sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream) {
     const DeviceMemory &residual = gather_ ? last_ : residual_;
     // Without a last norm the residual stream itself, whose type is the element's then.
@@ -330,9 +257,17 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
         return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
     };
     std::vector<Product> products = {{w.qkv, normed_.data(), qkv_.data(), element, false},
-                                     end(w.o, attended_.data(), w.after_attention),
-                                     {w.gate_up, normed_.data(), gate_up_.data(), element, false},
-                                     end(w.down, activated_.data(), w.after_feed_forward)};
+                                     end(w.o, attended_.data(), w.after_attention)};
+    if (w.gate_up.rows > 0) {
+        products.push_back({w.gate_up, normed_.data(), gate_up_.data(), element, false});
+        products.push_back(w.experts
+                               ? Product{w.down, activated_.data(), delta_.data(), residual, false}
+                               : end(w.down, activated_.data(), w.after_feed_forward));
+    }
+    if (w.experts) {
+        products.push_back(
+            {w.experts.router, normed_.data(), experts_.logits(), DType::f32, false});
+    }
     if (model_.layer_inputs) {
         products.push_back({w.input_gate, normed_.data(), gate_up_.data(), element, false});
         products.push_back(end(w.input_down, activated_.data(), w.after_input));
@@ -361,6 +296,9 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
             const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
             RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
         }
+        if (!w.experts) continue;
+        const auto index = static_cast<size_t>(&w - weights_.layers.data());
+        RETURN_IF_ERROR(run_experts(index, normed_.data(), last ? wanted : tokens, stream));
     }
     if (weights_.head.rows == 0) return {};
     for (int64_t first = 0; first < wanted; first += logits_rows_) {

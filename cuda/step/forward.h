@@ -3,7 +3,8 @@
 // The residual stream is added to by the products themselves (y += scale x W^T), so that a layer is: norm,
 // QKV, rope and KV write, attention, O, norm, gate and up, activation, down. Where a norm stands after a
 // sublayer, its product is a delta, which one launch normalises, adds and passes on to the next norm.
-// After the last layer's attention only the wanted tokens go on.
+// After the last layer's attention only the wanted tokens go on. What the experts of a layer make is a delta
+// too, beside which the shared expert's stands.
 //
 // Numbers of tokens and wanted tokens are rounded up (padded_rows): the rows beyond the batch are
 // computed from token 0 or from what is left of another step, write no keys, and are never read. Steps
@@ -22,6 +23,7 @@
 #include "linear/linear.h"
 #include "sampling/sampling.h"
 #include "step/attention.h"
+#include "step/experts.h"
 #include "step/graphs.h"
 #include "step/input.h"
 #include "step/weights.h"
@@ -36,6 +38,7 @@ struct ForwardOptions {
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
     AttentionOptions attention;
+    GroupedKernel experts = GroupedKernel::sm80;
     bool graphs = true;
     bool random_weights = false;
     bool profile = false;
@@ -103,6 +106,9 @@ class Forward {
     void choose_planes();
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    Status activate(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
+    Status sparse_feed_forward(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
+    Status run_experts(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     // What follows layer `index`: the next one's norm, or the last of all.
@@ -122,6 +128,8 @@ class Forward {
         const float *keep = nullptr; // [1] multiplies the sum; null: 1
     };
     Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
+    // Its second half, where delta_ has the sublayer's result.
+    Status add_delta(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
     Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
     // Where what a norm passes on is: where there is none, and the types are the same, in the residual
     // stream itself.
@@ -140,7 +148,7 @@ class Forward {
         DType y_type;
         bool accumulate;
     };
-    // QKV, O, gate and up, down, and the input block's two.
+    // QKV, O, gate and up, down, the router, and the input block's two.
     std::vector<Product> products(const DeviceLayer &weights) const;
 
     const Model &model_;
@@ -178,6 +186,7 @@ class Forward {
     };
     std::vector<RopeTable> ropes_; // as Model::ropes
     StepAttention attention_;
+    StepExperts experts_;
 
     // Of the staged step, rounded up.
     int64_t tokens_ = 0, wanted_ = 0;

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "elementwise/elementwise.h"
+#include "experts/grouped.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -22,6 +23,7 @@ int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 struct Placing {
     int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
     float scale = 1, offset = 0;
+    bool swizzled = false;
 };
 
 class Loader {
@@ -83,6 +85,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
             RETURN_IF_ERROR(attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
+            RETURN_IF_ERROR(experts(from, &to.experts));
             RETURN_IF_ERROR(input_block(from, &to));
             out->layers.push_back(to);
         }
@@ -150,12 +153,71 @@ class Loader {
         RETURN_IF_ERROR(
             vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, {}, 0, &to->gate_up_bias));
         const bool ends_layer = !model_.layer_inputs;
-        const bool scaled_later = bool(layer.after_feed_forward) || (layer.scalar && ends_layer);
+        const bool scaled_later =
+            bool(layer.after_feed_forward) || bool(layer.experts) || (layer.scalar && ends_layer);
         RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later),
                                0, &to->down_bias));
         RETURN_IF_ERROR(matrix(rows, hidden, {{&from.gate.values, 0}, {&from.up.values, up}}, {},
                                &to->gate_up));
         return matrix(hidden, width, {{&from.down.values, 0}}, {}, &to->down);
+    }
+
+    Status experts(const Layer &layer, DeviceExperts *to) {
+        if (!layer.experts) return {};
+        const Experts &from = layer.experts;
+        const auto count = static_cast<int64_t>(from.each.size());
+        const int64_t hidden = model_.hidden, width = from.each[0].width;
+        const Router &router = from.router;
+        RETURN_IF_ERROR(matrix((count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16, hidden,
+                               {{&router.weight.values, 0}, {&layer.shared_gate.values, count}}, {},
+                               &to->router));
+        RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
+        RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
+        std::vector<Stacked> gate_up, down;
+        for (const FeedForward &expert : from.each) {
+            gate_up.push_back({&expert.gate.values, &expert.up.values});
+            down.push_back({&expert.down.values, nullptr});
+        }
+        RETURN_IF_ERROR(stack(gate_up, 2 * width, hidden, &to->gate_up));
+        return stack(down, hidden, width, &to->down);
+    }
+
+    // Matrices of one shape one after another, each of one tensor or of two whose rows take turns.
+    struct Stacked {
+        const Tensor *first, *second;
+    };
+    Status stack(const std::vector<Stacked> &parts, int64_t rows, int64_t columns,
+                 const void **out) {
+        const int64_t padded = padded_columns(columns, element_);
+        const int64_t bytes = rows * padded * dtype_bytes(element_);
+        const auto count = static_cast<int64_t>(parts.size());
+        auto *to = static_cast<std::byte *>(take(count * bytes));
+        *out = to;
+        if (base_ == nullptr) return {};
+        if (random_) {
+            return check_cuda(
+                launch_random(to, element_, count * rows * padded, 0, 0.02f, ++seed_, stream_),
+                "random weights");
+        }
+        const bool panels = element_ != DType::f32;
+        const int64_t stride = panels ? kPanel : columns;
+        for (const Stacked &part : parts) {
+            Placing placing;
+            if (panels) {
+                placing.column_group = kPanel;
+                placing.column_group_out = rows * kPanel;
+                placing.swizzled = true;
+            }
+            if (part.second != nullptr) {
+                placing.row_group = kGateRows;
+                placing.row_group_out = 2 * kGateRows;
+                RETURN_IF_ERROR(send(*part.second, to + kGateRows * stride * dtype_bytes(element_),
+                                     element_, stride, placing));
+            }
+            RETURN_IF_ERROR(send(*part.first, to, element_, stride, placing));
+            to += bytes;
+        }
+        return {};
     }
 
     Status norm(const Norm &from, int64_t length, Placing placing, DeviceNorm *to) {
@@ -250,7 +312,8 @@ class Loader {
                                            placing.column_group,
                                            placing.column_group_out,
                                            placing.scale,
-                                           placing.offset};
+                                           placing.offset,
+                                           placing.swizzled};
             RETURN_IF_CUDA(launch_convert(convert, stream_));
             RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
         }

@@ -1,0 +1,46 @@
+// What the grouped products share: which turns and rows of W a CTA computes next, and the epilogue's arithmetic.
+#pragma once
+
+#include "elementwise/activation.cuh"
+#include "experts/grouped.h"
+
+namespace batchllm::cuda {
+
+// A tile of turns against a tile of the rows of W.
+struct GroupedWork {
+    int32_t expert, begin, count; // turns
+    int32_t column;               // the first row of W: a column of the product
+};
+
+// CTAs take every gridDim.x-th. Tiles that read the same part of W are next to each other.
+template <int Columns> struct GroupedQueue {
+    const ExpertTile *tiles;
+    int32_t across, total;
+
+    __device__ explicit GroupedQueue(const GroupedArguments &a)
+        : tiles(a.tiles), across((a.rows + Columns - 1) / Columns),
+          total(__ldg(a.tile_count) * across) {}
+
+    __device__ GroupedWork at(int32_t number) const {
+        const int32_t tile = number / across;
+        const int4 t = __ldg(reinterpret_cast<const int4 *>(tiles + tile));
+        const int32_t begin = t.y - (tile - t.w) * kTileRows; // the expert's first turn
+        const int32_t of_expert = (t.z - begin + kTileRows - 1) / kTileRows;
+        const int32_t place = number - t.w * across;
+        const int32_t row = begin + place % of_expert * kTileRows;
+        return {t.x, row, min(kTileRows, t.z - row), place / of_expert * Columns};
+    }
+};
+
+__device__ __forceinline__ float activated(Activation kind, float x) {
+    switch (kind) {
+    case Activation::silu:
+        return activated<Activation::silu>(x);
+    case Activation::gelu:
+        return activated<Activation::gelu>(x);
+    default:
+        return activated<Activation::gelu_tanh>(x);
+    }
+}
+
+} // namespace batchllm::cuda
