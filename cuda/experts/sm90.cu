@@ -1,8 +1,9 @@
 // The grouped products for Hopper: 128 turns x 256 rows of W a tile, 64 columns a stage, four stages of 48 KB.
-// One warpgroup feeds: x by cp.async, a row of 128 bytes by eight threads, wherever row_of says that it is; W by one
-// bulk copy, as it lies in its panel. Two compute, 64 turns each, a wgmma of 64 x 256 at a time; the second has
-// nothing to do where a tile has no more than 64 turns, which takes half the time. Results leave through shared
-// memory, a row of a warp's sixteen by a bulk copy, while the next tile is computed.
+// One warpgroup feeds: x by cp.async, a row of 128 bytes by eight threads, wherever row_of says that it is; W
+// by one bulk copy, as it lies in its panel. Two compute, 64 turns each, a wgmma of 64 x 256 at a time; the
+// second has nothing to do where a tile has no more than 64 turns, which takes half the time. Results leave
+// through shared memory, in rows of 256 bytes: while one of the two does that the other goes on computing, and
+// so they drift apart by a part of a tile, as far as the stages let them.
 #include "experts/wide_wgmma.cuh"
 #include "experts/work.cuh"
 
@@ -17,6 +18,13 @@ constexpr int kOutColumns = 128, kOutStride = 2 * kOutColumns + 16, kOutBytes = 
 constexpr int kOut = kStages * kStage, kBarriers = kOut + kConsumers / 32 * kOutBytes;
 constexpr int kShared = kBarriers + 2 * kStages * 8;
 static_assert(kShared <= 232448);
+
+enum class Form { plain, silu, gelu, gelu_tanh }; // of the results
+constexpr Activation activation_of(Form form) {
+    return form == Form::silu   ? Activation::silu
+           : form == Form::gelu ? Activation::gelu
+                                : Activation::gelu_tanh;
+}
 
 // Place in the ring of stages; both sides step through the same sequence.
 struct Place {
@@ -40,23 +48,6 @@ struct Place {
 __device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Shared to global; both addresses and the size are multiples of 16 bytes.
-__device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void bulk_commit() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Until this thread's stores have been read from shared memory.
-__device__ __forceinline__ void bulk_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void bulk_wait() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 __device__ void feed(const GroupedArguments &a, const GroupedQueue<kColumns> &queue, Place place) {
     constexpr int kEach = kTileRows * 8 / 128;
     const int thread = static_cast<int>(threadIdx.x) - kConsumers;
@@ -128,55 +119,74 @@ multiply(const Place &first, int steps, int group, float (&sums)[128], Place *ne
 }
 
 // Eight columns of a warp's sixteen rows, two words a thread: rows lane / 4 and lane / 4 + 8.
-template <typename T> __device__ __forceinline__ void result(const GroupedArguments &a, bool gated,
-                                                             const float (&sums)[128], int block,
-                                                             uint32_t *low, uint32_t *high) {
-    if (!gated) {
-        *low = pack(sums[4 * block], sums[4 * block + 1], T());
-        *high = pack(sums[4 * block + 2], sums[4 * block + 3], T());
-        return;
-    }
+template <typename T, Form F> __device__ __forceinline__ void
+result(const float (&sums)[128], int block, uint32_t *low, uint32_t *high) {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        x[i] = activated(a.activation, sums[8 * block + i]) * sums[8 * block + 4 + i];
+        if constexpr (F == Form::plain) {
+            x[i] = sums[4 * block + i];
+        } else {
+            x[i] =
+                quickly_activated<activation_of(F)>(sums[8 * block + i]) * sums[8 * block + 4 + i];
+        }
     }
     *low = pack(x[0], x[1], T());
     *high = pack(x[2], x[3], T());
 }
 
-// kOutColumns columns of the product, from its first-th eight on.
-template <typename T, bool Gated, int First>
+// kOutColumns columns of the warp's rows, from the First-th eight on. out: the warp's own room.
+template <typename T, Form F, int First>
 __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int row,
-                                      const float (&sums)[128], uint32_t out) {
+                                      const float (&sums)[128], unsigned char *out) {
     const int lane = threadIdx.x % 32;
-    bulk_wait_read();
-    __syncwarp();
-    const uint32_t to = out + (lane / 8 % 2 * 8 + lane % 8) * kOutStride + lane / 16 * 16;
+    const uint32_t to =
+        shared_address(out) + (lane / 8 % 2 * 8 + lane % 8) * kOutStride + lane / 16 * 16;
+    __syncwarp(); // what was there has been read
 #pragma unroll
     for (int b = 0; b < kOutColumns / 8; b += 2) {
         uint32_t r[4];
-        result<T>(a, Gated, sums, First + b, r, r + 1);
-        result<T>(a, Gated, sums, First + b + 1, r + 2, r + 3);
+        result<T, F>(sums, First + b, r, r + 1);
+        result<T, F>(sums, First + b + 1, r + 2, r + 3);
         store_matrix(to + b * 16, r);
     }
-    async_proxy_fence();
     __syncwarp();
-    const int width = Gated ? a.rows / 2 : a.rows;
-    const int column = (Gated ? work.column / 2 : work.column) + First * 8;
-    const int columns = min(kOutColumns, width - column);
-    if (lane < 16 && row + lane < work.count && columns > 0) {
-        T *y = static_cast<T *>(a.y) + int64_t{work.begin + row + lane} * width + column;
-        bulk_store(y, out + lane * kOutStride, columns * 2);
+    const int width = F == Form::plain ? a.rows : a.rows / 2;
+    const int begin = F == Form::plain ? work.column : work.column / 2;
+    const int column = begin + First * 8 + lane % 16 * 8;
+    if (column >= width) return;
+    T *y = static_cast<T *>(a.y) + int64_t{work.begin + row} * width + column;
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+        const int r = i + lane / 16;
+        if (row + r >= work.count) break;
+        *reinterpret_cast<uint4 *>(y + int64_t{r} * width) =
+            *reinterpret_cast<const uint4 *>(out + r * kOutStride + lane % 16 * 16);
     }
-    bulk_commit();
 }
 
-template <typename T, bool Gated> __device__ void
-compute(const GroupedArguments &a, const GroupedQueue<kColumns> &queue, Place place) {
+template <typename T, bool Gated>
+__device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int row,
+                                      const float (&sums)[128], unsigned char *out) {
+    if constexpr (!Gated) {
+        store<T, Form::plain, 0>(a, work, row, sums, out);
+        store<T, Form::plain, kOutColumns / 8>(a, work, row, sums, out);
+    } else if (a.activation == Activation::silu) {
+        store<T, Form::silu, 0>(a, work, row, sums, out);
+    } else if (a.activation == Activation::gelu) {
+        store<T, Form::gelu, 0>(a, work, row, sums, out);
+    } else {
+        store<T, Form::gelu_tanh, 0>(a, work, row, sums, out);
+    }
+    __syncwarp();
+}
+
+template <typename T, bool Gated> __device__ void compute(const GroupedArguments &a,
+                                                          const GroupedQueue<kColumns> &queue,
+                                                          Place place, unsigned char *shared) {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
     const int steps = (a.columns + kPanel - 1) / kPanel;
-    const uint32_t out = place.base + kOut + warp * kOutBytes;
+    unsigned char *out = shared + kOut + warp * kOutBytes;
     for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
         const GroupedWork work = queue.at(number);
         if (group * 64 >= work.count) {
@@ -191,10 +201,8 @@ compute(const GroupedArguments &a, const GroupedQueue<kColumns> &queue, Place pl
         Place next = place;
         multiply<T>(place, steps, group, sums, &next);
         place = next;
-        store<T, Gated, 0>(a, work, warp * 16, sums, out);
-        if constexpr (!Gated) store<T, Gated, kOutColumns / 8>(a, work, warp * 16, sums, out);
+        store<T, Gated>(a, work, warp * 16, sums, out);
     }
-    bulk_wait();
 }
 
 template <typename T, bool Gated> __global__ void __launch_bounds__(kThreads, 1)
@@ -217,7 +225,7 @@ template <typename T, bool Gated> __global__ void __launch_bounds__(kThreads, 1)
         feed(a, queue, place);
     } else {
         registers_more<232>();
-        compute<T, Gated>(a, queue, place);
+        compute<T, Gated>(a, queue, place, shared);
     }
 }
 

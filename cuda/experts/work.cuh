@@ -1,6 +1,7 @@
 // What the grouped products share: which turns and rows of W a CTA computes next, and the epilogue's arithmetic.
 #pragma once
 
+#include "attention/mma.cuh"
 #include "elementwise/activation.cuh"
 #include "experts/grouped.h"
 
@@ -31,6 +32,15 @@ template <int Columns> struct GroupedQueue {
         return {t.x, row, min(kTileRows, t.z - row), place / of_expert * Columns};
     }
 };
+
+// Within a few units of the last place of f32: what follows rounds to two bytes.
+template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
+    if constexpr (Kind == Activation::silu) {
+        return x * reciprocal_approximate(1.0f + exp2_approximate(-1.44269504f * x));
+    } else {
+        return activated<Kind>(x);
+    }
+}
 
 __device__ __forceinline__ float activated(Activation kind, float x) {
     switch (kind) {
