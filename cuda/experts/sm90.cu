@@ -55,9 +55,11 @@ __device__ void feed(const GroupedArguments &a, const GroupedQueue<kColumns> &qu
     const int steps = (a.columns + kPanel - 1) / kPanel;
     const auto *x = static_cast<const uint4 *>(a.x);
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
+    int4 tile = queue.load(blockIdx.x);
     for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
-        const GroupedWork work = queue.at(number);
-        uint32_t from[kEach]; // in chunks
+        const GroupedWork work = queue.at(number, tile);
+        tile = queue.load(number + gridDim.x); // on its way while this one is computed
+        uint32_t from[kEach];                  // in chunks
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
             const int turn = work.begin + min(row + 16 * i, work.count - 1);
@@ -187,8 +189,10 @@ template <typename T, bool Gated> __device__ void compute(const GroupedArguments
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
     const int steps = (a.columns + kPanel - 1) / kPanel;
     unsigned char *out = shared + kOut + warp * kOutBytes;
+    int4 tile = queue.load(blockIdx.x);
     for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
-        const GroupedWork work = queue.at(number);
+        const GroupedWork work = queue.at(number, tile);
+        tile = queue.load(number + gridDim.x); // on its way while this one is computed
         if (group * 64 >= work.count) {
             for (int s = 0; s < steps; ++s) {
                 barrier_wait(place.full(), place.phase);

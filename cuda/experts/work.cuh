@@ -22,15 +22,20 @@ template <int Columns> struct GroupedQueue {
         : tiles(a.tiles), across((a.rows + Columns - 1) / Columns),
           total(__ldg(a.tile_count) * across) {}
 
-    __device__ GroupedWork at(int32_t number) const {
-        const int32_t tile = number / across;
-        const int4 t = __ldg(reinterpret_cast<const int4 *>(tiles + tile));
-        const int32_t begin = t.y - (tile - t.w) * kTileRows; // the expert's first turn
+    // Of a number below total; others have nothing.
+    __device__ int4 load(int32_t number) const {
+        if (number >= total) return {};
+        return __ldg(reinterpret_cast<const int4 *>(tiles + number / across));
+    }
+    // Of what load() gave.
+    __device__ GroupedWork at(int32_t number, const int4 &t) const {
+        const int32_t begin = t.y - (number / across - t.w) * kTileRows; // the expert's first turn
         const int32_t of_expert = (t.z - begin + kTileRows - 1) / kTileRows;
         const int32_t place = number - t.w * across;
         const int32_t row = begin + place % of_expert * kTileRows;
         return {t.x, row, min(kTileRows, t.z - row), place / of_expert * Columns};
     }
+    __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
 };
 
 // Within a few units of the last place of f32: what follows rounds to two bytes.
