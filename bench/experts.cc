@@ -1,5 +1,5 @@
 // The products of experts alone, on the GPU: what launches of gate and up with the activation, and of down, take at
-// so many tokens an expert, spread evenly and by Zipf's law (the expert of rank r gets 1 / r of the first one's,
+// so many tokens an expert, spread evenly, at random and by Zipf's law (the expert of rank r gets 1 / r of the first one's,
 // but none more than one turn a token), beside one dense product of the same size and cuBLASLt's of one expert
 // after another.
 //
@@ -24,6 +24,12 @@ using namespace batchllm;
 using namespace batchllm::cuda;
 
 namespace {
+
+const char *const kKernels[] = {"sm80", "sm90", "swapped"};
+
+// How turns are spread over the experts.
+enum class Spread { even, drawn, zipf };
+const char *const kSpreads[] = {"even", "drawn", "Zipf"};
 
 struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
@@ -56,9 +62,16 @@ template <typename T> DeviceMemory upload(const std::vector<T> &values) {
 }
 
 // Turns of each expert: `each` on average.
-std::vector<int32_t> spread(const Shape &shape, int32_t each, bool zipf) {
+std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {
     std::vector<int32_t> counts(static_cast<size_t>(shape.experts), each);
-    if (!zipf) return counts;
+    if (spread == Spread::even) return counts;
+    if (spread == Spread::drawn) {
+        std::mt19937_64 random(3);
+        std::fill(counts.begin(), counts.end(), 0);
+        const int64_t turns = int64_t{each} * shape.experts;
+        for (int64_t i = 0; i < turns; ++i) ++counts[random() % counts.size()];
+        return counts;
+    }
     const double all = static_cast<double>(each) * shape.experts, most = all / shape.chosen;
     double sum = 0;
     for (int32_t e = 0; e < shape.experts; ++e) sum += 1.0 / (e + 1);
@@ -107,9 +120,10 @@ class LayerOfExperts {
         for (int32_t e = 0; e < shape_.experts; ++e) {
             const int32_t end = turn + counts[static_cast<size_t>(e)];
             const auto first = static_cast<int32_t>(tiles.size());
-            for (; turn < end; turn = std::min(end, turn + kTileRows)) {
+            for (int32_t begin = turn; begin < end; begin += kTileRows) {
                 tiles.push_back({e, turn, end, first});
             }
+            turn = end;
             expert_of_.resize(static_cast<size_t>(end), e);
         }
         std::mt19937_64 random(5);
@@ -236,16 +250,16 @@ bool check_all(const Shape &shape, LayerOfExperts *layer,
                const std::vector<GroupedKernel> &kernels) {
     double worst = 0;
     for (const int32_t each : shape.tokens) {
-        for (const bool zipf : {false, true}) {
-            layer->set(spread(shape, each, zipf));
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+            layer->set(counts_of(shape, each, spread));
             for (const GroupedKernel kernel : kernels) {
                 for (const bool down : {false, true}) {
                     const double error = layer->error_of(down, kernel);
                     worst = std::max(worst, error);
                     if (error < 0.03) continue;
                     std::printf("%d tokens an expert, %s, %s, %s: error %g\n", each,
-                                zipf ? "Zipf" : "even", down ? "down" : "gate and up",
-                                kernel == GroupedKernel::sm90 ? "sm90" : "sm80", error);
+                                kSpreads[static_cast<int>(spread)], down ? "down" : "gate and up",
+                                kKernels[static_cast<int>(kernel)], error);
                 }
             }
         }
@@ -261,12 +275,12 @@ void time_all(const Shape &shape, LayerOfExperts *layer,
                 "gate/up: us TFLOP/s TB/s", "down: us TFLOP/s TB/s", "dense TFLOP/s",
                 "one by one TFLOP/s");
     for (const int32_t each : shape.tokens) {
-        for (const bool zipf : {false, true}) {
-            const std::vector<int32_t> counts = spread(shape, each, zipf);
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+            const std::vector<int32_t> counts = counts_of(shape, each, spread);
             layer->set(counts);
             for (const GroupedKernel kernel : kernels) {
-                std::printf("%6d %-5s %-15s", each, zipf ? "Zipf" : "even",
-                            kernel == GroupedKernel::sm90 ? "sm90" : "sm80");
+                std::printf("%6d %-5s %-15s", each, kSpreads[static_cast<int>(spread)],
+                            kKernels[static_cast<int>(kernel)]);
                 for (const bool down : {false, true}) {
                     const double us = layer->time(down, kernel);
                     const double bytes =
@@ -274,7 +288,7 @@ void time_all(const Shape &shape, LayerOfExperts *layer,
                     std::printf(" | %9.1f %8.1f %6.2f ", us, layer->flops(down) / us * 1e-6,
                                 bytes / us * 1e-6);
                 }
-                if (!zipf && kernel == kernels.back()) {
+                if (spread == Spread::even && kernel == kernels.back()) {
                     std::printf(" | %6.1f %6.1f   |",
                                 layer->flops(false) / layer->time_dense(false, &linear) * 1e-6,
                                 layer->flops(true) / layer->time_dense(true, &linear) * 1e-6);
@@ -334,9 +348,13 @@ int main(int count, char **values) {
         return 77;
     }
     std::vector<GroupedKernel> kernels = {GroupedKernel::sm80};
-    if (properties.major == 9 && properties.minor == 0) kernels.push_back(GroupedKernel::sm90);
+    if (properties.major == 9 && properties.minor == 0) {
+        kernels.push_back(GroupedKernel::sm90);
+        kernels.push_back(GroupedKernel::sm90_swapped);
+    }
     const int32_t most = *std::max_element(shape.tokens.begin(), shape.tokens.end());
-    LayerOfExperts layer(shape, int64_t{most} * shape.experts, properties.multiProcessorCount);
+    LayerOfExperts layer(shape, int64_t{most} * shape.experts + shape.experts,
+                         properties.multiProcessorCount);
     if (shape.check) return check_all(shape, &layer, kernels) ? 0 : 1;
     time_all(shape, &layer, kernels);
     return 0;

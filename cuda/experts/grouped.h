@@ -40,12 +40,14 @@ struct GroupedArguments {
 };
 
 // What can be launched on a device of a compute capability; f32 has one of its own.
-enum class GroupedKernel : uint8_t { sm80, sm90 };
+enum class GroupedKernel : uint8_t { sm80, sm90, sm90_swapped };
 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &arguments, int sms,
                            cudaStream_t stream);
 cudaError_t launch_grouped_f32(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_grouped_sm80(const GroupedArguments &arguments, int sms, cudaStream_t stream);
+cudaError_t launch_grouped_sm90_swapped(const GroupedArguments &arguments, int sms,
+                                        cudaStream_t stream);
 cudaError_t launch_grouped_sm90(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

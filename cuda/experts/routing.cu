@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(kThreads)
             before[e] += begin + rows.x;
             turns[e] = 0;
             for (int i = 0; blockIdx.x == 0 && i < tiles; ++i) {
-                a.tiles[first + places.x + i] = {e, begin + rows.x + i * kTileRows,
-                                                 begin + rows.x + count, first + places.x};
+                a.tiles[first + places.x + i] = {e, begin + rows.x, begin + rows.x + count,
+                                                 first + places.x};
             }
         }
         begin += rows.y;

@@ -7,8 +7,8 @@ namespace batchllm::cuda {
 
 inline constexpr int32_t kTileRows = 128;
 
-// Turns [begin, end) of an expert, of which the tile has the first kTileRows; first: the number of the
-// expert's first tile. An expert's tiles follow one another.
+// A tile of an expert, which has the turns [begin, end); first: the number of the expert's first tile. The
+// expert's tiles follow one another; which turns each has is the product's choice.
 struct alignas(16) ExpertTile {
     int32_t expert, begin, end, first;
 };

@@ -14,7 +14,8 @@ struct GroupedWork {
 };
 
 // CTAs take every gridDim.x-th. Tiles that read the same part of W are next to each other.
-template <int Columns> struct GroupedQueue {
+// An expert's tiles have so many turns as make them equal, by Steps; Steps kTileRows: all but the last are full.
+template <int Columns, int Steps = kTileRows> struct GroupedQueue {
     const ExpertTile *tiles;
     int32_t across, total;
 
@@ -29,11 +30,11 @@ template <int Columns> struct GroupedQueue {
     }
     // Of what load() gave.
     __device__ GroupedWork at(int32_t number, const int4 &t) const {
-        const int32_t begin = t.y - (number / across - t.w) * kTileRows; // the expert's first turn
-        const int32_t of_expert = (t.z - begin + kTileRows - 1) / kTileRows;
+        const int32_t turns = t.z - t.y, of_expert = (turns + kTileRows - 1) / kTileRows;
+        const int32_t size = ((turns + of_expert - 1) / of_expert + Steps - 1) / Steps * Steps;
         const int32_t place = number - t.w * across;
-        const int32_t row = begin + place % of_expert * kTileRows;
-        return {t.x, row, min(kTileRows, t.z - row), place / of_expert * Columns};
+        const int32_t row = t.y + place % of_expert * size;
+        return {t.x, row, min(size, t.z - row), place / of_expert * Columns};
     }
     __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
 };
