@@ -24,6 +24,8 @@ namespace {
 constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
 constexpr int32_t kGroupPages = 8; // of a KV group
 
+std::string only; // main's argument: a part of the kinds' names
+
 struct Setting {
     DType element, residual;
     const AttentionFamily *family;
@@ -41,6 +43,9 @@ class Steps {
         options.tune = false;
         options.tuning_cache = "none";
         options.attention.family = setting.family;
+        if (std::string(setting.family->name) == "sm90") {
+            options.experts = GroupedKernel::sm90_swapped;
+        }
         cudaDeviceProp properties{};
         check(cudaGetDeviceProperties(&properties, 0));
         options.attention.sms = properties.multiProcessorCount;
@@ -237,6 +242,7 @@ void run_kinds(DType element, DType residual, const char *family, bool graphs) {
     const std::string name =
         std::string(dtype_name(element)) + ", residual " + dtype_name(residual) + ", " + family;
     for (const LayerKind &kind : layer_kinds()) {
+        if (kind.name.find(only) == std::string::npos) continue;
         const Status supported = check_supported(kind.make());
         if (!supported.ok()) {
             print_message("%s: %s\n", kind.name.c_str(), supported.message().c_str());
@@ -265,8 +271,9 @@ void graphs_replay_every_kind(void **) { run_kinds(DType::bf16, DType::bf16, "au
 
 } // namespace
 
-int main() {
+int main(int argc, char **argv) {
     if (const int code = skipped()) return code;
+    if (argc > 1) only = argv[1];
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_is_the_reference),
         cmocka_unit_test(bf16_is_the_reference),
