@@ -159,7 +159,9 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     }
     // The products of experts are of the same family.
     if (std::string_view(forward.attention.family->name) == "sm90" && experts != "sm80") {
-        forward.experts = experts == "swapped" ? GroupedKernel::sm90_swapped : GroupedKernel::sm90;
+        forward.experts = experts == "sm90"      ? GroupedKernel::sm90
+                          : experts == "swapped" ? GroupedKernel::sm90_swapped
+                                                 : GroupedKernel::sm90_paired;
     }
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;

@@ -19,11 +19,12 @@ namespace {
 
 int32_t sms = 1;
 bool hopper = false;
-const char *const kKernels[] = {"sm80", "sm90", "sm90_swapped"};
+const char *const kKernels[] = {"sm80", "sm90", "sm90_swapped", "sm90_paired"};
 
 std::vector<GroupedKernel> kernels() { // that run here
     if (!hopper) return {GroupedKernel::sm80};
-    return {GroupedKernel::sm80, GroupedKernel::sm90, GroupedKernel::sm90_swapped};
+    return {GroupedKernel::sm80, GroupedKernel::sm90, GroupedKernel::sm90_swapped,
+            GroupedKernel::sm90_paired};
 }
 
 // Says where the first value is that is off by more than `limit` of itself, or of the root mean square where
@@ -69,6 +70,7 @@ RoutingArguments shape_of(const Router &router, int32_t tokens, int32_t experts,
     a.chosen_groups = router.chosen_groups;
     a.normalised = router.normalised;
     a.scale = router.scale;
+    a.tile_rows = kTileRows;
     return a;
 }
 
@@ -182,7 +184,7 @@ void assert_sorted(const RoutingArguments &a, const Routed &got, const std::stri
         size_t end = i;
         while (end < turns.size() && turns[end].first == turns[i].first) ++end;
         const auto first = static_cast<int32_t>(wanted.size());
-        for (size_t begin = i; begin < end; begin += kTileRows) {
+        for (size_t begin = i; begin < end; begin += size_t(a.tile_rows)) {
             wanted.push_back({turns[i].first, int32_t(i), int32_t(end), first});
         }
         i = end;
@@ -312,6 +314,9 @@ void all_tokens_may_choose_one_expert(void **) {
     assert_sorted(a, got, "one expert");
     assert_int_equal(got.tiles.size(), 8);
     assert_int_equal(got.tiles[7].expert, 11);
+    RoutingArguments pairs = a;
+    pairs.tile_rows = kPairRows;
+    assert_sorted(pairs, route(pairs, logits, {}, {}), "one expert, pairs");
 }
 
 // ---- Grouped products ----
@@ -350,18 +355,28 @@ double activation(Activation kind, double x) {
 struct Inputs {
     std::vector<float> x, w;
     std::vector<int32_t> row_of, expert_of; // [turns]
-    std::vector<ExpertTile> tiles;
 };
+
+// The turns' experts are ascending.
+std::vector<ExpertTile> tiles_of(const Inputs &in, int32_t rows) {
+    std::vector<ExpertTile> tiles;
+    for (size_t i = 0; i < in.expert_of.size();) {
+        size_t end = i;
+        while (end < in.expert_of.size() && in.expert_of[end] == in.expert_of[i]) ++end;
+        const auto first = static_cast<int32_t>(tiles.size());
+        for (size_t begin = i; begin < end; begin += size_t(rows)) {
+            tiles.push_back({in.expert_of[i], int32_t(i), int32_t(end), first});
+        }
+        i = end;
+    }
+    return tiles;
+}
 
 Inputs make_inputs(Random &random, const Product &p, DType type) {
     Inputs in;
     int32_t turns = 0;
     for (int32_t e = 0; e < p.experts; ++e) {
         const int32_t end = turns + p.counts[size_t(e)];
-        const auto first = static_cast<int32_t>(in.tiles.size());
-        for (int32_t begin = turns; begin < end; begin += kTileRows) {
-            in.tiles.push_back({e, turns, end, first});
-        }
         for (; turns < end; ++turns) in.expert_of.push_back(e);
     }
     const int32_t rows = p.gathered ? turns / 3 + 1 : turns;
@@ -398,8 +413,9 @@ std::vector<float> multiply(const Product &p, const Inputs &in, DType type, Grou
     const Array x(in.x, type), w(packed(in.w, p, type), type);
     const auto turns = static_cast<int64_t>(in.row_of.size());
     const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
-    const DeviceMemory row_of = upload(in.row_of), tiles = upload(in.tiles),
-                       count = upload(std::vector<int32_t>{int32_t(in.tiles.size())});
+    const std::vector<ExpertTile> list = tiles_of(in, tile_rows(kernel, type));
+    const DeviceMemory row_of = upload(in.row_of), tiles = upload(list),
+                       count = upload(std::vector<int32_t>{int32_t(list.size())});
     GroupedArguments a{};
     a.element = type;
     a.x = x.data();
@@ -493,7 +509,7 @@ void a_turns_result_depends_on_itself_alone(void **) {
             alone.w = in.w;
             alone.x.assign(in.x.begin() + turn * p.columns, in.x.begin() + (turn + 1) * p.columns);
             alone.row_of = {0};
-            alone.tiles = {{turn < 140 ? 0 : 1, 0, 1, 0}};
+            alone.expert_of = {turn < 140 ? 0 : 1};
             const std::vector<float> got = multiply(p, alone, DType::bf16, kernel);
             if (std::memcmp(got.data(), all.data() + turn * p.rows / 2, 4 * got.size()) != 0) {
                 fail_msg("%s: turn %d alone has other bits", kKernels[int(kernel)], turn);
