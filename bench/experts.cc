@@ -5,6 +5,7 @@
 //
 //     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
 //     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
+//     experts --kernel sm90            that one alone
 //     experts --check                  no times: elements drawn from each product against float64
 #include <algorithm>
 #include <cmath>
@@ -35,6 +36,7 @@ struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
     std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // of an expert
     bool check = false;
+    std::string kernel; // "": all that run here
 };
 
 void require(const Status &status) {
@@ -319,6 +321,10 @@ bool read(int count, char **values, Shape *shape) {
             continue;
         }
         if (i + 1 == count) return false;
+        if (name == "--kernel") {
+            shape->kernel = values[++i];
+            continue;
+        }
         const int value = std::atoi(values[++i]);
         if (value <= 0) return false;
         if (name == "--experts") {
@@ -359,6 +365,13 @@ int main(int count, char **values) {
         kernels.push_back(GroupedKernel::sm90);
         kernels.push_back(GroupedKernel::sm90_swapped);
         kernels.push_back(GroupedKernel::sm90_paired);
+    }
+    std::erase_if(kernels, [&](GroupedKernel kernel) {
+        return !shape.kernel.empty() && shape.kernel != kKernels[static_cast<int>(kernel)];
+    });
+    if (kernels.empty()) {
+        std::fprintf(stderr, "no kernel %s here\n", shape.kernel.c_str());
+        return 2;
     }
     const int32_t most = *std::max_element(shape.tokens.begin(), shape.tokens.end());
     LayerOfExperts layer(shape, int64_t{most} * shape.experts + shape.experts,
