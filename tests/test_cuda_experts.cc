@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/combine.h"
 #include "experts/grouped.h"
 #include "experts/routing.h"
 
@@ -523,40 +524,65 @@ void a_turns_result_depends_on_itself_alone(void **) {
 void sums_are_the_references(void **) {
     Random random(kSeed + 50);
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-        for (const DType out_type : {type, DType::f32}) {
+        for (const DType stream : {type, DType::f32}) {
             for (const int variant : {0, 1, 2}) { // no shared expert, one, one behind a gate
                 const int32_t tokens = 37, chosen = 5, hidden = variant == 1 ? 2048 : 136;
                 const int64_t turns = tokens * chosen;
                 const auto made = normal(random, turns * hidden, type);
-                const auto before = normal(random, int64_t{tokens} * hidden, out_type);
+                const auto delta = normal(random, int64_t{tokens} * hidden, stream);
+                const auto before = normal(random, int64_t{tokens} * hidden, stream);
                 const auto weights = normal(random, turns, DType::f32);
                 const auto gates = normal(random, int64_t{tokens} * 16, DType::f32);
+                const auto scales = normal(random, hidden, DType::f32);
                 std::vector<int32_t> turn_of(static_cast<size_t>(turns));
                 std::iota(turn_of.begin(), turn_of.end(), 0);
                 std::shuffle(turn_of.begin(), turn_of.end(), random);
-                const Array from(made, type), to(before, out_type), w(weights, DType::f32),
-                    g(gates, DType::f32);
+                const Array from(made, type), shared(delta, stream), to(before, stream),
+                    w(weights, DType::f32), g(gates, DType::f32), norm(scales, DType::f32);
+                const Array out(int64_t{tokens} * hidden, type);
                 const DeviceMemory places = upload(turn_of);
-                check(launch_combine({type, out_type, from.data(), places.as<int32_t>(), w.floats(),
-                                      variant == 2 ? g.floats() + 3 : nullptr, 16, variant > 0,
-                                      to.data(), tokens, chosen, hidden},
-                                     nullptr));
-                std::vector<double> wanted;
+                CombineArguments a{};
+                a.add.element = type;
+                a.add.stream_type = stream;
+                a.add.residual = to.data();
+                a.add.delta = variant > 0 ? shared.data() : nullptr;
+                a.add.scale = 0.7F;
+                a.add.next = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
+                a.add.out = out.data();
+                a.add.count = tokens;
+                a.add.hidden = hidden;
+                a.made = from.data();
+                a.turn_of = places.as<int32_t>();
+                a.weights = w.floats();
+                a.shared_gate = variant == 2 ? g.floats() + 3 : nullptr;
+                a.gate_stride = 16;
+                a.chosen = chosen;
+                check(launch_combine(a, nullptr));
+                const std::vector<float> kept = to.read();
+                std::vector<double> sums, normed;
                 for (int32_t t = 0; t < tokens; ++t) {
                     const double gate = 1 / (1 + std::exp(-double(gates[size_t(16 * t + 3)])));
+                    double squares = 0;
                     for (int32_t i = 0; i < hidden; ++i) {
-                        double sum = variant == 0 ? 0 : double(before[size_t(t * hidden + i)]);
+                        const auto place = static_cast<size_t>(t * hidden + i);
+                        double sum = variant == 0 ? 0 : double(delta[place]);
                         if (variant == 2) sum *= gate;
                         for (int32_t c = 0; c < chosen; ++c) {
                             const auto at = static_cast<size_t>(t * chosen + c);
                             sum += double(weights[at]) *
                                    double(made[size_t(turn_of[at] * hidden + i)]);
                         }
-                        wanted.push_back(sum);
+                        sums.push_back(double(before[place]) + double(0.7F) * sum);
+                        squares += double(kept[place]) * double(kept[place]) / hidden;
+                    }
+                    for (int32_t i = 0; i < hidden; ++i) { // of what is stored
+                        normed.push_back(double(kept[size_t(t * hidden + i)]) *
+                                         double(scales[size_t(i)]) / std::sqrt(squares + 1e-5));
                     }
                 }
-                assert_close(to.read(), wanted, tolerance(out_type),
-                             ("sum, variant " + std::to_string(variant)).c_str());
+                const std::string what = "sum, variant " + std::to_string(variant);
+                assert_close(kept, sums, tolerance(stream), what.c_str());
+                assert_close(out.read(), normed, tolerance(type), (what + ", its norm").c_str());
             }
         }
     }

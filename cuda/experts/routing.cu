@@ -7,9 +7,6 @@
 #include <climits>
 #include <type_traits>
 
-#include "elementwise/element.cuh"
-#include "elementwise/elementwise.h"
-
 namespace batchllm::cuda {
 namespace {
 
@@ -255,35 +252,6 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// ---- The weighted sum: reads every turn's row once, writes a row a token ----
-
-template <typename T, typename R>
-__global__ void combine(const __grid_constant__ CombineArguments a) {
-    const int64_t token = blockIdx.x;
-    const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kVector;
-    if (i >= a.hidden) return;
-    R *out = static_cast<R *>(a.out) + token * a.hidden + i;
-    float sum[kVector] = {}, x[kVector];
-    if (a.shared) {
-        load8(out, sum);
-        if (a.shared_gate != nullptr) {
-            const float gate = 1.0f / (1.0f + expf(-a.shared_gate[token * a.gate_stride]));
-#pragma unroll
-            for (int k = 0; k < kVector; ++k) sum[k] *= gate;
-        }
-    }
-    const int32_t *turns = a.turn_of + token * a.chosen;
-    const float *weights = a.weights + token * a.chosen;
-#pragma unroll 4
-    for (int c = 0; c < a.chosen; ++c) {
-        load8(static_cast<const T *>(a.made) + int64_t{turns[c]} * a.hidden + i, x);
-        const float weight = weights[c];
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) sum[k] += weight * x[k];
-    }
-    store8(out, sum);
-}
-
 template <typename Launch> cudaError_t with_experts(int32_t experts, const Launch &launch) {
     if (experts <= 32) return launch(std::integral_constant<int, 1>());
     if (experts <= 64) return launch(std::integral_constant<int, 2>());
@@ -308,20 +276,6 @@ cudaError_t launch_routing(const RoutingArguments &a, cudaStream_t stream) {
     if (chosen != cudaSuccess) return chosen;
     place_turns<<<blocks, kThreads, 0, stream>>>(a);
     return cudaGetLastError();
-}
-
-cudaError_t launch_combine(const CombineArguments &a, cudaStream_t stream) {
-    if (a.tokens == 0) return cudaSuccess;
-    constexpr int threads = 128;
-    const int vectors = a.hidden / kVector;
-    const dim3 grid(static_cast<unsigned>(a.tokens),
-                    static_cast<unsigned>((vectors + threads - 1) / threads));
-    return with_type(a.element, [&](auto t) {
-        return with_type(a.out_type, [&](auto r) {
-            combine<decltype(t), decltype(r)><<<grid, threads, 0, stream>>>(a);
-            return cudaGetLastError();
-        });
-    });
 }
 
 } // namespace batchllm::cuda

@@ -42,19 +42,4 @@ inline int64_t routing_blocks(int64_t tokens) {
 
 cudaError_t launch_routing(const RoutingArguments &arguments, cudaStream_t stream);
 
-// out[t] = the weighted sum of what the token's turns made, in the order of experts, after gate * shared:
-// sigmoid(shared_gate[t * gate_stride]) * out[t] as it stands.
-struct CombineArguments {
-    DType element, out_type;
-    const void *made;         // [turns, hidden] of element
-    const int32_t *turn_of;   // [tokens, chosen]
-    const float *weights;     // [tokens, chosen]
-    const float *shared_gate; // a logit a token; null: 1
-    int32_t gate_stride;
-    bool shared; // out has a shared expert's result; else it is written only
-    void *out;   // [tokens, hidden] of out_type
-    int32_t tokens, chosen, hidden;
-};
-cudaError_t launch_combine(const CombineArguments &arguments, cudaStream_t stream);
-
 } // namespace batchllm::cuda

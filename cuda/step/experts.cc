@@ -87,25 +87,19 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
 }
 
 Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const void *x,
-                        int64_t rows, void *delta, DType delta_type, Profile *profile,
-                        cudaStream_t stream) {
-    const RoutingArguments routed = routing(layer, weights, rows);
+                        const AddNormArguments &end, Profile *profile, cudaStream_t stream) {
+    const RoutingArguments routed = routing(layer, weights, end.count);
     RETURN_IF_CUDA(launch_routing(routed, stream));
     RETURN_IF_ERROR(profile->mark(Part::routing, stream));
     RETURN_IF_ERROR(products(layer, weights, x, profile, stream));
-    CombineArguments sum{};
-    sum.element = element_;
-    sum.out_type = delta_type;
-    sum.made = made_.data();
-    sum.turn_of = routed.turn_of;
-    sum.weights = routed.weights;
-    sum.shared_gate = layer.shared_gate ? logits() + routed.experts : nullptr;
-    sum.gate_stride = routed.stride;
-    sum.shared = layer.feed_forward.width > 0;
-    sum.out = delta;
-    sum.tokens = static_cast<int32_t>(rows);
-    sum.chosen = routed.chosen;
-    sum.hidden = model_.hidden;
+    CombineArguments sum{end,
+                         made_.data(),
+                         routed.turn_of,
+                         routed.weights,
+                         layer.shared_gate ? logits() + routed.experts : nullptr,
+                         routed.stride,
+                         routed.chosen};
+    if (layer.feed_forward.width == 0) sum.add.delta = nullptr;
     RETURN_IF_CUDA(launch_combine(sum, stream));
     return profile->mark(Part::combine, stream);
 }

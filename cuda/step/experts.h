@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/profile.h"
+#include "experts/combine.h"
 #include "experts/grouped.h"
 #include "experts/routing.h"
 #include "step/weights.h"
@@ -20,10 +21,10 @@ class StepExperts {
     // [rows, router.rows], of the layer that runs next.
     float *logits() const { return logits_.as<float>(); }
 
-    // After logits() was filled from x. delta: the shared expert's result, if the layer has one; then the
-    // whole. x: [rows, hidden] elements.
-    Status run(const Layer &layer, const DeviceExperts &weights, const void *x, int64_t rows,
-               void *delta, DType delta_type, Profile *profile, cudaStream_t stream);
+    // After logits() was filled from x, [rows, hidden] elements. end: what becomes of the result; delta: the
+    // shared expert's, where the layer has one.
+    Status run(const Layer &layer, const DeviceExperts &weights, const void *x,
+               const AddNormArguments &end, Profile *profile, cudaStream_t stream);
 
   private:
     RoutingArguments routing(const Layer &layer, const DeviceExperts &weights, int64_t rows) const;

@@ -117,26 +117,24 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
     }
     RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
     RETURN_IF_ERROR(profile_.mark(e.part, stream));
-    return add_delta(e, residual, rows, stream);
+    RETURN_IF_CUDA(launch_add_norm(addition(e, residual, rows), stream));
+    return profile_.mark(Part::norm, stream);
 }
 
-Status Forward::add_delta(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
-    const auto count = static_cast<int32_t>(rows);
+AddNormArguments Forward::addition(const Ending &e, void *residual, int64_t rows) const {
     const bool writes = e.next != nullptr && !copies_nothing(*e.next);
-    const AddNormArguments arguments{options_.element,
-                                     options_.residual,
-                                     residual,
-                                     delta_.data(),
-                                     e.bias,
-                                     e.after,
-                                     e.scale,
-                                     writes ? *e.next : DeviceNorm{},
-                                     writes ? normed_.data() : nullptr,
-                                     count,
-                                     model_.hidden,
-                                     e.keep};
-    RETURN_IF_CUDA(launch_add_norm(arguments, stream));
-    return profile_.mark(Part::norm, stream);
+    return {options_.element,
+            options_.residual,
+            residual,
+            delta_.data(),
+            e.bias,
+            e.after,
+            e.scale,
+            writes ? *e.next : DeviceNorm{},
+            writes ? normed_.data() : nullptr,
+            static_cast<int32_t>(rows),
+            model_.hidden,
+            e.keep};
 }
 
 Status Forward::launch(cudaStream_t stream) {
@@ -297,8 +295,11 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
             RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
         }
         if (!w.experts) continue;
-        const auto index = static_cast<size_t>(&w - weights_.layers.data());
-        RETURN_IF_ERROR(run_experts(index, normed_.data(), last ? wanted : tokens, stream));
+        const Ending ending{w.down, nullptr, nullptr, {}, 1, nullptr, Part::combine};
+        RETURN_IF_ERROR(
+            experts_.run(model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
+                         normed_.data(), addition(ending, residual_.data(), last ? wanted : tokens),
+                         &profile_, stream));
     }
     if (weights_.head.rows == 0) return {};
     for (int64_t first = 0; first < wanted; first += logits_rows_) {

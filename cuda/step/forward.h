@@ -107,8 +107,7 @@ class Forward {
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status activate(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
-    Status sparse_feed_forward(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
-    Status run_experts(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
+    Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     // What follows layer `index`: the next one's norm, or the last of all.
@@ -129,7 +128,7 @@ class Forward {
     };
     Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
     // Its second half, where delta_ has the sublayer's result.
-    Status add_delta(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
+    AddNormArguments addition(const Ending &ending, void *residual, int64_t rows) const;
     Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
     // Where what a norm passes on is: where there is none, and the types are the same, in the residual
     // stream itself.

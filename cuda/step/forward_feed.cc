@@ -29,15 +29,13 @@ Status Forward::activate(size_t index, const void *x, int64_t rows, cudaStream_t
     return profile_.mark(Part::activation, stream);
 }
 
-Status Forward::run_experts(size_t index, const void *x, int64_t rows, cudaStream_t stream) {
-    return experts_.run(model_.layers[index], weights_.layers[index].experts, x, rows,
-                        delta_.data(), options_.residual, &profile_, stream);
-}
-
-// delta_ = the shared expert, times its gate, and the weighted sum of each token's experts.
-Status Forward::sparse_feed_forward(size_t index, const void *x, int64_t rows,
+// The shared expert into delta_, then the experts, and what ends the layer.
+Status Forward::sparse_feed_forward(size_t index, void *residual, int64_t rows,
                                     cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
+    const Layer &described = model_.layers[index];
+    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
+    const void *x = normed(before, residual);
     RETURN_IF_ERROR(
         linear_->run(w.experts.router, x, rows, experts_.logits(), DType::f32, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::routing, stream));
@@ -49,7 +47,17 @@ Status Forward::sparse_feed_forward(size_t index, const void *x, int64_t rows,
                                        static_cast<int32_t>(rows), model_.hidden, stream));
         RETURN_IF_ERROR(profile_.mark(Part::down, stream));
     }
-    return run_experts(index, x, rows, stream);
+    const bool ends = !model_.layer_inputs; // the layer
+    const Ending ending{w.down,
+                        nullptr,
+                        nullptr,
+                        w.after_feed_forward,
+                        described.residual_scale,
+                        ends ? &norm_after(index) : &kNoNorm,
+                        Part::combine,
+                        ends ? w.scalar : nullptr};
+    return experts_.run(described, w.experts, x, addition(ending, residual, rows), &profile_,
+                        stream);
 }
 
 Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
@@ -58,16 +66,7 @@ Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStr
     const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
     const bool ends = !model_.layer_inputs; // the layer
     if (w.experts) {
-        RETURN_IF_ERROR(sparse_feed_forward(index, normed(before, residual), rows, stream));
-        const Ending ending{w.down,
-                            nullptr,
-                            nullptr,
-                            w.after_feed_forward,
-                            described.residual_scale,
-                            ends ? &norm_after(index) : &kNoNorm,
-                            Part::combine,
-                            ends ? w.scalar : nullptr};
-        RETURN_IF_ERROR(add_delta(ending, residual, rows, stream));
+        RETURN_IF_ERROR(sparse_feed_forward(index, residual, rows, stream));
         return ends ? Status() : add_layer_input(index, residual, rows, stream);
     }
     RETURN_IF_ERROR(activate(index, normed(before, residual), rows, stream));
