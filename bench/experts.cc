@@ -26,7 +26,7 @@ using namespace batchllm::cuda;
 
 namespace {
 
-const char *const kKernels[] = {"sm80", "sm90", "swapped", "paired"};
+const char *const kKernels[] = {"sm80", "sm90"};
 
 // How turns are spread over the experts.
 enum class Spread { even, drawn, zipf };
@@ -116,18 +116,14 @@ class LayerOfExperts {
           made_(noise(most_turns * shape.hidden, 4, 1)) {}
 
     void set(const std::vector<int32_t> &counts) {
-        std::vector<ExpertTile> tiles, pairs;
+        std::vector<ExpertTile> tiles;
         int32_t turn = 0;
         expert_of_.clear();
         for (int32_t e = 0; e < shape_.experts; ++e) {
             const int32_t end = turn + counts[static_cast<size_t>(e)];
             const auto first = static_cast<int32_t>(tiles.size());
-            const auto first_pair = static_cast<int32_t>(pairs.size());
             for (int32_t begin = turn; begin < end; begin += kTileRows) {
                 tiles.push_back({e, turn, end, first});
-            }
-            for (int32_t begin = turn; begin < end; begin += kPairRows) {
-                pairs.push_back({e, turn, end, first_pair});
             }
             turn = end;
             expert_of_.resize(static_cast<size_t>(end), e);
@@ -137,13 +133,11 @@ class LayerOfExperts {
         row_of_.resize(static_cast<size_t>(turn));
         for (int32_t &row : row_of_) row = static_cast<int32_t>(random() % rows);
         tiles_ = upload(tiles);
-        pairs_ = upload(pairs);
-        pair_count_ = upload(std::vector<int32_t>{static_cast<int32_t>(pairs.size())});
         rows_ = upload(row_of_);
         count_ = upload(std::vector<int32_t>{static_cast<int32_t>(tiles.size())});
     }
 
-    GroupedArguments arguments(bool down, GroupedKernel kernel = GroupedKernel::sm80) const {
+    GroupedArguments arguments(bool down) const {
         GroupedArguments a{};
         a.element = DType::bf16;
         a.x = down ? activated_.data() : x_.data();
@@ -154,13 +148,12 @@ class LayerOfExperts {
         a.gated = !down;
         a.activation = Activation::silu;
         a.y = down ? made_.data() : activated_.data();
-        const bool paired = tile_rows(kernel, DType::bf16) == kPairRows;
-        a.tiles = (paired ? pairs_ : tiles_).as<ExpertTile>();
-        a.tile_count = (paired ? pair_count_ : count_).as<int32_t>();
+        a.tiles = tiles_.as<ExpertTile>();
+        a.tile_count = count_.as<int32_t>();
         return a;
     }
     double time(bool down, GroupedKernel kernel) const {
-        const GroupedArguments a = arguments(down, kernel);
+        const GroupedArguments a = arguments(down);
         return time_us([&](cudaStream_t s) { require(launch_grouped(kernel, a, sms_, s)); });
     }
     double flops(bool down) const {
@@ -193,7 +186,7 @@ class LayerOfExperts {
 
     // The largest error among drawn elements, over the root mean square of them.
     double error_of(bool down, GroupedKernel kernel) const {
-        const GroupedArguments a = arguments(down, kernel);
+        const GroupedArguments a = arguments(down);
         require(launch_grouped(kernel, a, sms_, nullptr));
         require(cudaDeviceSynchronize());
         std::mt19937_64 random(9);
@@ -251,7 +244,7 @@ class LayerOfExperts {
 
     const Shape &shape_;
     int sms_;
-    DeviceMemory x_, w_, activated_, made_, tiles_, pairs_, rows_, count_, pair_count_;
+    DeviceMemory x_, w_, activated_, made_, tiles_, rows_, count_;
     std::vector<int32_t> row_of_, expert_of_;
 };
 
@@ -363,8 +356,6 @@ int main(int count, char **values) {
     std::vector<GroupedKernel> kernels = {GroupedKernel::sm80};
     if (properties.major == 9 && properties.minor == 0) {
         kernels.push_back(GroupedKernel::sm90);
-        kernels.push_back(GroupedKernel::sm90_swapped);
-        kernels.push_back(GroupedKernel::sm90_paired);
     }
     std::erase_if(kernels, [&](GroupedKernel kernel) {
         return !shape.kernel.empty() && shape.kernel != kKernels[static_cast<int>(kernel)];

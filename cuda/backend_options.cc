@@ -101,7 +101,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     ForwardOptions &forward = read.forward;
     forward.attention.sms = device.multiProcessorCount;
     forward.device = device.name;
-    std::string attention = "auto", experts = "auto";
+    std::string attention = "auto";
     const std::string &type = options.compute_type;
     if (type.empty() || type == "auto") {
         forward.element = model.dtype == DType::f32 ? DType::bf16 : model.dtype;
@@ -138,8 +138,6 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             forward.residual = value == "f32" ? DType::f32 : forward.element;
         } else if (key == "attention") {
             attention = value;
-        } else if (key == "experts") {
-            experts = value;
         } else if (key == "tuning_cache") {
             forward.tuning_cache = value;
         } else {
@@ -158,10 +156,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                      attention.c_str(), device.name, device.major, device.minor);
     }
     // The products of experts are of the same family.
-    if (std::string_view(forward.attention.family->name) == "sm90" && experts != "sm80") {
-        forward.experts = experts == "sm90"      ? GroupedKernel::sm90
-                          : experts == "swapped" ? GroupedKernel::sm90_swapped
-                                                 : GroupedKernel::sm90_paired;
+    if (std::string_view(forward.attention.family->name) == "sm90") {
+        forward.experts = GroupedKernel::sm90;
     }
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;

@@ -20,12 +20,11 @@ namespace {
 
 int32_t sms = 1;
 bool hopper = false;
-const char *const kKernels[] = {"sm80", "sm90", "sm90_swapped", "sm90_paired"};
+const char *const kKernels[] = {"sm80", "sm90"};
 
 std::vector<GroupedKernel> kernels() { // that run here
     if (!hopper) return {GroupedKernel::sm80};
-    return {GroupedKernel::sm80, GroupedKernel::sm90, GroupedKernel::sm90_swapped,
-            GroupedKernel::sm90_paired};
+    return {GroupedKernel::sm80, GroupedKernel::sm90};
 }
 
 // Says where the first value is that is off by more than `limit` of itself, or of the root mean square where
@@ -71,7 +70,6 @@ RoutingArguments shape_of(const Router &router, int32_t tokens, int32_t experts,
     a.chosen_groups = router.chosen_groups;
     a.normalised = router.normalised;
     a.scale = router.scale;
-    a.tile_rows = kTileRows;
     return a;
 }
 
@@ -185,7 +183,7 @@ void assert_sorted(const RoutingArguments &a, const Routed &got, const std::stri
         size_t end = i;
         while (end < turns.size() && turns[end].first == turns[i].first) ++end;
         const auto first = static_cast<int32_t>(wanted.size());
-        for (size_t begin = i; begin < end; begin += size_t(a.tile_rows)) {
+        for (size_t begin = i; begin < end; begin += kTileRows) {
             wanted.push_back({turns[i].first, int32_t(i), int32_t(end), first});
         }
         i = end;
@@ -315,9 +313,6 @@ void all_tokens_may_choose_one_expert(void **) {
     assert_sorted(a, got, "one expert");
     assert_int_equal(got.tiles.size(), 8);
     assert_int_equal(got.tiles[7].expert, 11);
-    RoutingArguments pairs = a;
-    pairs.tile_rows = kPairRows;
-    assert_sorted(pairs, route(pairs, logits, {}, {}), "one expert, pairs");
 }
 
 // ---- Grouped products ----
@@ -359,13 +354,13 @@ struct Inputs {
 };
 
 // The turns' experts are ascending.
-std::vector<ExpertTile> tiles_of(const Inputs &in, int32_t rows) {
+std::vector<ExpertTile> tiles_of(const Inputs &in) {
     std::vector<ExpertTile> tiles;
     for (size_t i = 0; i < in.expert_of.size();) {
         size_t end = i;
         while (end < in.expert_of.size() && in.expert_of[end] == in.expert_of[i]) ++end;
         const auto first = static_cast<int32_t>(tiles.size());
-        for (size_t begin = i; begin < end; begin += size_t(rows)) {
+        for (size_t begin = i; begin < end; begin += kTileRows) {
             tiles.push_back({in.expert_of[i], int32_t(i), int32_t(end), first});
         }
         i = end;
@@ -414,7 +409,7 @@ std::vector<float> multiply(const Product &p, const Inputs &in, DType type, Grou
     const Array x(in.x, type), w(packed(in.w, p, type), type);
     const auto turns = static_cast<int64_t>(in.row_of.size());
     const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
-    const std::vector<ExpertTile> list = tiles_of(in, tile_rows(kernel, type));
+    const std::vector<ExpertTile> list = tiles_of(in);
     const DeviceMemory row_of = upload(in.row_of), tiles = upload(list),
                        count = upload(std::vector<int32_t>{int32_t(list.size())});
     GroupedArguments a{};

@@ -44,7 +44,7 @@ class Steps {
         options.tuning_cache = "none";
         options.attention.family = setting.family;
         if (std::string(setting.family->name) == "sm90") {
-            options.experts = GroupedKernel::sm90_swapped;
+            options.experts = GroupedKernel::sm90;
         }
         cudaDeviceProp properties{};
         check(cudaGetDeviceProperties(&properties, 0));

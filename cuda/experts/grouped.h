@@ -40,20 +40,12 @@ struct GroupedArguments {
 };
 
 // What can be launched on a device of a compute capability; f32 has one of its own.
-enum class GroupedKernel : uint8_t { sm80, sm90, sm90_swapped, sm90_paired };
-
-inline int32_t tile_rows(GroupedKernel kernel, DType element) {
-    return kernel == GroupedKernel::sm90_paired && element != DType::f32 ? kPairRows : kTileRows;
-}
+enum class GroupedKernel : uint8_t { sm80, sm90 };
 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &arguments, int sms,
                            cudaStream_t stream);
 cudaError_t launch_grouped_f32(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_grouped_sm80(const GroupedArguments &arguments, int sms, cudaStream_t stream);
-cudaError_t launch_grouped_sm90_swapped(const GroupedArguments &arguments, int sms,
-                                        cudaStream_t stream);
-cudaError_t launch_grouped_sm90_paired(const GroupedArguments &arguments, int sms,
-                                       cudaStream_t stream);
 cudaError_t launch_grouped_sm90(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -89,10 +89,8 @@ cudaError_t launch_grouped_f32(const GroupedArguments &a, int sms, cudaStream_t 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &a, int sms,
                            cudaStream_t stream) {
     if (a.element == DType::f32) return launch_grouped_f32(a, sms, stream);
-    if (kernel == GroupedKernel::sm90) return launch_grouped_sm90(a, sms, stream);
-    if (kernel == GroupedKernel::sm90_paired) return launch_grouped_sm90_paired(a, sms, stream);
-    return kernel == GroupedKernel::sm90_swapped ? launch_grouped_sm90_swapped(a, sms, stream)
-                                                 : launch_grouped_sm80(a, sms, stream);
+    return kernel == GroupedKernel::sm90 ? launch_grouped_sm90(a, sms, stream)
+                                         : launch_grouped_sm80(a, sms, stream);
 }
 
 } // namespace batchllm::cuda

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int base = 0; base < a.experts; base += kThreads) {
         const int e = base + static_cast<int>(threadIdx.x);
         const int count = e < a.experts ? all[e] : 0;
-        const int tiles = (count + a.tile_rows - 1) / a.tile_rows;
+        const int tiles = (count + kTileRows - 1) / kTileRows;
         const int2 rows = prefix_sum(count, sums), places = prefix_sum(tiles, sums);
         if (e < a.experts) {
             before[e] += begin + rows.x;

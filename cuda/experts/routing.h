@@ -25,7 +25,6 @@ struct RoutingArguments {
     int32_t tokens, experts, chosen, groups, chosen_groups;
     bool normalised;
     float scale;
-    int32_t tile_rows; // turns of a tile: tile_rows() of the products that follow
 
     int32_t *experts_of; // [tokens, chosen] ascending
     float *weights;      // [tokens, chosen]

@@ -7,9 +7,6 @@ namespace batchllm::cuda {
 
 inline constexpr int32_t kTileRows = 128;
 
-// Turns of a tile: of most kernels, and of those whose CTAs work in pairs.
-inline constexpr int32_t kPairRows = 2 * kTileRows;
-
 // A tile of an expert, which has the turns [begin, end); first: the number of the expert's first tile. The
 // expert's tiles follow one another; which turns each has is the product's choice.
 struct alignas(16) ExpertTile {

@@ -47,7 +47,6 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     a.chosen_groups = router.chosen_groups;
     a.normalised = router.normalised;
     a.scale = router.scale;
-    a.tile_rows = tile_rows(kernel_, element_);
     a.experts_of = experts_of_.as<int32_t>();
     a.weights = weights_.as<float>();
     a.counts = counts_.as<int32_t>();
