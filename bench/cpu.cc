@@ -1,12 +1,13 @@
 // The CPU backend's speed, each figure beside what it is held against in the same run.
 //
-//   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing]
+//   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]
 //
 // linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
 //            for the whole product on the same number of threads.
 // attention: prefill, decode, and decode on a shared prefix; rates, and against the same work unshared.
 // steps:     prefix 2000 / own 200 / 16 rows a prefix / 32 new tokens, with and without sharing: rows
 //            a second, and the seconds by part.
+// --reproducible: each beside the same in reproducible mode.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -31,6 +32,8 @@ int main(int count, char **arguments) {
             options.steps = true;
         else if (argument == "--only-sharing")
             options.only_sharing = true;
+        else if (argument == "--reproducible")
+            options.reproducible = true;
         else if (argument == "--threads" && i + 1 < count)
             options.threads = std::atoi(arguments[++i]);
         else if (argument == "--groups" && i + 1 < count)
@@ -38,8 +41,9 @@ int main(int count, char **arguments) {
         else if (argument == "--type" && i + 1 < count)
             options.type = std::string(arguments[++i]) == "f32" ? DType::f32 : DType::bf16;
         else {
-            std::fprintf(stderr, "usage: cpu [linear] [attention] [steps] [--threads N] "
-                                 "[--type bf16|f32] [--groups N] [--only-sharing]\n");
+            std::fprintf(stderr,
+                         "usage: cpu [linear] [attention] [steps] [--threads N] "
+                         "[--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]\n");
             return 1;
         }
     }

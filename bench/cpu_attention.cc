@@ -37,6 +37,7 @@ struct AttentionBench {
     const Kernels &kernels;
     ThreadPool pool;
     KvPages pages;
+    int32_t stretch = 0; // WorklistOptions'
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
         : model(one_layer(shape)), layer(model.layers[0].attention),
@@ -92,7 +93,8 @@ struct AttentionBench {
         if (prefix > 0) add(-1, 0, prefix, 0);
         for (int32_t r = 0; r < rows; ++r) add(prefix > 0 ? 0 : -1, prefix, own, count);
         Worklist list;
-        build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size()}, &list);
+        build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size(), stretch},
+                       &list);
         const double pairs = static_cast<double>(rows) * count * (prefix + own - (count - 1) / 2.0);
         const double kv = 2.0 * layer.kv_heads * layer.head_dim *
                           static_cast<double>(dtype_bytes(kernels.element));
@@ -139,6 +141,12 @@ void bench_attention(const RandomModel &random_model, const CpuBenchOptions &opt
         if (x.unshared > 0) {
             const double alone = bench.time(0, x.rows, x.unshared, x.count).seconds;
             std::printf("  unshared %8.1f us: %.1f x", alone * 1e6, alone / seconds);
+        }
+        if (options.reproducible) {
+            bench.stretch = kStretchKeys;
+            const double in_order = bench.time(x.prefix, x.rows, x.own, x.count).seconds;
+            bench.stretch = 0;
+            std::printf("  reproducible %8.1f us: %.2f x", in_order * 1e6, in_order / seconds);
         }
         std::printf("\n");
     }

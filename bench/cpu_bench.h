@@ -19,6 +19,7 @@ struct CpuBenchOptions {
     int32_t threads = 0;
     DType type = DType::f32;
     int32_t groups = 4;
+    bool reproducible = false;
 };
 
 // Seconds of one call: the shortest of those made within a fifth of a second, after one to warm up.

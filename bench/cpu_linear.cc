@@ -41,6 +41,21 @@ double onednn_seconds(int64_t m, int64_t n, int64_t k, DType type, int32_t threa
     return seconds;
 }
 
+double product_seconds(Linear *linear, const PackedMatrix &matrix, int64_t m, DType type) {
+    const int64_t n = matrix.rows, k = matrix.columns;
+    std::vector<std::byte> x(static_cast<size_t>(Linear::rounded_rows(m) * k * dtype_bytes(type)),
+                             std::byte{0x3C});
+    std::vector<float> y(static_cast<size_t>(m * n));
+    return shortest_seconds([&] {
+        check(linear->run(matrix, x.data(), m, [&](const Linear::Tile &tile) {
+            for (int64_t r = 0; r < tile.rows; ++r) {
+                std::memcpy(y.data() + (tile.row + r) * n + tile.column, tile.data + r * tile.width,
+                            static_cast<size_t>(tile.width) * 4);
+            }
+        }));
+    });
+}
+
 } // namespace
 
 void bench_linear(const RandomModel &random_model, const CpuBenchOptions &options) {
@@ -48,6 +63,8 @@ void bench_linear(const RandomModel &random_model, const CpuBenchOptions &option
     auto created = Linear::create(options.type, &pool);
     check(created.status());
     Linear &linear = **created;
+    auto reproducible = Linear::create(options.type, &pool, true);
+    check(reproducible.status());
     const Attention &attention = random_model.model.layers[0].attention;
     const FeedForward &feed_forward = random_model.model.layers[0].feed_forward;
     const Tensor qkv[] = {attention.q.values, attention.k.values, attention.v.values};
@@ -69,19 +86,14 @@ void bench_linear(const RandomModel &random_model, const CpuBenchOptions &option
             auto packed = linear.pack(shape.tensors, shape.interleaved);
             check(packed.status());
             const int64_t n = packed->rows, k = packed->columns;
-            std::vector<std::byte> x(
-                static_cast<size_t>(Linear::rounded_rows(m) * k * dtype_bytes(options.type)),
-                std::byte{0x3C});
-            std::vector<float> y(static_cast<size_t>(m * n));
-            const double ours = shortest_seconds([&] {
-                check(linear.run(*packed, x.data(), m, [&](const Linear::Tile &tile) {
-                    for (int64_t r = 0; r < tile.rows; ++r) {
-                        std::memcpy(y.data() + (tile.row + r) * n + tile.column,
-                                    tile.data + r * tile.width,
-                                    static_cast<size_t>(tile.width) * 4);
-                    }
-                }));
-            });
+            const double ours = product_seconds(&linear, *packed, m, options.type);
+            if (options.reproducible) {
+                auto same = (*reproducible)->pack(shape.tensors, shape.interleaved);
+                check(same.status());
+                const double seconds = product_seconds(reproducible->get(), *same, m, options.type);
+                std::printf("  M %4lld  %-8s reproducible: %.2f x the time\n",
+                            static_cast<long long>(m), shape.name, seconds / ours);
+            }
             const double theirs = onednn_seconds(m, n, k, options.type, pool.size());
             const double flops = 2e-9 * static_cast<double>(m * n * k);
             std::printf("  M %4lld  %-8s N %5lld K %4lld  %7.1f  %7.1f  %4.0f %%\n",

@@ -16,7 +16,7 @@ using testing::RowScheduler;
 
 // Rows a CPU second: what the machine's other load does not change.
 double run_job(const RandomModel &random_model, const CpuBenchOptions &options, bool sharing,
-               int32_t rows_wanted) {
+               int32_t rows_wanted, bool reproducible = false) {
     const Model &model = random_model.model;
     std::mt19937_64 random(4);
     std::uniform_int_distribution<int32_t> id(0, model.vocabulary - 1);
@@ -35,7 +35,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     ThreadPool pool(options.threads);
     const Kernels &kernels = *kernels_for(best_isa(options.type), options.type);
     const int64_t step_tokens = 512;
-    auto created = Forward::create(model, kernels, &pool, step_tokens);
+    auto created = Forward::create(model, kernels, &pool, step_tokens, reproducible);
     check(created.status());
     Forward &forward = **created;
     auto pages = KvPages::create(model, options.type, 16, int64_t{3} << 30);
@@ -44,6 +44,11 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
     check(forward.take_pages(std::move(pages).value()));
 
     RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens, model.kv_groups.size());
+    if (model.state_size() > 0) {
+        auto states = StatePool::create(model, scheduler.state_slots());
+        check(states.status());
+        forward.take_states(std::move(states).value());
+    }
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits(static_cast<size_t>(64 * model.vocabulary));
@@ -90,6 +95,11 @@ void bench_steps(const RandomModel &random_model, const CpuBenchOptions &options
     std::printf("prefix 2000 / own 200 / 16 rows a prefix / 32 new, %d prefixes, %s\n",
                 options.groups, dtype_name(options.type));
     const double shared = run_job(random_model, options, true, 16 * options.groups);
+    if (options.reproducible) {
+        std::printf("  reproducible:\n");
+        const double same = run_job(random_model, options, true, 16 * options.groups, true);
+        std::printf("  reproducible does %.3f x the rows a CPU second\n", same / shared);
+    }
     if (options.only_sharing) return;
     const double alone = run_job(random_model, options, false, 8 * options.groups);
     std::printf("  sharing does %.2f x the rows a CPU second\n", shared / alone);

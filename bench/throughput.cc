@@ -10,6 +10,7 @@
 //     --unfused                     attention: prefixes, decode and prefill in launches of their own
 //     --unshared                    attention: every row reads its prefix for itself
 //     --no-overlap                  a step is planned after the one before it
+//     --quantize fp8                the layers' matrices in e4m3 with a scale a row, as made at load
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on so many devices, after the first of them alone
 //     --not-alone                   without that

@@ -43,6 +43,12 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             out->profile |= name == "--profile";
             continue;
         }
+        if (name == "--quantize" && value != nullptr) {
+            out->switches.append(" ").append(value);
+            out->extra.emplace_back("quantize", value);
+            ++i;
+            continue;
+        }
         if (name == "--not-alone") {
             out->alone = false;
             continue;

@@ -12,11 +12,34 @@ constexpr int64_t kDefaultStepTokens = 4096;
 constexpr double kDefaultKvFraction = 0.9;
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
 constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
+constexpr int kLeastE4m3 = 89;
 
 Result<bool> read_switch(const std::string &key, const std::string &value) {
     if (value == "0" || value == "1") return value == "1";
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option %s=%s: 0 or 1", key.c_str(),
                  value.c_str());
+}
+
+Result<Quantize> read_quantize(const std::string &value) {
+    if (value == "none") return Quantize::none;
+    if (value == "stored") return Quantize::stored;
+    if (value == "fp8") return Quantize::fp8;
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option quantize=%s: none, stored or fp8",
+                 value.c_str());
+}
+
+// What was asked for by name is not left out in silence.
+Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &device) {
+    if (forward.quantize != Quantize::fp8) return {};
+    if (forward.element == DType::f32) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend option quantize=fp8: compute_type must be bf16 or f16, it is f32");
+    }
+    if (10 * device.major + device.minor >= kLeastE4m3) return {};
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "backend option quantize=fp8: %s has compute capability %d.%d and no products in "
+                 "fp8 (8.9 and later have them)",
+                 device.name, device.major, device.minor);
 }
 
 } // namespace
@@ -124,6 +147,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         {"random_weights", &forward.random_weights},
         {"graphs", &forward.graphs},
         {"overlap", &read.overlap},
+        {"fast_accumulation", &forward.fast_accumulation},
     };
     for (const auto &[key, value] : options.extra) {
         const auto *found = std::find_if(std::begin(switches), std::end(switches),
@@ -136,6 +160,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                              "backend option residual=%s: f32 or element", value.c_str());
             }
             forward.residual = value == "f32" ? DType::f32 : forward.element;
+        } else if (key == "quantize") {
+            ASSIGN_OR_RETURN(forward.quantize, read_quantize(value));
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -143,8 +169,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
-                         "overlap, graphs, attention, share_attention, fused_attention, profile "
-                         "and random_weights",
+                         "overlap, graphs, attention, share_attention, fused_attention, quantize, "
+                         "fast_accumulation, profile and random_weights",
                          key.c_str());
         }
     }
@@ -159,6 +185,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     if (std::string_view(forward.attention.family->name) == "sm90") {
         forward.experts = GroupedKernel::sm90;
     }
+    RETURN_IF_ERROR(check_quantize(forward, device));
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;
     return read;

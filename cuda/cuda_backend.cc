@@ -45,7 +45,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
 
     BackendInfo &info = backend->info_;
     info.name = "cuda";
-    info.compute_type = dtype_name(read.forward.element);
+    info.compute_type = backend->forward_->compute_type();
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;

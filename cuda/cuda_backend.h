@@ -14,6 +14,9 @@
 //   attention=auto|sm80|sm90  the family of attention kernels; auto: the device's best
 //   share_attention=0|1   0: no request reads a prefix together with others (for comparison)
 //   fused_attention=0|1   0: prefixes, decode and prefill in launches of their own (for comparison)
+//   quantize=none|stored|fp8  the layers' matrices in fp8: none; those that the checkpoint has so (the
+//                         default); or all of a 16-bit checkpoint
+//   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
 //   profile=0|1           events between a step's parts; no overlap, no graphs
 //   random_weights=0|1    made on the device; the model's tensors are not read (for benches)
 #pragma once

@@ -151,7 +151,11 @@ typedef struct batchllm_engine_options {
     uint64_t seed;             /* mixed into each row's own seed */
     const char *timeline_path; /* CSV with one line a batch; NULL: none */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
-    int32_t reserved;
+    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels and vectors are the
+                             same bits whatever rows are computed with it, shared or not, at any
+                             step_tokens, KV memory and number of threads: with the same version,
+                             backend and compute_type on a processor of the same type. Backends cpu and sim;
+                             cuda: UNSUPPORTED. 0 (default): last bits may differ. Since 0.1 */
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -213,8 +217,8 @@ typedef struct batchllm_params {
     int32_t
         normalize; /* embed: 1: scale to length 1; -1: do not; default 0: as the model's files say */
     int32_t dimensions; /* embed: keep the first so many, then normalise; default 0: all */
-    const batchllm_constraint *constraint; /* of the engine that the rows are added to; NULL: none.
-                                              Since 0.2 */
+    const batchllm_constraint
+        *constraint; /* of the engine that the rows are added to; NULL: none. */
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -253,8 +257,7 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
  * - Where only one text can come next, its tokens are not sampled: they are those that the tokenizer makes
  *   of it, unless the row asks for log-probabilities, biases or stop tokens.
  * - Special tokens are never chosen because of their spelling; EOS ids only where the text may end.
- *
- * All since 0.2. */
+ */
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
 #define BATCHLLM_CONSTRAINT_REGEX 2       /* all of the output matches: Python's `re` dialect */
@@ -486,14 +489,14 @@ typedef struct batchllm_info {
     uint32_t struct_size;
     int32_t device_count;     /* the engine's devices: those of batchllm_engine_options.devices */
     const char *backend;      /* "cpu", "cuda" or "sim" */
-    const char *compute_type; /* "f32", "bf16", ... */
+    const char *compute_type; /* "f32", "bf16", "bf16, products in fp8 (e4m3)", ... */
     const char *device;       /* for people: the processor or GPU, and what is used of it */
     int32_t device_number;    /* as in batchllm_engine_options.devices */
     int32_t vocabulary;       /* token ids are below it */
     int32_t hidden;           /* size of a hidden state, and so of an embedding that is not cut */
     int32_t page_tokens;      /* positions of a KV page */
     int32_t kv_groups;        /* groups of layers whose keys and values have pages of their own */
-    int32_t reserved;
+    int32_t reproducible;     /* as in batchllm_engine_options */
     int64_t kv_pages; /* of this device */
     int64_t kv_page_bytes;
     int64_t step_tokens;        /* most tokens of a batch on this device */
@@ -607,7 +610,7 @@ typedef struct batchllm_plan_group_info {
 #define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
 
 /* What a plan shares, and what it could if the rows' texts were put together in another order. Found
- * from a sample of the rows when the plan is made, and kept in its file. All since 0.2. */
+ * from a sample of the rows when the plan is made, and kept in its file. */
 typedef struct batchllm_plan_advice {
     uint32_t struct_size;
     int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the numbers below say nothing, text is "" */
@@ -719,8 +722,7 @@ BATCHLLM_API void batchllm_column_free(batchllm_column *column);
  *
  * A table does not change once it is made: any number of threads may read it, and add it to engines of
  * their own, at once.
- *
- * All since 0.2. */
+ */
 
 typedef struct batchllm_table batchllm_table;
 
@@ -743,15 +745,19 @@ typedef struct batchllm_table_column {
 
 typedef struct batchllm_table_options {
     uint32_t struct_size;
-    int32_t fields;            /* BATCHLLM_FIELDS_; default given */
-    const char *template_text; /* UTF-8; required */
-    int64_t template_bytes;    /* < 0 (default): template_text is zero-terminated */
-    int32_t chat;              /* nonzero: prompts are conversations, as batchllm_add_chat takes
+    int32_t fields;              /* BATCHLLM_FIELDS_; default given */
+    const char *template_text;   /* UTF-8; required */
+    int64_t template_bytes;      /* < 0 (default): template_text is zero-terminated */
+    int32_t chat;                /* nonzero: prompts are conversations, as batchllm_add_chat takes
                                   them, with what the template gives as the user's message;
                                   default 0: they are text */
-    int32_t reserved;          /* 0, else INVALID_ARGUMENT */
-    const char *system;        /* chat: the system's message before it, UTF-8, zero-terminated,
+    int32_t reserved;            /* 0, else INVALID_ARGUMENT */
+    const char *system;          /* chat: the system's message before it, UTF-8, zero-terminated,
                                   the same for all rows; NULL (default) or "": none */
+    int32_t (*stop)(void *user); /* fields to reorder: asked now and then while an order is looked
+                                    for, on the calling thread; nonzero: the call fails (STOPPED).
+                                    It must not call into the library. NULL (default): never */
+    void *stop_user;
 } batchllm_table_options;
 
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
@@ -763,7 +769,7 @@ BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, s
  * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read, with
  * the place; that names no column or one that is not there; or, with fields to reorder, whose lines
  * cannot be moved. UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
- * Takes memory for all prompts at once; not interruptible. Any thread. */
+ * Takes memory for all prompts at once. Any thread. */
 BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
                                            int64_t column_count,
                                            const batchllm_table_options *options,
@@ -808,6 +814,74 @@ typedef struct batchllm_table_info {
 BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
                                              batchllm_table_info *info);
 
+/* ---- Predictions -------------------------------------------------------------------------------
+ *
+ * How long a plan's rows will take on a device, and how many steps and pages, before anything runs. The
+ * engine's own planner, scheduler and memory go through the rows in seconds of computing; each step takes
+ * what the description of the device says: of products by their rows, of attention by its arithmetic and
+ * bytes, of memory and of launches.
+ *
+ * How many tokens a model generates before it ends a row is not known before it has run: every row
+ * is taken to run to its max_tokens, or to expected_tokens.
+ */
+
+typedef struct batchllm_predict_options {
+    uint32_t struct_size;
+    int32_t reserved;   /* 0, else INVALID_ARGUMENT */
+    const char *device; /* the name of a description that the library has: "h200"; or the path of a
+                           file with one, which has a slash or ends in .json. NULL (default) or "":
+                           the first of the engine options' devices on this machine. It is measured
+                           at the first time, a second on a GPU, and kept in the user's cache:
+                           $XDG_CACHE_HOME/batchllm or ~/.cache/batchllm */
+    int64_t expected_tokens; /* that a row generates which the model may end; 0 (default): its
+                                max_tokens */
+} batchllm_predict_options;
+
+BATCHLLM_API void batchllm_predict_options_init(batchllm_predict_options *options,
+                                                size_t struct_size);
+
+typedef struct batchllm_prediction {
+    uint32_t struct_size;
+    int32_t devices;
+    int64_t rows;
+    int64_t steps;                   /* of all devices, as the figures below */
+    int64_t logical_prompt_tokens;   /* of all rows, n samples counted as n rows */
+    int64_t processed_prompt_tokens; /* computed */
+    int64_t recomputed_tokens;       /* computed again after preemption */
+    int64_t completion_tokens;       /* generated */
+    int64_t preemptions;
+    int64_t kv_pages_peak;
+    int64_t kv_pages_total;
+    int64_t kv_page_bytes;
+    double saving_ratio;      /* 1 - processed / logical */
+    double seconds;           /* in steps; of the device that takes longest */
+    double linear_seconds;    /* on all devices: the products of the layers, */
+    double attention_seconds; /* attention, */
+    double other_seconds;     /* norms, activations, logits, sampling, launches */
+    char device[96];          /* for people: UTF-8, zero-terminated, cut where it is longer */
+} batchllm_prediction;
+
+/* Predicts the run of a plan's rows.
+ *   plan              its groups in their order; its choices (enlarge, levels, order) in place of the
+ *                     engine options'
+ *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those that a self-contained plan
+ *                     keeps; STATE where it keeps none
+ *   params            as for batchllm_add_tokens. Constraints are left out
+ *   engine_options    those of the engine that would run them. model_dir is required: its
+ *                     config.json is read, and no weights. backend says which of this machine's
+ *                     devices is measured where options name none. NULL devices: one
+ *   options           NULL: defaults
+ *   out               the caller sets out->struct_size
+ * Takes memory as the job does, and computes for about 10 microseconds a step and half of one for each
+ * token generated. Errors: INVALID_ARGUMENT for a device that is not known, naming those that are;
+ * BACKEND_UNAVAILABLE where there is none to measure. */
+BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
+                                           const int64_t *offsets, const batchllm_params *params,
+                                           int64_t params_count,
+                                           const batchllm_engine_options *engine_options,
+                                           const batchllm_predict_options *options,
+                                           batchllm_prediction *out);
+
 /* ---- Reports -----------------------------------------------------------------------------------
  *
  * What a job did, as one HTML page that needs no other file and no network: what was shared, token
@@ -822,8 +896,7 @@ BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
  *
  * It takes memory, and the page has a size, that do not depend on the number of rows: about 40 MiB at
  * most, and less than 1 MB. Words of prompts are in it, so it is as confidential as they are.
- *
- * All since 0.2. */
+ */
 
 typedef struct batchllm_report batchllm_report;
 
@@ -859,6 +932,11 @@ BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchll
 BATCHLLM_API int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *plan,
                                               const int32_t *tokens, const int64_t *offsets,
                                               const batchllm_tokenizer *tokenizer);
+
+/* What was predicted, to be shown beside what was achieved. Of several, of parts of a job that run one
+ * after another, the page shows the sums. prediction->struct_size says how much of it is known. */
+BATCHLLM_API int32_t batchllm_report_add_prediction(batchllm_report *report,
+                                                    const batchllm_prediction *prediction);
 
 /* Counts a row that failed before any engine had it. kind: such as "ROW_FORMAT"; message: why. Both are
  * UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */

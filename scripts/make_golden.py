@@ -30,6 +30,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModel
 import golden_fp8
 
 NEW_TOKENS = 24
+HYBRIDS = ("qwen3_next", "qwen3_5")
 WINDOW = "sliding_window"
 
 # What most models are.
@@ -38,7 +39,7 @@ SMALL = dict(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_la
 
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
-# "rope_type" are the older spellings of the rope keys.
+# "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors.
 MODELS = {
     "llama2_mha_f16": ("llama", "float16", "type", dict(
         vocab_size=288, hidden_size=128, intermediate_size=64, num_hidden_layers=2,
@@ -236,6 +237,28 @@ MODELS = {
     "mixtral_modelopt_fp8": ("mixtral", "bfloat16", "type", dict(
         SMALL, hidden_size=136, head_dim=32, num_local_experts=3, num_experts_per_tok=2,
         sliding_window=None, tie_word_embeddings=True), None, None),
+    # Gated delta nets. Sizes of heads that whole vectors do not divide.
+    "qwen3_next_bf16": ("qwen3_next", "bfloat16", "hub", dict(
+        SMALL, num_hidden_layers=4, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=16, linear_value_head_dim=24, num_experts=5, num_experts_per_tok=2,
+        moe_intermediate_size=24, shared_expert_intermediate_size=40, mlp_only_layers=[1]), 299, None),
+    "qwen3_next_dense_f16": ("qwen3_next", "float16", "new", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, linear_num_key_heads=3, linear_num_value_heads=3,
+        linear_key_head_dim=20, linear_value_head_dim=16, linear_conv_kernel_dim=3, num_experts=0,
+        attention_bias=True, tie_word_embeddings=True,
+        layer_types=["full_attention", "linear_attention", "linear_attention"]), [298, 299], None),
+    "qwen3_5_bf16": ("qwen3_5", "bfloat16", "new", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=4, head_dim=32, linear_num_key_heads=1, linear_num_value_heads=3,
+            linear_key_head_dim=32, linear_value_head_dim=16, rope_parameters=dict(
+                rope_type="default", rope_theta=100000.0, partial_rotary_factor=0.5,
+                mrope_section=[3, 3, 2], mrope_interleaved=True)),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
+                           out_hidden_size=64, patch_size=14, num_position_embeddings=16)), None, None),
+    "qwen3_5_moe_bf16": ("qwen3_5_moe_text", "bfloat16", "stacked", dict(
+        SMALL, num_hidden_layers=4, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=16, linear_value_head_dim=16, num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=24, shared_expert_intermediate_size=24), 299, None),
 }
 
 
@@ -277,6 +300,10 @@ def fill_weights(model, seed, tied):
                     elif "post_" in name:
                         values *= 0.4
                     values -= not model.config.model_type.startswith("gemma4")
+                if model.config.model_type.startswith(HYBRIDS) and "linear_attn" not in name:
+                    values -= 1  # they add one
+            elif name.endswith("A_log"):
+                values = random.uniform(-5, 2, shape)  # states that last, and some that hardly do
             elif name.endswith(".bias"):
                 values *= 0.12
             elif "mlp.gate.weight" in name or "router" in name:
@@ -304,7 +331,7 @@ def respell(path, spelling):
     if config["model_type"] in ("glm", "glm4"):
         config["eos_token_id"] = None  # their class puts its own ids, beyond this vocabulary
         write_config(config, path)
-    if spelling == "new":
+    if spelling in ("new", "stacked"):
         return
     config["torch_dtype"] = config.pop("dtype")
     if spelling == "flat":
@@ -328,6 +355,9 @@ def respell(path, spelling):
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
         config.pop("layer_types", None)
+    if config["model_type"] == "qwen3_next":
+        config.pop("layer_types")
+        config["full_attention_interval"] = 4
     if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
@@ -415,8 +445,13 @@ def check_against_generate(model, prompts, rows, eos):
 
 
 def add_unread_tensors(model, path):
-    """Layers that share others' keys and values have tensors for their own in published files."""
+    """Layers that share others' keys and values have tensors for their own in published files; hybrids have
+    heads that predict further tokens."""
     text = model.config.get_text_config()
+    if model.config.model_type.startswith(HYBRIDS):
+        tensors = load_file(path)
+        tensors["mtp.fc.weight"] = torch.ones(2)
+        save_file(tensors, path, metadata={"format": "pt"})
     shared = getattr(text, "num_kv_shared_layers", 0)
     if not shared:
         return
@@ -424,6 +459,21 @@ def add_unread_tensors(model, path):
     for layer in range(text.num_hidden_layers - shared, text.num_hidden_layers):
         for name in ("k_proj", "v_proj", "k_norm"):
             tensors[f"model.language_model.layers.{layer}.self_attn.{name}.weight"] = torch.ones(2)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def stack_experts(path):
+    """A layer's experts in two tensors, as they are published."""
+    tensors = load_file(path)
+    for prefix in sorted({name.split(".experts.")[0] for name in tensors if ".experts." in name}):
+        parts = {}
+        for kind in ("gate", "up", "down"):
+            parts[kind] = []
+            while (name := f"{prefix}.experts.{len(parts[kind])}.{kind}_proj.weight") in tensors:
+                parts[kind].append(tensors.pop(name))
+        tensors[f"{prefix}.experts.gate_up_proj"] = torch.stack(
+            [torch.cat(pair) for pair in zip(parts["gate"], parts["up"])])
+        tensors[f"{prefix}.experts.down_proj"] = torch.stack(parts["down"])
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -445,6 +495,8 @@ def make_model(name, seed, output):
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
     if spelling == "hub":
         add_unread_tensors(model, os.path.join(directory, "model.safetensors"))
+    if spelling == "stacked":
+        stack_experts(os.path.join(directory, "model.safetensors"))
     for file in os.listdir(directory):
         os.chmod(os.path.join(directory, file), 0o644)
     respell(os.path.join(directory, "config.json"), spelling)

@@ -166,6 +166,7 @@ struct JobResult {
     int64_t prefix_tokens = 0;
     int64_t own_tokens = 0;
     int64_t peak_running = 0;
+    int64_t peak_states = 0;
     int64_t fed_tokens = 0;
     int64_t wasted_rows = 0; // samples of requests that had ended
 };
@@ -176,8 +177,8 @@ class CheckedJob {
     CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
         : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
-                 options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows) {
-    }
+                 options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows,
+                 options.scheduler.state_slots) {}
 
     std::string run(JobResult *result);
 
@@ -274,6 +275,8 @@ inline std::string CheckedJob::check_counts(const TokenBatch &batch) const {
     if (prefix_tokens != counts.prefix_tokens) return fault("prefix tokens miscounted");
     if (own_nodes != counts.requests) return fault("requests miscounted");
     if (counts.pages_used > options_.scheduler.pages) return fault("more pages than the pool");
+    if (scheduler_.states_used() > options_.scheduler.state_slots)
+        return fault("more states than slots");
     const int64_t cap = options_.scheduler.max_requests;
     if (cap > 0 && counts.requests > cap) return fault("more requests than the cap");
     return "";
@@ -359,6 +362,7 @@ inline std::string CheckedJob::plan(JobResult *result) {
     result->prefix_tokens += scheduler_.counts().prefix_tokens;
     result->own_tokens += scheduler_.counts().own_tokens;
     result->peak_running = std::max(result->peak_running, scheduler_.running());
+    result->peak_states = std::max(result->peak_states, scheduler_.states_used());
     return "";
 }
 

@@ -3,6 +3,9 @@
 // many steps ago, changes the hash and is seen. The next token is a function of the hash, as a real
 // model's greedy token is one of the context; so outputs can be compared with reference_output.
 //
+// With state slots, a node's holds a hash of all tokens up to its last, which its first token takes from its
+// parent's slot and every further one from its own.
+//
 // Each KV group stores all of this on pages of its own. A window is at least 2: the position before a token
 // is always kept, and its hash is of the whole context, so every group's chain of hashes goes on.
 #pragma once
@@ -41,9 +44,10 @@ inline float target_logprob(uint64_t hash, int32_t target) {
 class CheckedModel {
   public:
     CheckedModel(int64_t pages, int32_t page_tokens, int64_t step_tokens, int32_t mean_length,
-                 std::vector<int32_t> windows = {0})
+                 std::vector<int32_t> windows = {0}, int64_t state_slots = 0)
         : page_tokens_(page_tokens), step_tokens_(step_tokens), mean_length_(mean_length),
-          windows_(std::move(windows)), slots_(static_cast<size_t>(pages * page_tokens)),
+          windows_(std::move(windows)), states_(static_cast<size_t>(state_slots)),
+          slots_(static_cast<size_t>(pages * page_tokens)),
           page_user_(static_cast<size_t>(pages), 0) {}
 
     // "" or what is wrong with the batch.
@@ -60,6 +64,7 @@ class CheckedModel {
     std::string check_table(const TokenBatch &batch, size_t g, size_t i, int64_t first_query,
                             int64_t *listed);
     std::string check_slots(const TokenBatch &batch, size_t g, size_t i);
+    std::string check_state(const TokenBatch &batch, size_t i);
 
     Slot &slot(const TokenBatch &batch, size_t group, size_t node, int32_t i) {
         const int32_t page = batch.pages[group].page(static_cast<int32_t>(node), i / page_tokens_);
@@ -71,7 +76,13 @@ class CheckedModel {
     int64_t step_tokens_;
     int32_t mean_length_;
     std::vector<int32_t> windows_; // [KV groups]
+    struct State {
+        int32_t end = -1; // position behind its last token
+        uint64_t hash = 0;
+        uint64_t step = 0; // last one in which a node named the slot
+    };
     uint64_t step_ = 0;
+    std::vector<State> states_;
     std::vector<Slot> slots_;
     std::vector<uint64_t> page_user_;  // [pages] last step in which a node named the page
     std::vector<uint64_t> last_hash_;  // [nodes] of the batch, of the group that is checked
@@ -159,6 +170,36 @@ inline std::string CheckedModel::check_slots(const TokenBatch &batch, size_t g, 
     return "";
 }
 
+// After the slots of a group, which leave the hashes of the batch's tokens.
+inline std::string CheckedModel::check_state(const TokenBatch &batch, size_t i) {
+    const ContextNode &node = batch.nodes[i];
+    if (states_.empty()) return node.state == -1 ? "" : fault("a state slot in a model without");
+    if (node.state < 0 || node.state >= static_cast<int64_t>(states_.size()))
+        return fault("no such state slot", node.state);
+    State &state = states_[static_cast<size_t>(node.state)];
+    if (state.step == step_) return fault("a state slot of two nodes", node.state);
+    state.step = step_;
+    const int32_t begin = node.start + node.length - node.token_count;
+    if (begin == node.start && node.parent < 0) {
+        state.end = 0;
+        state.hash = 1;
+    } else if (begin == node.start) {
+        const ContextNode &parent = batch.nodes[static_cast<size_t>(node.parent)];
+        const State &from = states_[static_cast<size_t>(parent.state)];
+        state.end = from.end;
+        state.hash = from.hash;
+    }
+    if (state.end != begin) return fault("a state of another length", state.end, begin);
+    for (int32_t t = node.token_begin; t < node.token_begin + node.token_count; ++t) {
+        state.hash = context_hash(state.hash, batch.tokens[static_cast<size_t>(t)]);
+        state.end += 1;
+        if (state.hash != token_hash_[static_cast<size_t>(t)])
+            return fault("the state is not this context's",
+                         batch.positions[static_cast<size_t>(t)]);
+    }
+    return "";
+}
+
 inline std::string CheckedModel::run(const TokenBatch &batch, BatchOutput *output) {
     ++step_;
     const auto tokens = static_cast<int64_t>(batch.tokens.size());
@@ -194,6 +235,9 @@ inline std::string CheckedModel::run(const TokenBatch &batch, BatchOutput *outpu
         }
         if (listed != static_cast<int64_t>(batch.pages[g].list.size()))
             return fault("pages outside the nodes");
+    }
+    for (size_t i = 0; i < batch.nodes.size(); ++i) {
+        if (std::string wrong = check_state(batch, i); !wrong.empty()) return wrong;
     }
     output->samples.assign(batch.outputs.size(), {});
     output->target_logprobs.clear();

@@ -100,6 +100,8 @@ class RowScheduler {
         }
     }
 
+    // State slots: every node has one of its own from beginning to end.
+    int64_t state_slots() const { return static_cast<int64_t>(nodes_.size()); }
     int64_t tokens() const { return tokens_; }
     int64_t steps() const { return steps_; }
 
@@ -180,6 +182,7 @@ class RowScheduler {
         out.token_begin = static_cast<int32_t>(batch->tokens.size());
         out.token_count = take[n];
         out.shared = node.row < 0;
+        out.state = n;
         for (int32_t i = node.computed; i < out.length; ++i) {
             batch->tokens.push_back(node.tokens[i]);
             batch->positions.push_back(node.start + i);

@@ -112,21 +112,24 @@ inline batchllm_params task_params(int32_t task, int32_t pooling = BATCHLLM_POOL
     return params;
 }
 
-inline void assert_close_values(const char *what, uint64_t row, const float *got, int64_t count,
-                                const std::vector<double> &wanted, double tolerance) {
+inline void assert_close_values(const std::string &what, uint64_t row, const float *got,
+                                int64_t count, const std::vector<double> &wanted,
+                                double tolerance) {
     if (count != static_cast<int64_t>(wanted.size())) {
-        fail_msg("%s, row %d: %d values and not %zu", what, int(row), int(count), wanted.size());
+        fail_msg("%s, row %d: %d values and not %zu", what.c_str(), int(row), int(count),
+                 wanted.size());
     }
     for (size_t i = 0; i < wanted.size(); ++i) {
         const double value = static_cast<double>(got[i]);
         if (std::fabs(value - wanted[i]) <= tolerance) continue;
-        fail_msg("%s, row %d: value %zu is %.7g and not %.7g", what, int(row), i, value, wanted[i]);
+        fail_msg("%s, row %d: value %zu is %.7g and not %.7g (limit %g)", what.c_str(), int(row), i,
+                 value, wanted[i], tolerance);
     }
 }
 
 // wanted_of(row): the row's vector.
 template <typename WantedOf>
-void compare_embeddings(const char *what, const EmbeddingGolden &golden,
+void compare_embeddings(const std::string &what, const EmbeddingGolden &golden,
                         const batchllm_results &results, double tolerance, WantedOf wanted_of) {
     for (int64_t i = 0; i < results.count; ++i) {
         assert_int_equal(results.statuses[i], BATCHLLM_OK);
@@ -138,7 +141,7 @@ void compare_embeddings(const char *what, const EmbeddingGolden &golden,
     }
 }
 
-inline void compare_labels(const char *what, const EmbeddingGolden &golden,
+inline void compare_labels(const std::string &what, const EmbeddingGolden &golden,
                            const batchllm_results &results, double tolerance) {
     for (int64_t i = 0; i < results.count; ++i) {
         const EmbeddingRow &row = golden.rows[results.tags[i]];
@@ -158,6 +161,8 @@ inline void compare_labels(const char *what, const EmbeddingGolden &golden,
 // are compared too, to the same.
 inline void compare_all_embeddings(const batchllm_engine_options &options, double tolerance,
                                    bool exact) {
+    const std::string way = std::string(", in ") + options.compute_type + ", steps of " +
+                            std::to_string(options.step_tokens) + " tokens";
     for (const char *name : {"qwen3_last_bf16", "llama_mean_f32"}) {
         const EmbeddingGolden golden = read_embedding_golden(name);
         EmbeddingJob job(golden.directory, options);
@@ -170,11 +175,11 @@ inline void compare_all_embeddings(const batchllm_engine_options &options, doubl
             const int32_t pooling = entry.first;
             if (exact) {
                 const auto results = job.run(golden, task_params(BATCHLLM_TASK_EMBED, pooling, -1));
-                compare_embeddings(name, golden, *results, tolerance,
+                compare_embeddings(name + way, golden, *results, tolerance,
                                    [&](const EmbeddingRow &row) { return row.*column; });
             }
             const auto results = job.run(golden, task_params(BATCHLLM_TASK_EMBED, pooling, 1));
-            compare_embeddings(name, golden, *results, tolerance,
+            compare_embeddings(name + way, golden, *results, tolerance,
                                [&](const EmbeddingRow &row) { return normalised(row.*column); });
         }
     }
@@ -182,7 +187,8 @@ inline void compare_all_embeddings(const batchllm_engine_options &options, doubl
         const EmbeddingGolden golden = read_embedding_golden(name);
         EmbeddingJob job(golden.directory, options);
         const auto results = job.run(golden, task_params(BATCHLLM_TASK_CLASSIFY));
-        // Logits are of the size of the weights, some thirty times that of a normalised vector's values.
-        compare_labels(name, golden, *results, exact ? tolerance : 10 * tolerance);
+        // Logits are of the size of the weights, some thirty times that of a normalised vector's values;
+        // transformers itself is off by up to 0.08 in bf16.
+        compare_labels(name + way, golden, *results, exact ? tolerance : 20 * tolerance);
     }
 }

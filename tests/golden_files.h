@@ -88,6 +88,15 @@ inline bool config_has(const Golden &golden, const char *key) {
 
 inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
+// What the CUDA backend runs: it refuses models with delta nets.
+inline std::vector<Golden> golden_on_cuda() {
+    std::vector<Golden> all = all_golden();
+    std::erase_if(all, [](const Golden &golden) {
+        return config_has(golden, "linear_num_value_heads");
+    });
+    return all;
+}
+
 inline void check(int32_t status, const char *what) {
     if (status != BATCHLLM_OK) fail_msg("%s: %s", what, batchllm_last_error());
 }

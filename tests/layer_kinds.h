@@ -271,6 +271,33 @@ inline Model shared_expert() {
     });
 }
 
+// A delta net before or behind attention with an output gate.
+inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads) {
+    Model model = changed(plain(4, 2, 64), [](Layer *layer) {
+        for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
+        add_head_norms(NormKind::rms, layer);
+        layer->attention.gated = true;
+        layer->attention.q.values = tensor(2 * layer->attention.q_size(), 136);
+    });
+    model.ropes[0] = rope(16);
+    Layer &layer = model.layers[delta_first ? 0 : 1];
+    layer.attention = {};
+    DeltaNet &delta = layer.delta;
+    delta.key_heads = key_heads;
+    delta.value_heads = value_heads;
+    delta.key_dim = 20;
+    delta.value_dim = 24;
+    delta.width = 4;
+    delta.input = {tensor(delta.channels(), model.hidden),
+                   tensor(delta.values_size(), model.hidden), tensor(value_heads, model.hidden),
+                   tensor(value_heads, model.hidden)};
+    delta.convolution = tensor(delta.channels(), delta.width);
+    delta.decay = delta.step = tensor(value_heads, 1);
+    delta.norm = norm(NormKind::rms, delta.value_dim);
+    delta.o.values = tensor(model.hidden, delta.values_size());
+    return model;
+}
+
 } // namespace kinds
 
 inline std::vector<LayerKind> layer_kinds() {
@@ -355,6 +382,9 @@ inline std::vector<LayerKind> layer_kinds() {
         {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
         {"experts alone, a norm after", experts_alone},
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
+        {"a delta net, then attention with an output gate (Qwen3.5)",
+         [] { return hybrid(true, 2, 4); }},
+        {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a tied head with a bias",
          [] {
              Model model = plain();

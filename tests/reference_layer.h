@@ -134,6 +134,22 @@ inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows 
     }
 }
 
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Leaves the queries alone of what a gated attention's product gives.
+inline Rows take_gates(const Attention &a, Rows *q) {
+    Rows gates(q->size());
+    for (size_t t = 0; t < q->size() && a.gated; ++t) {
+        Row queries;
+        for (size_t i = 0; i < (*q)[t].size(); ++i) {
+            const bool gate = i / static_cast<size_t>(a.head_dim) % 2 == 1;
+            (gate ? gates[t] : queries).push_back((*q)[t][i]);
+        }
+        (*q)[t] = std::move(queries);
+    }
+    return gates;
+}
+
 // Of one layer.
 struct KeysValues {
     Rows k, v;
@@ -144,6 +160,7 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x,
                       std::vector<KeysValues> *kept) {
     const Attention &a = model.layers[layer].attention;
     Rows q = product(a.q, x);
+    const Rows gates = take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);
     if (a.kv_layer < 0) {
         KeysValues own{product(a.k, x), product(a.v, x)};
@@ -163,6 +180,7 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x,
     Rows out(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
         for (int64_t head = 0; head < a.heads; ++head) attend(a, q, k, v, t, head, &out[t]);
+        for (size_t i = 0; i < out[t].size() && a.gated; ++i) out[t][i] *= sigmoid(gates[t][i]);
     }
     return product(a.o, out);
 }
@@ -191,7 +209,71 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     return product(f.down, up);
 }
 
-inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+// q, k and v of all tokens, convolved; q and k over their length.
+inline Rows convolved(const DeltaNet &d, const Rows &input) {
+    Rows out(input.size(), Row(static_cast<size_t>(d.channels())));
+    for (size_t t = 0; t < input.size(); ++t) {
+        for (int64_t c = 0; c < d.channels(); ++c) {
+            double sum = 0;
+            for (int64_t w = 0; w < d.width; ++w) {
+                const int64_t from = static_cast<int64_t>(t) + w + 1 - d.width;
+                if (from < 0) continue;
+                sum += at(d.convolution, c * d.width + w) *
+                       input[static_cast<size_t>(from)][static_cast<size_t>(c)];
+            }
+            out[t][static_cast<size_t>(c)] = activated(Activation::silu, sum);
+        }
+        for (int64_t h = 0; h < 2 * d.key_heads; ++h) {
+            double *head = out[t].data() + h * d.key_dim;
+            double squares = 1e-6;
+            for (int64_t i = 0; i < d.key_dim; ++i) squares += head[i] * head[i];
+            const double length = std::sqrt(squares * (h < d.key_heads ? d.key_dim : 1));
+            for (int64_t i = 0; i < d.key_dim; ++i) head[i] /= length;
+        }
+    }
+    return out;
+}
+
+// As model.h defines it, token by token.
+inline Rows delta_net(const DeltaNet &d, const Rows &x) {
+    Rows input(x.size());
+    for (const Tensor &part : d.input) {
+        const Rows rows = product({part, {}}, x);
+        for (size_t t = 0; t < x.size(); ++t) {
+            input[t].insert(input[t].end(), rows[t].begin(), rows[t].end());
+        }
+    }
+    const Rows mixed = convolved(d, input);
+    Rows out(x.size());
+    for (int64_t h = 0; h < d.value_heads; ++h) {
+        const int64_t key_head = h / (d.value_heads / d.key_heads);
+        std::vector<Row> state(static_cast<size_t>(d.key_dim),
+                               Row(static_cast<size_t>(d.value_dim)));
+        for (size_t t = 0; t < x.size(); ++t) {
+            const double *query = mixed[t].data() + key_head * d.key_dim;
+            const double *key = query + d.keys_size();
+            const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
+            const double *gate = input[t].data() + d.channels() + h * d.value_dim;
+            const double *b = input[t].data() + d.channels() + d.values_size() + h;
+            const double step = std::log1p(std::exp(b[d.value_heads] + at(d.step, h)));
+            const double decay = std::exp(-std::exp(at(d.decay, h)) * step);
+            Row result(static_cast<size_t>(d.value_dim));
+            for (size_t v = 0; v < result.size(); ++v) {
+                double known = 0;
+                for (size_t k = 0; k < state.size(); ++k) known += key[k] * decay * state[k][v];
+                for (size_t k = 0; k < state.size(); ++k) {
+                    state[k][v] = decay * state[k][v] + sigmoid(b[0]) * key[k] * (value[v] - known);
+                    result[v] += query[k] * state[k][v];
+                }
+            }
+            normalise(d.norm, 0, d.value_dim, &result);
+            for (size_t v = 0; v < result.size(); ++v) {
+                out[t].push_back(result[v] * activated(Activation::silu, gate[v]));
+            }
+        }
+    }
+    return product(d.o, out);
+}
 
 // The weights of a token's experts, 0 of those that are not chosen. Of a router without groups.
 inline Row expert_weights(const Router &router, Row scores) {
@@ -287,7 +369,9 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts,
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
-    add(normalised(layer.after_attention, attention(model, index, input, kept)), scale, x);
+    const Rows mixed =
+        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, kept);
+    add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
     if (model.layer_inputs) {

@@ -72,6 +72,26 @@ static void a_report_has_the_engines_figures(void **state) {
     assert_true(figure(html, "completion_tokens") == 21);
     assert_true(figure(page_of(report, NULL), "rows_done") == 500);
     batchllm_report_destroy(second); /* before its engine */
+
+    /* One that takes another's place while a group runs has no times of the other's clock. */
+    batchllm_report *early = NULL, *late = NULL;
+    assert_ok(batchllm_report_create(&early));
+    assert_ok(batchllm_report_create(&late));
+    assert_ok(batchllm_engine_set_report(engine, early));
+    const batchllm_params params = params_of(20);
+    assert_ok(batchllm_add_tokens(engine, 7, rows.tokens, rows.offsets, NULL, &params, 1));
+    for (int i = 0; i < 5; ++i) assert_ok(batchllm_step(engine, NULL));
+    assert_ok(batchllm_engine_set_report(engine, late));
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    assert_null(strstr(page_of(late, NULL), "Slowest groups"));
+    assert_null(strstr(page_of(early, NULL), "Slowest groups"));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    batchllm_results_free(results);
+    batchllm_report_add_failure(late, UINT64_MAX, "ROW_FORMAT", "because");
+    assert_non_null(strstr(page_of(late, NULL), "18446744073709551615: because"));
+    batchllm_report_destroy(early);
+    batchllm_report_destroy(late);
     rows.n = 3;
     add_and_run(engine, &rows, 3);
     batchllm_engine_destroy(engine);
@@ -239,11 +259,55 @@ static void a_report_is_written_in_one_piece_or_not_at_all(void **state) {
     assert_int_equal(rmdir(folder), 0); /* no temporary file is left */
 }
 
+static void a_prediction_is_in_the_report(void **state) {
+    (void)state;
+    token_rows rows = make_rows(40, 100, 8);
+    for (int64_t i = 0; i < rows.offsets[rows.n]; ++i) rows.tokens[i] %= 200;
+    batchllm_plan *plan = NULL;
+    assert_ok(batchllm_plan_create(rows.n, rows.tokens, rows.offsets, NULL, NULL, NULL, &plan));
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = getenv("BATCHLLM_TEXT_MODEL");
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    assert_int_equal(options.struct_size, sizeof options);
+    options.device = "h200";
+    const batchllm_params params = params_of(10);
+    batchllm_prediction predicted;
+    predicted.struct_size = 0;
+    assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
+                                       &options, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "struct_size");
+    predicted.struct_size = sizeof predicted;
+    assert_ok(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine, &options,
+                                    &predicted));
+    assert_int_equal(predicted.rows, 40);
+    assert_int_equal(predicted.completion_tokens, 400);
+    assert_true(predicted.seconds > 0);
+    batchllm_report *report = NULL;
+    assert_ok(batchllm_report_create(&report));
+    assert_ok(batchllm_report_add_plan(report, plan, NULL, NULL, NULL));
+    assert_ok(batchllm_report_add_prediction(report, &predicted));
+    assert_ok(batchllm_report_add_prediction(report, &predicted)); /* the sum of both */
+    const char *html = page_of(report, NULL);
+    assert_true(figure(html, "predicted_completion_tokens") == 800);
+    assert_true(figure(html, "predicted_steps") == 2.0 * (double)predicted.steps);
+    assert_non_null(strstr(html, "For NVIDIA H200, before anything ran"));
+    options.reserved = 1;
+    assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
+                                       &options, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "reserved");
+    batchllm_report_destroy(report);
+    batchllm_plan_destroy(plan);
+    free_rows(&rows);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_report_has_the_engines_figures),
         cmocka_unit_test(words_of_prompts_are_in_a_report),
         cmocka_unit_test(a_plan_has_a_report_without_an_engine),
+        cmocka_unit_test(a_prediction_is_in_the_report),
         cmocka_unit_test(wrong_arguments_are_told),
         cmocka_unit_test(a_report_is_written_in_one_piece_or_not_at_all),
     };

@@ -177,6 +177,118 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
     }
 }
 
+// ---- Hybrids ----
+
+std::string hybrid(const std::string &type, const std::string &more) {
+    return family(type, R"("head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+                          "linear_key_head_dim": 8, "linear_value_head_dim": 16)" +
+                            (more.empty() ? "" : ", " + more));
+}
+
+void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
+    const Model model = must_load(hybrid("qwen3_5_text", R"("layer_types": ["linear_attention",
+                                         "full_attention", "linear_attention"])"));
+    for (const size_t i : {0, 2}) {
+        const Layer &layer = model.layers[i];
+        assert_true(bool(layer.delta) && layer.attention.heads == 0 && !layer.attention.q);
+        assert_int_equal(layer.delta.channels(), 2 * 2 * 8 + 6 * 16);
+        assert_int_equal(layer.delta.input_rows(), 128 + 96 + 12);
+        assert_int_equal(layer.delta.state_size(), 6 * 8 * 16 + 3 * 128);
+    }
+    const Layer &full = model.layers[1];
+    assert_true(!full.delta && full.attention.gated);
+    assert_int_equal(full.attention.q.rows(), 2 * 4 * 32);
+    assert_true(full.before_attention.offset == 1 && full.attention.q_norm.offset == 1);
+    assert_true(model.layers[0].delta.norm.offset == 0);
+    assert_int_equal(model.ropes[0].dims(), 8); // a quarter of the head
+    // Keys and values of the one layer that has them; the states of the other two.
+    assert_int_equal(model.kv_groups.size(), 1);
+    assert_true(model.kv_groups[0].layers == std::vector<int32_t>{1});
+    assert_int_equal(model.state_size(), 2 * (6 * 8 * 16 + 3 * 128));
+    // By default every fourth attends.
+    const Model four = must_load(R"({"model_type": "qwen3_next", "num_hidden_layers": 8})");
+    for (size_t i = 0; i < 8; ++i) assert_true(bool(four.layers[i].delta) == (i % 4 != 3));
+    const Model two = must_load(hybrid("qwen3_next", R"("full_attention_interval": 2)"));
+    assert_true(bool(two.layers[0].delta) && !two.layers[1].delta);
+}
+
+// Parts of one matrix, in the order q, k, v, z, b, a of all heads, wherever they stand in the files.
+void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
+    const Model next =
+        must_load(hybrid("qwen3_next", R"("num_experts": 0, "full_attention_interval": 3)"));
+    const Model newer = must_load(hybrid("qwen3_5_text", R"("full_attention_interval": 3)"));
+    for (const Model *model : {&next, &newer}) {
+        const DeltaNet &delta = model->layers[0].delta;
+        int64_t rows = 0;
+        for (const Tensor &part : delta.input) rows += part.rows;
+        assert_int_equal(rows, delta.input_rows());
+    }
+    // Of the second key head, whose rows begin at 8 + 8 + 48 + 48: its key, and the gates z.
+    const DeltaNet &delta = next.layers[0].delta;
+    assert_int_equal(delta.input.size(), 6 * 2);
+    assert_int_equal(delta.input[3].first_row, 112 + 8);
+    assert_int_equal(delta.input[3].rows, 8);
+    assert_int_equal(delta.input[7].first_row, 112 + 8 + 8 + 48);
+    assert_int_equal(delta.input[7].rows, 48);
+    assert_string_equal(delta.input[7].name.c_str(),
+                        "model.layers.0.linear_attn.in_proj_qkvz.weight");
+    assert_int_equal(delta.input[11].first_row, 6 + 3); // a, behind the b of its head
+}
+
+void a_hybrid_whose_keys_do_not_fit_is_refused_by_name(void **) {
+    for (const char *type : {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}) {
+        const auto fails = [&](const std::string &more, int32_t code, const char *key) {
+            must_fail(family(type, R"("head_dim": 32, )" + more), code, {key});
+        };
+        fails(R"("layer_types": ["linear_attention", "full_attention"])",
+              BATCHLLM_ERROR_MODEL_FORMAT, "\"layer_types\" has 2 entries");
+        fails(R"("layer_types": ["linear_attention", "full_attention", "mamba"])",
+              BATCHLLM_ERROR_UNSUPPORTED, "layer_types");
+        fails(R"("layer_types": ["linear_attention", "linear_attention", "linear_attention"])",
+              BATCHLLM_ERROR_UNSUPPORTED, "layer_types");
+        fails(R"("layer_types": [1, 2, 3])", BATCHLLM_ERROR_MODEL_FORMAT, "layer_types");
+        fails(R"("linear_num_value_heads": 24)", BATCHLLM_ERROR_MODEL_FORMAT,
+              "\"linear_num_value_heads\" is 24");
+        fails(R"("linear_num_key_heads": 0)", BATCHLLM_ERROR_MODEL_FORMAT, "linear_num_key_heads");
+        fails(R"("linear_key_head_dim": 1000000)", BATCHLLM_ERROR_MODEL_FORMAT,
+              "linear_key_head_dim");
+        fails(R"("linear_conv_kernel_dim": 1)", BATCHLLM_ERROR_MODEL_FORMAT,
+              "linear_conv_kernel_dim");
+        fails(R"("linear_conv_kernel_dim": 4.5)", BATCHLLM_ERROR_MODEL_FORMAT,
+              "linear_conv_kernel_dim");
+        fails(R"("full_attention_interval": 0)", BATCHLLM_ERROR_MODEL_FORMAT,
+              "full_attention_interval");
+        fails(R"("hidden_act": "gelu")", BATCHLLM_ERROR_UNSUPPORTED, "hidden_act");
+        fails(R"("partial_rotary_factor": 0.1)", BATCHLLM_ERROR_UNSUPPORTED,
+              "partial_rotary_factor");
+    }
+    // More parts than a description is made of.
+    must_fail(R"({"model_type": "qwen3_5_text", "num_hidden_layers": 4096,
+                  "linear_num_key_heads": 16, "linear_num_value_heads": 16})",
+              BATCHLLM_ERROR_MODEL_FORMAT, {"linear_num_key_heads"});
+}
+
+void defaults_of_hybrids_are_those_of_transformers(void **) {
+    const Model dense = must_load(R"({"model_type": "qwen3_5_text"})");
+    assert_true(dense.vocabulary == 248320 && dense.hidden == 4096 && dense.layers.size() == 32);
+    const Attention full = attention(dense, 3);
+    assert_true(full.heads == 16 && full.kv_heads == 4 && full.head_dim == 256);
+    assert_int_equal(dense.layers[0].feed_forward.width, 12288);
+    const DeltaNet &delta = dense.layers[0].delta;
+    assert_true(delta.key_heads == 16 && delta.value_heads == 32 && delta.key_dim == 128 &&
+                delta.value_dim == 128 && delta.width == 4);
+    assert_int_equal(dense.ropes[0].dims(), 64);
+    const Model next = must_load(R"({"model_type": "qwen3_next"})");
+    assert_true(next.layers.size() == 48 && next.hidden == 2048);
+    assert_int_equal(next.layers[5].experts.each.size(), 512);
+    assert_int_equal(next.layers[5].experts.router.chosen, 10);
+    assert_true(next.layers[5].experts.router.normalised && bool(next.layers[5].shared_gate));
+    assert_int_equal(next.layers[5].experts.each[0].width, 512);
+    const Model sparse = must_load(R"({"model_type": "qwen3_5_moe_text"})");
+    assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts.each.size() == 256);
+    assert_true(attention(sparse, 3).kv_heads == 2 && sparse.layers[0].feed_forward.width == 512);
+}
+
 std::string gemma4(const std::string &more) {
     return R"({"model_type": "gemma4_text", "hidden_size": 64, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 100, "num_hidden_layers": 4, "head_dim": 16,
@@ -821,6 +933,10 @@ void rope_frequencies_equal_those_of_transformers(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(absent_keys_have_the_defaults_of_transformers),
+        cmocka_unit_test(layer_types_of_a_hybrid_say_which_layers_have_a_delta_net),
+        cmocka_unit_test(a_delta_nets_input_is_in_one_order_in_both_families),
+        cmocka_unit_test(a_hybrid_whose_keys_do_not_fit_is_refused_by_name),
+        cmocka_unit_test(defaults_of_hybrids_are_those_of_transformers),
         cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
         cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
         cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),

@@ -43,6 +43,7 @@ struct Case {
     std::vector<float> keys, values, queries;
     float softcap = 0;
     std::vector<float> sinks; // [heads], or none
+    int32_t stretch = 0;      // WorklistOptions'
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -184,7 +185,8 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     }
 
     Worklist list;
-    build_worklist(given.batch, rows, {shape.window, shape.ratio, shape.kv_heads, shape.threads},
+    build_worklist(given.batch, rows,
+                   {shape.window, shape.ratio, shape.kv_heads, shape.threads, given.stretch},
                    &list);
     std::vector<std::byte> attended(
         static_cast<size_t>(list.rows * layer.heads * shape.head_dim * element));
@@ -330,7 +332,7 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
     constexpr int32_t kHeadDims[] = {16, 24, 32, 64, 80, 96, 112, 128, 192, 256};
     constexpr int32_t kRatios[] = {1, 2, 3, 4, 5, 7, 8};
     std::string failure;
-    for (int round = 0; round < 30 && failure.empty(); ++round) {
+    for (int round = 0; round < 40 && failure.empty(); ++round) {
         Shape shape;
         shape.head_dim = kHeadDims[round % 10];
         shape.ratio = kRatios[between(random, 0, 6)];
@@ -364,7 +366,9 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
                 made.sinks.push_back(3 * random_normal(random));
             }
         }
+        if (round % 2 == 0) made.stretch = 16 << between(random, 0, 4);
         failure = check_all(made);
+        if (!failure.empty()) failure += " stretch " + std::to_string(made.stretch);
     }
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }
@@ -461,6 +465,116 @@ void the_same_batch_gives_identical_bits(void **) {
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }
 
+// A row's tokens, cut between a chain of nodes at random, with other rows beside and below them.
+Case in_company(const Case &row, std::mt19937_64 &random) {
+    const int32_t length = row.batch.nodes[0].length;
+    const int32_t wanted = row.batch.nodes[0].token_count;
+    std::vector<int32_t> parents, lengths, counts, chain;
+    for (int32_t begin = 0; begin < length;) {
+        const int32_t left = length - begin;
+        const int32_t taken = chain.size() == 3 ? left : between(random, 1, left);
+        const int32_t parent = chain.empty() ? -1 : chain.back();
+        for (int32_t others = between(random, 0, 2); others > 0; --others) {
+            parents.push_back(parent);
+            lengths.push_back(between(random, 1, 80));
+            counts.push_back(between(random, 0, lengths.back()));
+        }
+        chain.push_back(static_cast<int32_t>(parents.size()));
+        parents.push_back(parent);
+        lengths.push_back(taken);
+        begin += taken;
+        counts.push_back(std::clamp(wanted - (length - begin), 0, taken));
+    }
+    Shape shape = row.shape;
+    shape.page_tokens = 16 * between(random, 1, 3);
+    shape.threads = between(random, 1, 3);
+    Case made = make_case(shape, parents, lengths, counts, random);
+    made.softcap = row.softcap;
+    made.sinks = row.sinks;
+    made.stretch = row.stretch;
+    const auto kv_row = static_cast<ptrdiff_t>(shape.kv_heads) * shape.head_dim;
+    const ptrdiff_t query_row = kv_row * shape.ratio;
+    for (const int32_t n : chain) {
+        const ContextNode &node = made.batch.nodes[n];
+        const ptrdiff_t to = made.first_token[n] * kv_row;
+        std::copy_n(row.keys.begin() + node.start * kv_row, node.length * kv_row,
+                    made.keys.begin() + to);
+        std::copy_n(row.values.begin() + node.start * kv_row, node.length * kv_row,
+                    made.values.begin() + to);
+        const int32_t from = node.start + node.length - node.token_count - (length - wanted);
+        std::copy_n(row.queries.begin() + from * query_row, node.token_count * query_row,
+                    made.queries.begin() + node.token_begin * query_row);
+    }
+    made.first_token = chain; // so that the caller knows which nodes are the row's
+    return made;
+}
+
+// The results of the row's tokens in order, out of those of all.
+std::vector<float> of_row(const std::vector<float> &all, const Case &given,
+                          const std::vector<int32_t> &chain) {
+    std::vector<float> out;
+    const auto row = static_cast<ptrdiff_t>(all.size() / given.batch.tokens.size());
+    for (const int32_t n : chain) {
+        const ContextNode &node = given.batch.nodes[n];
+        out.insert(out.end(), all.begin() + node.token_begin * row,
+                   all.begin() + (node.token_begin + node.token_count) * row);
+    }
+    return out;
+}
+
+void a_row_in_order_is_the_same_bits_in_any_company(void **) {
+    std::mt19937_64 random(seed_of_run());
+    constexpr int32_t kHeadDims[] = {16, 24, 64, 80, 128, 256};
+    constexpr int32_t kRatios[] = {1, 2, 4, 7};
+    constexpr int32_t kWindows[] = {0, 1, 40, 300};
+    int32_t free_differs = 0;
+    std::string failure;
+    for (int round = 0; round < 12 && failure.empty(); ++round) {
+        const Shape shape{between(random, 1, 2),     kRatios[round % 4],
+                          kHeadDims[round % 6],      16,
+                          kWindows[(round / 2) % 4], 1};
+        const int32_t length = between(random, 1, 700);
+        const int32_t wanted = std::min(length, between(random, 1, 30));
+        Case row = make_case(shape, {-1}, {length}, {wanted}, random);
+        if (round % 3 == 1) row.softcap = 2;
+        for (int32_t h = 0; round % 4 >= 2 && h < shape.kv_heads * shape.ratio; ++h) {
+            row.sinks.push_back(3 * random_normal(random));
+        }
+        row.stretch = 16 << between(random, 1, 4);
+        for (DType element : {DType::f32, DType::bf16}) {
+            for (Isa isa : kAllIsas) {
+                const Kernels *kernels = kernels_for(isa, element);
+                if (kernels == nullptr || !isa_runs_here(isa)) continue;
+                bool ok = false;
+                const std::vector<float> alone = attend(row, *kernels, {}, &ok);
+                for (int company = 0; company < 6 && ok; ++company) {
+                    Case given = in_company(row, random);
+                    const std::vector<int32_t> chain = std::move(given.first_token);
+                    given.first_token.clear();
+                    int32_t tokens = 0;
+                    for (const ContextNode &node : given.batch.nodes) {
+                        given.first_token.push_back(tokens);
+                        tokens += node.length;
+                    }
+                    bool given_ok = false;
+                    if (of_row(attend(given, *kernels, {}, &given_ok), given, chain) != alone) {
+                        failure = describe(given, kernels->name) + " stretch " +
+                                  std::to_string(row.stretch) + ": other bits";
+                    }
+                    given.stretch = 0;
+                    if (of_row(attend(given, *kernels, {}, &given_ok), given, chain) != alone) {
+                        ++free_differs;
+                    }
+                    ok = given_ok;
+                }
+                if (!ok) failure = "attention failed";
+            }
+        }
+    }
+    if (!failure.empty()) fail_msg("%s", failure.c_str());
+    assert_true(free_differs > 0);
+}
+
 // What the worklist promises, on a forest large enough to be cut in every way.
 void the_parts_of_a_row_cover_what_it_sees_once(void **) {
     std::mt19937_64 random(seed_of_run());
@@ -527,6 +641,7 @@ int main() {
         cmocka_unit_test(shared_equals_unshared_within_rounding),
         cmocka_unit_test(only_wanted_rows_are_computed_and_stand_close),
         cmocka_unit_test(the_same_batch_gives_identical_bits),
+        cmocka_unit_test(a_row_in_order_is_the_same_bits_in_any_company),
         cmocka_unit_test(the_parts_of_a_row_cover_what_it_sees_once),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -111,6 +111,16 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
 
     RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens,
                            model.kv_groups.size());
+    if (model.state_size() > 0) {
+        auto states = StatePool::create(model, scheduler.state_slots());
+        if (!states.ok()) return states.status().message();
+        if (run.poison) {
+            std::memset(
+                states->matrices(0, 0), 0xFF,
+                static_cast<size_t>(scheduler.state_slots() * StatePool::slot_bytes(model)));
+        }
+        (*forward)->take_states(std::move(states).value());
+    }
     TokenBatch batch;
     std::vector<int32_t> logits_rows, wanted, tokens;
     std::vector<float> logits;

@@ -30,8 +30,8 @@ TokenBatch batch_of(const std::vector<int32_t> &row, int32_t first, int32_t last
         batch.outputs.push_back(output);
     }
     const bool own = first >= kPrefix;
-    batch.nodes.push_back({-1, 0, kPrefix, 0, own ? 0 : last - first, true});
-    if (own) batch.nodes.push_back({0, kPrefix, last - kPrefix, 0, last - first, false});
+    batch.nodes.push_back({-1, 0, kPrefix, 0, own ? 0 : last - first, true, 0});
+    if (own) batch.nodes.push_back({0, kPrefix, last - kPrefix, 0, last - first, false, 1});
     for (size_t g = 0; g < kv_groups; ++g) {
         GroupPages pages;
         const int32_t prefix_pages = pages_of(kPrefix),

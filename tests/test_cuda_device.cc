@@ -103,12 +103,49 @@ void a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error(vo
     assert_true(check_cuda(cudaSuccess, "x").ok());
 }
 
+void quantising_is_refused_where_it_cannot_be(void **) {
+    cudaDeviceProp device{};
+    std::strcpy(device.name, "Some GPU");
+    device.major = 8;
+    device.multiProcessorCount = 100;
+    Model model;
+    model.dtype = DType::bf16;
+    BackendOptions options;
+    const auto read = [&](const char *quantize, int minor, const char *type) {
+        device.minor = minor;
+        options.compute_type = type;
+        options.extra = {{"quantize", quantize}};
+        return read_options(model, options, device);
+    };
+    assert_true(read("fp8", 9, "auto")->forward.quantize == Quantize::fp8);
+    assert_true(read("none", 0, "auto")->forward.quantize == Quantize::none);
+    assert_true(read("stored", 0, "f32")->forward.quantize == Quantize::stored);
+    const struct {
+        const char *quantize;
+        int minor;
+        const char *type, *text;
+        int32_t code;
+    } refused[] = {
+        {"fp8", 6, "auto", "Some GPU has compute capability 8.6", BATCHLLM_ERROR_UNSUPPORTED},
+        {"fp8", 9, "f32", "compute_type must be bf16 or f16", BATCHLLM_ERROR_INVALID_ARGUMENT},
+        {"int4", 9, "auto", "quantize=int4: none, stored or fp8", BATCHLLM_ERROR_INVALID_ARGUMENT},
+    };
+    for (const auto &x : refused) {
+        const Status status = read(x.quantize, x.minor, x.type).status();
+        assert_int_equal(status.code(), x.code);
+        if (status.message().find(x.text) == std::string::npos) {
+            fail_msg("\"%s\" does not say \"%s\"", status.message().c_str(), x.text);
+        }
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
+        cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };

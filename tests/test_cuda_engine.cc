@@ -24,7 +24,7 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 
 std::vector<Golden> models() {
-    std::vector<Golden> all = all_golden();
+    std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });
     return all;
 }
@@ -66,7 +66,8 @@ batchllm_stats stats_of(const EngineHandle &engine) {
 
 EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     options.model_dir = golden.directory.c_str();
-    std::string extra = "attention=" + attention;
+    // In 16 bits: products in fp8 are tests/test_cuda_fp8.cc's.
+    std::string extra = "quantize=none,attention=" + attention;
     if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
     if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
     batchllm_engine *engine = nullptr;
@@ -123,10 +124,13 @@ struct Compared {
 
 void compare(const Golden &golden, const batchllm_results &results, const Way &way,
              Compared *compared) {
-    // transformers itself, computing in bf16, is off by up to 0.46 on the golden models of Gemma 4, and by
-    // 0.14 or less on the others.
-    const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
-    const double factor = gemma4 && way.logprob_tolerance > 0.1 ? 2 : 1;
+    // transformers itself, computing in bf16, is off by up to 0.46 on the golden models of Gemma 4, by up
+    // to 0.36 on those in fp8, whose weights are widened to bf16, and by 0.14 or less on most others.
+    const auto is_a = [&](const char *kind) {
+        return golden.directory.find(kind) != std::string::npos;
+    };
+    const bool coarse = is_a("gemma4") || is_a("_fp8");
+    const double factor = coarse && way.logprob_tolerance > 0.1 ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     // A rounding that changes which experts a token goes through changes its result by as much as they
     // differ: what follows in the row is not compared then.
@@ -468,13 +472,16 @@ void wrong_options_are_refused_by_name(void **) {
         int32_t status;
         const char *text;
     };
-    for (const Case &c : {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
-                          Case{"0,99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
-                          Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
-                          Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
-                          Case{"0", "attention=sm75", BATCHLLM_ERROR_INVALID_ARGUMENT, "sm75"},
-                          Case{"0", "overlap=2", BATCHLLM_ERROR_INVALID_ARGUMENT, "overlap=2"},
-                          Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
+    for (const Case &c :
+         {Case{"99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
+          Case{"0,99", nullptr, BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "device 99"},
+          Case{"x", nullptr, BATCHLLM_ERROR_INVALID_ARGUMENT, "\"x\""},
+          Case{"0", "residual=f8", BATCHLLM_ERROR_INVALID_ARGUMENT, "residual=f8"},
+          Case{"0", "attention=sm75", BATCHLLM_ERROR_INVALID_ARGUMENT, "sm75"},
+          Case{"0", "quantize=int4", BATCHLLM_ERROR_INVALID_ARGUMENT, "quantize=int4"},
+          Case{"0", "quantize=fp8", BATCHLLM_ERROR_INVALID_ARGUMENT, "quantize=fp8"},
+          Case{"0", "overlap=2", BATCHLLM_ERROR_INVALID_ARGUMENT, "overlap=2"},
+          Case{"0", "colour=red", BATCHLLM_ERROR_INVALID_ARGUMENT, "colour"}}) {
         batchllm_engine_options options = options_of(Way{"wrong"});
         options.model_dir = golden.directory.c_str();
         options.devices = c.devices;

@@ -110,7 +110,7 @@ void products_in_e4m3_are_the_references(void **) {
                     auto padded = y;
                     padded.resize(static_cast<size_t>(padded_rows(m) * n));
                     const Array out(padded, out_type);
-                    check(linear->run({w.bytes.data(), n, k, w.scales.as<float>()},
+                    check(linear->run({w.bytes.data(), n, k, w.scales.as<float>(), Scaling::rows},
                                       {x.bytes.data(), x.scales.as<float>()}, m, out.data(),
                                       out_type, accumulate, nullptr, alpha));
                     std::vector<double> wanted;

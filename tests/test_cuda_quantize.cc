@@ -39,7 +39,7 @@ struct Rows {
 Rows quantized(const Array &x, DType type, int32_t rows, int32_t width) {
     Rows out(rows, width);
     check(launch_quantize_rows(
-        {type, x.data(), out.bytes.data(), out.scales.as<float>(), rows, width}, nullptr));
+        {type, x.data(), out.bytes.data(), {out.scales.as<float>()}, rows, width}, nullptr));
     return out;
 }
 
@@ -119,8 +119,16 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
             check(launch_rms_norm({DType::f32, stream, in.data(), nullptr, w.floats(), 1e-5F,
                                    plain.data(), count, hidden},
                                   nullptr));
-            check(launch_rms_norm({DType::e4m3, stream, in.data(), nullptr, w.floats(), 1e-5F,
-                                   norm.bytes.data(), count, hidden, norm.scales.as<float>()},
+            check(launch_rms_norm({DType::e4m3,
+                                   stream,
+                                   in.data(),
+                                   nullptr,
+                                   w.floats(),
+                                   1e-5F,
+                                   norm.bytes.data(),
+                                   count,
+                                   hidden,
+                                   {norm.scales.as<float>()}},
                                   nullptr));
             assert_same(norm, quantized(plain, DType::f32, count, hidden), "RMSNorm");
 
@@ -129,9 +137,19 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
             check(launch_add_norm({DType::f32, stream, in.data(), added.data(), nullptr, next, 0.5F,
                                    next, plain.data(), count, hidden},
                                   nullptr));
-            check(launch_add_norm({DType::e4m3, stream, same.data(), added.data(), nullptr, next,
-                                   0.5F, next, sum.bytes.data(), count, hidden, nullptr,
-                                   sum.scales.as<float>()},
+            check(launch_add_norm({DType::e4m3,
+                                   stream,
+                                   same.data(),
+                                   added.data(),
+                                   nullptr,
+                                   next,
+                                   0.5F,
+                                   next,
+                                   sum.bytes.data(),
+                                   count,
+                                   hidden,
+                                   nullptr,
+                                   {sum.scales.as<float>()}},
                                   nullptr));
             assert_true(in.read() == same.read());
             assert_same(sum, quantized(plain, DType::f32, count, hidden), "addition and norm");
@@ -158,7 +176,7 @@ void an_activation_in_e4m3_is_the_activation_quantised(void **) {
                         nullptr));
                     check(launch_activation_e4m3(
                         {type, kind, gated, in.data(), b, out.bytes.data(), rows, width},
-                        out.scales.as<float>(), nullptr));
+                        {out.scales.as<float>()}, nullptr));
                     assert_same(out, quantized(plain, DType::f32, rows, width), "activation");
                 }
             }
@@ -166,16 +184,119 @@ void an_activation_in_e4m3_is_the_activation_quantised(void **) {
     }
 }
 
+// [rows, groups] -> [groups, stride]
+std::vector<float> by_group(const std::vector<float> &scales, size_t rows, size_t stride) {
+    const size_t groups = scales.size() / rows;
+    std::vector<float> out(groups * stride, 7.0F); // what is not written stays
+    for (size_t r = 0; r < rows; ++r) {
+        for (size_t g = 0; g < groups; ++g) out[g * stride + r] = scales[r * groups + g];
+    }
+    return out;
+}
+
+// A row of groups of 128 is as many rows: and so are norms' and activations'.
+void groups_of_128_are_rows_of_their_own(void **) {
+    Random random(kSeed + 33);
+    constexpr size_t stride = 16;
+    for (const DType type : {DType::bf16, DType::f16}) {
+        for (const int32_t width : {128, 384, 2048, 2176, 4096, 14336, 32768}) {
+            const auto rows = static_cast<int32_t>(draw(random, 1, 5));
+            const int32_t groups = width / 128;
+            const auto x = normal(random, 2 * int64_t{rows} * width, type);
+            const Array in(x, type), wide(x, DType::f32);
+            const DeviceMemory bytes =
+                upload(std::vector<uint8_t>(static_cast<size_t>(rows * width), 0xFF));
+            const std::vector<float> none(static_cast<size_t>(groups) * stride, 7.0F);
+            const DeviceMemory scales = upload(none);
+            const RowScales to{scales.as<float>(), stride};
+            const auto assert_is = [&](const Array &of, DType of_type, const char *what) {
+                const Rows apart = quantized(of, of_type, rows * groups, 128);
+                const auto size = static_cast<size_t>(rows * width);
+                if (download<float>(scales, none.size()) !=
+                    by_group(apart.read_scales(), static_cast<size_t>(rows), stride)) {
+                    fail_msg("%s, width %d: other scales", what, width);
+                }
+                if (download<uint8_t>(bytes, size) != apart.read_bytes()) {
+                    fail_msg("%s, width %d: other elements", what, width);
+                }
+                check(cudaMemcpy(scales.data(), none.data(), none.size() * sizeof(float),
+                                 cudaMemcpyHostToDevice));
+            };
+            check(launch_quantize_rows({type, in.data(), bytes.data(), to, rows, width}, nullptr));
+            assert_is(in, type, "rows");
+
+            const Array w(normal(random, width, DType::f32), DType::f32);
+            const Array plain(int64_t{rows} * width, DType::f32);
+            check(launch_rms_norm({DType::f32, type, in.data(), nullptr, w.floats(), 1e-5F,
+                                   plain.data(), rows, width},
+                                  nullptr));
+            check(launch_rms_norm({DType::e4m3, type, in.data(), nullptr, w.floats(), 1e-5F,
+                                   bytes.data(), rows, width, to},
+                                  nullptr));
+            assert_is(plain, DType::f32, "RMSNorm");
+
+            const DeviceNorm next{NormKind::layer, w.floats(), nullptr, 1e-6F};
+            AddNormArguments norm{DType::f32, type, in.data(),    nullptr, nullptr, {},
+                                  1,          next, plain.data(), rows,    width};
+            check(launch_add_norm(norm, nullptr));
+            norm.element = DType::e4m3;
+            norm.out = bytes.data();
+            norm.scales = to;
+            check(launch_add_norm(norm, nullptr));
+            assert_is(plain, DType::f32, "any norm");
+
+            const Activation kind = Activation::silu;
+            check(launch_activation(
+                {DType::f32, kind, true, wide.data(), nullptr, plain.data(), rows, width},
+                nullptr));
+            check(launch_activation_e4m3(
+                {type, kind, true, in.data(), nullptr, bytes.data(), rows, width}, to, nullptr));
+            assert_is(plain, DType::f32, "activation");
+        }
+    }
+}
+
+void chosen_rows_are_quantised(void **) {
+    Random random(kSeed + 34);
+    constexpr int32_t width = 264, rows = 3;
+    const std::vector<int32_t> chosen = {4, 0, 4};
+    const auto x = normal(random, 5 * width, DType::bf16);
+    std::vector<float> gathered;
+    for (const int32_t row : chosen) {
+        const auto begin = x.begin() + row * width;
+        gathered.insert(gathered.end(), begin, begin + width);
+    }
+    const Array in(x, DType::bf16);
+    const DeviceMemory from = upload(chosen);
+    const Rows out(rows, width);
+    check(launch_quantize_rows({DType::bf16,
+                                in.data(),
+                                out.bytes.data(),
+                                {out.scales.as<float>()},
+                                rows,
+                                width,
+                                from.as<int32_t>()},
+                               nullptr));
+    assert_same(out, quantized(Array(gathered, DType::bf16), DType::bf16, rows, width), "rows");
+}
+
 void rows_that_are_too_wide_are_refused(void **) {
     const Array x(8, DType::f32);
     const Rows out(1, 8);
     const auto quantize = [&](int32_t width) {
         return launch_quantize_rows(
-            {DType::f32, x.data(), out.bytes.data(), out.scales.as<float>(), 1, width}, nullptr);
+            {DType::f32, x.data(), out.bytes.data(), {out.scales.as<float>()}, 1, width}, nullptr);
     };
     assert_int_equal(quantize(kMostNormed + kVector), cudaErrorInvalidValue);
     assert_int_equal(quantize(12), cudaErrorInvalidValue);
     assert_int_equal(quantize(8), cudaSuccess);
+    // No whole groups; nowhere to write scales.
+    const auto with = [&](const RowScales &scales) {
+        return launch_quantize_rows({DType::f32, x.data(), out.bytes.data(), scales, 1, 8},
+                                    nullptr);
+    };
+    assert_int_equal(with({out.scales.as<float>(), 16}), cudaErrorInvalidValue);
+    assert_int_equal(with({}), cudaErrorInvalidValue);
 }
 
 } // namespace
@@ -187,6 +308,8 @@ int main() {
         cmocka_unit_test(rows_of_zeros_stay_zeros_and_what_is_not_finite_is_seen),
         cmocka_unit_test(a_norm_in_e4m3_is_the_norm_quantised),
         cmocka_unit_test(an_activation_in_e4m3_is_the_activation_quantised),
+        cmocka_unit_test(groups_of_128_are_rows_of_their_own),
+        cmocka_unit_test(chosen_rows_are_quantised),
         cmocka_unit_test(rows_that_are_too_wide_are_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -259,6 +259,55 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
     }
 }
 
+std::vector<Golden> golden_with_states() {
+    std::vector<Golden> all = all_golden();
+    std::erase_if(
+        all, [](const Golden &golden) { return !config_has(golden, "linear_num_value_heads"); });
+    return all;
+}
+
+// Fewer slots than prefixes, prompts cut everywhere, pages for hardly more than the longest row.
+void greedy_tokens_are_the_references_on_any_number_of_state_slots(void **) {
+    struct Case {
+        const char *slots;
+        int64_t step_tokens;
+    };
+    const std::vector<Golden> models = golden_with_states();
+    assert_true(models.size() >= 2);
+    int64_t preemptions = 0;
+    Compared compared;
+    for (const Golden &golden : models) {
+        for (const Case &c :
+             {Case{"state_slots=1", 17}, Case{"state_slots=2", 512}, Case{"state_slots=3", 5},
+              Case{"state_slots=5", 17}, Case{"state_slots=64", 512}}) {
+            batchllm_engine_options options = float32_options();
+            options.backend_options = c.slots;
+            options.step_tokens = c.step_tokens;
+            options.levels = 2;
+            options.kv_memory_bytes = int64_t{1} << 24;
+            EngineHandle engine = make_engine(golden, options);
+            const batchllm_stats stats = stats_of(engine);
+            // Pages for 28 times 16 tokens, the longest row taking 14.
+            options.kv_memory_bytes -= (stats.kv_pages_total - 28) * stats.kv_page_bytes;
+            engine = make_engine(golden, options);
+            assert_int_equal(stats_of(engine).kv_pages_total, 28);
+            if (c.step_tokens == 512) run_short_rows(engine.get(), golden);
+            add_prompts(engine.get(), golden, greedy_params(golden));
+            const ResultsHandle results = run(engine.get());
+            assert_int_equal(results->count, golden.rows.size());
+            for (int64_t i = 0; i < results->count; ++i) {
+                compare(golden, *results, i, &compared);
+            }
+            preemptions += stats_of(engine).preemptions;
+        }
+    }
+    print_message("states: %d models, %d tokens equal, %d left out, %d preemptions\n",
+                  int(models.size()), int(compared.tokens), int(compared.left_out),
+                  int(preemptions));
+    assert_true(compared.left_out * 20 < compared.tokens);
+    assert_true(preemptions > 0);
+}
+
 void scores_are_the_references(void **) {
     int64_t compared = 0;
     for (const bool sharing : {true, false}) {
@@ -351,23 +400,27 @@ void longrope_factors_follow_the_longest_request(void **) {
 }
 
 void greedy_samples_of_a_row_are_all_the_reference(void **) {
-    const Golden golden = read_golden("golden/llama3_gqa_sharded_bf16");
-    const EngineHandle engine = make_engine(golden, float32_options());
-    batchllm_params params = greedy_params(golden);
-    params.samples = 3;
-    add_prompts(engine.get(), golden, params);
-    const ResultsHandle results = run(engine.get());
-    assert_int_equal(results->count, 3 * golden.rows.size());
-    Compared compared;
-    for (int64_t i = 0; i < results->count; ++i) {
-        assert_int_equal(results->samples[i], i % 3);
-        compare(golden, *results, i, &compared);
+    for (const char *name : {"golden/llama3_gqa_sharded_bf16", "golden/qwen3_next_bf16"}) {
+        const Golden golden = read_golden(name);
+        const EngineHandle engine = make_engine(golden, float32_options());
+        batchllm_params params = greedy_params(golden);
+        params.samples = 3;
+        add_prompts(engine.get(), golden, params);
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, 3 * golden.rows.size());
+        Compared compared;
+        for (int64_t i = 0; i < results->count; ++i) {
+            assert_int_equal(results->samples[i], i % 3);
+            compare(golden, *results, i, &compared);
+        }
+        assert_true(compared.tokens > 0);
     }
-    assert_true(compared.tokens > 0);
 }
 
-ResultsHandle run_sampled(const Golden &golden) {
-    const EngineHandle engine = make_engine(golden, float32_options());
+// At a temperature the samples of a row are requests of their own, which start from one prefix.
+ResultsHandle run_sampled(const Golden &golden,
+                          const batchllm_engine_options &options = float32_options()) {
+    const EngineHandle engine = make_engine(golden, options);
     batchllm_params params = greedy_params(golden);
     params.samples = 3;
     params.temperature = 1;
@@ -401,6 +454,28 @@ void the_same_sampled_job_twice_gives_the_same_results(void **) {
     assert_true(different > static_cast<int64_t>(golden.rows.size()) / 2);
 }
 
+// Whether they share a snapshot of the prompt or each computes the prompt for itself.
+void samples_of_a_model_with_states_are_those_without_sharing(void **) {
+    const Golden golden = read_golden("golden/qwen3_next_bf16");
+    batchllm_engine_options alone = float32_options();
+    alone.enlarge = BATCHLLM_ENLARGE_NONE;
+    const ResultsHandle a = run_sampled(golden);
+    const ResultsHandle b = run_sampled(golden, alone);
+    assert_int_equal(a->count, 3 * golden.rows.size());
+    assert_int_equal(b->count, a->count);
+    int64_t same = 0;
+    for (int64_t i = 0; i < a->count; ++i) {
+        const int64_t begin = a->token_offsets[i], count = a->token_offsets[i + 1] - begin;
+        int64_t j = 0; // results come in the order in which rows end
+        while (b->tags[j] != a->tags[i] || b->samples[j] != a->samples[i]) ++j;
+        same += count == b->token_offsets[j + 1] - b->token_offsets[j] &&
+                std::equal(a->tokens + begin, a->tokens + begin + count,
+                           b->tokens + b->token_offsets[j]);
+    }
+    // A draw that rounding decides changes what follows it.
+    assert_true(same * 20 >= a->count * 19);
+}
+
 } // namespace
 
 int main() {
@@ -412,10 +487,12 @@ int main() {
         cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
         cmocka_unit_test(
             greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows),
+        cmocka_unit_test(greedy_tokens_are_the_references_on_any_number_of_state_slots),
         cmocka_unit_test(scores_are_the_references),
         cmocka_unit_test(longrope_factors_follow_the_longest_request),
         cmocka_unit_test(greedy_samples_of_a_row_are_all_the_reference),
         cmocka_unit_test(the_same_sampled_job_twice_gives_the_same_results),
+        cmocka_unit_test(samples_of_a_model_with_states_are_those_without_sharing),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

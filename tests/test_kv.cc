@@ -221,6 +221,62 @@ void a_prefix_goes_with_its_last_user(void **) {
     assert_int_equal(forest.at(again).computed, 0);
 }
 
+void a_table_has_a_state_slot_from_its_first_column_to_its_last(void **) {
+    PagePool pool(10, 16, {0}, 2);
+    PageTable a, b, c;
+    assert_true(pool.has_states() && pool.has_room());
+    assert_true(pool.take(&a) && pool.take(&b));
+    assert_true(a.state >= 0 && b.state >= 0 && a.state != b.state);
+    assert_int_equal(pool.states().used(), 2);
+    assert_false(pool.has_room()); // pages, but no slot
+    assert_false(pool.take(&c));
+    assert_int_equal(c.state, -1);
+    assert_int_equal(pool.used(), 2);
+    const int32_t kept = a.state;
+    assert_true(pool.take(&a)); // a further column takes none
+    assert_int_equal(a.state, kept);
+    const int32_t given = b.state;
+    pool.give(&b);
+    assert_int_equal(b.state, -1);
+    assert_true(pool.has_room() && pool.take(&c));
+    assert_int_equal(c.state, given);
+    PageTable copy = c;
+    pool.give(&c);
+    bool refused = false;
+    try {
+        copy.first_group.pages.clear();
+        pool.give(&copy);
+    } catch (const std::logic_error &) {
+        refused = true;
+    }
+    assert_true(refused);
+    PagePool without(10, 16);
+    PageTable plain;
+    assert_true(!without.has_states() && without.take(&plain));
+    assert_int_equal(plain.state, -1);
+}
+
+void a_prefix_counts_as_one_slot_while_it_is_live(void **) {
+    PagePool pool(10, 16, {0}, 4);
+    PrefixForest forest(&pool);
+    const int32_t head = forest.add(-1, 16), prefix = forest.add(head, 40);
+    forest.add_pending(prefix);
+    assert_int_equal(forest.prefixes_to_hold(prefix), 2);
+    forest.hold(prefix);
+    assert_int_equal(forest.live_prefixes(), 2);
+    assert_int_equal(forest.prefixes_to_hold(prefix), 0);
+    compute(&forest, &pool, head);
+    compute(&forest, &pool, prefix);
+    assert_int_equal(pool.states().used(), 2);
+    forest.release(prefix); // idle: both still have theirs, and only the head is live
+    assert_int_equal(pool.states().used(), 2);
+    assert_int_equal(forest.live_prefixes(), 1);
+    assert_int_equal(forest.prefixes_to_hold(prefix), 1);
+    assert_true(forest.evict_idle() && forest.evict_idle());
+    assert_int_equal(pool.states().used(), 0);
+    assert_int_equal(forest.live_prefixes(), 0);
+}
+
 void an_idle_prefix_is_evicted_before_its_parent_and_only_when_idle(void **) {
     PagePool pool(10, 16);
     PrefixForest forest(&pool);
@@ -439,6 +495,8 @@ int main() {
         cmocka_unit_test(the_most_tokens_of_a_pool_are_those_that_can_be_computed_one_by_one),
         cmocka_unit_test(a_prefix_goes_with_its_last_user),
         cmocka_unit_test(a_prefix_keeps_what_the_window_reaches_back_to_from_its_end),
+        cmocka_unit_test(a_table_has_a_state_slot_from_its_first_column_to_its_last),
+        cmocka_unit_test(a_prefix_counts_as_one_slot_while_it_is_live),
         cmocka_unit_test(an_idle_prefix_is_evicted_before_its_parent_and_only_when_idle),
         cmocka_unit_test(a_chunk_that_nobody_needs_any_more_is_cancelled),
         cmocka_unit_test(expected_length_follows_what_the_job_shows),

@@ -3,6 +3,7 @@
 #include <map>
 #include <random>
 
+#include "base/display.h"
 #include "report/charts.h"
 #include "report/icicle.h"
 #include "report/markup.h"
@@ -246,8 +247,8 @@ void what_comes_from_outside_is_escaped(void **) {
 }
 
 void numbers_are_written_for_people(void **) {
-    assert_string_equal(count_text(1234567).c_str(), "1,234,567");
-    assert_string_equal(count_text(-1234).c_str(), "-1,234");
+    assert_string_equal(format_count(1234567).c_str(), "1,234,567");
+    assert_string_equal(format_count(-1234).c_str(), "-1,234");
     assert_string_equal(short_count(999).c_str(), "999");
     assert_string_equal(short_count(1500).c_str(), "1.5K");
     assert_string_equal(short_count(999999).c_str(), "1M");

@@ -26,9 +26,10 @@ struct Sweep {
     int64_t most_extra_pages = 40; // beyond the fewest that hold the longest request
     int32_t cancel_one_in = 0;
     Limits limits;
-    bool planned = false; // by make_plan, from the windows' rows
-    bool overlap = true;  // half of the jobs
-    bool windows = false; // several KV groups, some with windows
+    bool planned = false;    // by make_plan, from the windows' rows
+    bool overlap = true;     // half of the jobs
+    bool windows = false;    // several KV groups, some with windows
+    int64_t most_states = 0; // slots, from 1 on; 0: a model without a state
 };
 
 // Of a request of so many tokens alone, one token a step: what each group's window spans, by the page.
@@ -83,6 +84,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
         JobOptions options;
         options.scheduler.page_tokens = static_cast<int32_t>(draw(random, 1, 7));
         if (given.windows) options.scheduler.kv_windows = some_windows(random);
+        if (given.most_states > 0)
+            options.scheduler.state_slots = draw(random, 1, given.most_states);
         const int64_t fewest = most_pages(slots_needed(windows), options.scheduler);
         options.scheduler.pages =
             fewest + (draw(random, 0, 3) ? draw(random, 0, given.most_extra_pages) : 0);
@@ -211,6 +214,37 @@ void plans_of_the_planner_are_scheduled_like_any_other(void **) {
     assert_true(total.preemptions > 0);
 }
 
+void states_are_those_of_their_contexts_on_any_number_of_slots(void **) {
+    Sweep states;
+    states.most_states = 40;
+    states.cancel_one_in = 200;
+    JobResult total;
+    expect_good(sweep(states, &total));
+    assert_true(total.preemptions > 0 && total.recomputed > 0);
+    assert_true(total.fed_tokens > 0 && total.wasted_rows > 0);
+}
+
+void a_few_state_slots_finish_every_job(void **) {
+    Sweep few;
+    few.most_states = 3; // fewer than a request with a prefix on two levels would need
+    few.limits.group_rows = 4;
+    few.most_extra_pages = 10;
+    JobResult total;
+    expect_good(sweep(few, &total));
+}
+
+void states_of_planned_prefixes_with_windows_beside_them(void **) {
+    Sweep planned;
+    planned.planned = true;
+    planned.windows = true;
+    planned.most_states = 12;
+    planned.most_extra_pages = 20;
+    planned.cancel_one_in = 60;
+    JobResult total;
+    expect_good(sweep(planned, &total));
+    assert_true(total.preemptions > 0);
+}
+
 // ---- Small jobs, each for one promise ----
 
 CheckedRow plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
@@ -330,6 +364,37 @@ void scored_positions_are_never_in_the_prefix(void **) {
     assert_int_equal(result.prefix_tokens, 0);
 }
 
+void requests_at_once_are_as_many_as_slots_less_their_prefix(void **) {
+    SchedulerOptions options{1000, 16, 64, 0, 0, true};
+    options.state_slots = 8;
+    JobResult result;
+    expect_good(run_one(one_group(40, 8, 30, 6), options, never, &result));
+    assert_int_equal(result.peak_running, 7);
+    assert_int_equal(result.peak_states, 8);
+    assert_int_equal(result.preemptions, 0);
+    assert_int_equal(result.prefix_tokens, 40); // the snapshot serves every row
+    assert_int_equal(result.recomputed, 0);
+}
+
+void a_request_without_a_slot_for_its_prefix_is_not_shared(void **) {
+    SchedulerOptions options{1000, 16, 64, 0, 0, true};
+    options.state_slots = 1;
+    JobResult result;
+    expect_good(run_one(one_group(40, 8, 3, 6), options, never, &result));
+    assert_int_equal(result.peak_running, 1);
+    assert_int_equal(result.peak_states, 1);
+}
+
+void a_preempted_request_starts_again_from_its_prefix(void **) {
+    // Two rows that outgrow the pool together: what is computed again is own tokens alone.
+    SchedulerOptions options{16, 4, 64, 0, 0, false};
+    options.state_slots = 10;
+    JobResult result;
+    expect_good(run_one(one_group(16, 4, 2, 24), options, never, &result));
+    assert_true(result.preemptions > 0 && result.recomputed > 0);
+    assert_int_equal(result.prefix_tokens, 16);
+}
+
 void looking_ahead_avoids_preemption(void **) {
     // Prompts of 4 tokens that grow to 100: admitted by the pages free now, they outgrow the pool.
     JobResult ahead, by_free_pages;
@@ -379,6 +444,9 @@ int main() {
         cmocka_unit_test(prefixes_of_rows_that_are_not_computed_are_not_computed),
         cmocka_unit_test(a_row_that_may_share_less_takes_the_parent_prefix),
         cmocka_unit_test(scored_positions_are_never_in_the_prefix),
+        cmocka_unit_test(requests_at_once_are_as_many_as_slots_less_their_prefix),
+        cmocka_unit_test(a_request_without_a_slot_for_its_prefix_is_not_shared),
+        cmocka_unit_test(a_preempted_request_starts_again_from_its_prefix),
         cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(arrival_order_follows_the_first_rows),
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
@@ -390,6 +458,9 @@ int main() {
         cmocka_unit_test(plans_of_the_planner_are_scheduled_like_any_other),
         cmocka_unit_test(cancelling_at_random_disturbs_nobody),
         cmocka_unit_test(long_outputs_outgrow_the_pool_and_finish),
+        cmocka_unit_test(states_are_those_of_their_contexts_on_any_number_of_slots),
+        cmocka_unit_test(a_few_state_slots_finish_every_job),
+        cmocka_unit_test(states_of_planned_prefixes_with_windows_beside_them),
     };
     return cmocka_run_group_tests_name("scheduler", tests, nullptr, nullptr);
 }

@@ -383,6 +383,138 @@ void windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once(void **) {
     assert_true(job.seconds < full_job.seconds);
 }
 
+// As Qwen3.5-9B: three layers with a gated delta net, then one that attends.
+Model hybrid_shape() {
+    Model model;
+    model.layers.resize(32);
+    model.max_positions = 131072;
+    model.vocabulary = 1000;
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        Attention &attention = model.layers[i].attention;
+        DeltaNet &delta = model.layers[i].delta;
+        if (i % 4 == 3) {
+            attention.kv_heads = 4;
+            attention.head_dim = 256;
+        } else {
+            delta.key_heads = 16;
+            delta.value_heads = 32;
+            delta.key_dim = delta.value_dim = 128;
+            delta.width = 4;
+        }
+    }
+    place_keys_and_values(&model);
+    return model;
+}
+
+struct StateUse {
+    bool good = true;
+    int64_t slots = 0;
+    int64_t rows_at_once = 0, slots_at_once = 0;
+    int64_t finished = 0, recomputed = 0, prefix_tokens = 0;
+};
+
+// Groups of 20 rows that share 300 tokens and have 20 of their own.
+StateUse run_states(const Model &model, int64_t rows, int32_t generated,
+                    const BackendOptions &options) {
+    StateUse use;
+    auto made = make_sim_backend(&model, options);
+    use.good = made.ok();
+    if (!use.good) return use;
+    const BackendInfo &info = (*made)->info();
+    use.slots = info.state_slots;
+    std::vector<int32_t> tokens(320, 9);
+    auto requests = std::make_unique<Request[]>(static_cast<size_t>(rows));
+    std::vector<Request *> held;
+    Plan plan;
+    for (int64_t i = 0; i < rows; ++i) {
+        Request &request = requests[static_cast<size_t>(i)];
+        request.prompt = {tokens.data(), 320, 319};
+        request.max_tokens = generated;
+        request.random_key = static_cast<uint64_t>(i);
+        held.push_back(&request);
+        plan.rows.push_back(i);
+        if (i % 20 != 0) continue;
+        plan.prefixes.push_back({i, 300, -1});
+        plan.groups.push_back({static_cast<int32_t>(i / 20), i, std::min(rows, i + 20)});
+    }
+    SchedulerOptions scheduling;
+    scheduling.pages = info.pages;
+    scheduling.page_tokens = info.page_tokens;
+    scheduling.step_tokens = info.step_tokens;
+    scheduling.state_slots = info.state_slots;
+    Scheduler scheduler(scheduling);
+    use.good = scheduler.add(plan, held).ok();
+    BatchOutput output;
+    while (use.good) {
+        const TokenBatch &batch = scheduler.next_step();
+        if (batch.tokens.empty()) break;
+        use.good &= (*made)->run(batch, &output).ok();
+        use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
+        use.slots_at_once = std::max(use.slots_at_once, scheduler.states_used());
+        use.recomputed += scheduler.counts().recomputed_tokens;
+        use.prefix_tokens += scheduler.counts().prefix_tokens;
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
+            Request *request = scheduler.sampled()[i];
+            request->output.push_back(output.samples[i].token);
+            request->done = request->output.size() == static_cast<size_t>(generated);
+            use.finished += request->done;
+        }
+        scheduler.finish_step();
+    }
+    use.good &= scheduler.pages_used() == 0 && scheduler.states_used() == 0;
+    return use;
+}
+
+void as_many_rows_run_at_once_as_their_states_fit(void **) {
+    const Model model = hybrid_shape();
+    BackendOptions options;
+    options.kv_memory_bytes = int64_t{120} * 1000 * 1000 * 1000;
+    // 24 layers of 32 matrices of 128 by 128, and 3 inputs of a convolution over 8,192 channels.
+    constexpr int64_t slot = 24 * (32 * 128 * 128 + 3 * 8192) * 4;
+    assert_int_equal(model.state_size() * 4, slot);
+    const StateUse large = run_states(model, 4000, 200, options);
+    print_message("120 GB: %lld slots of %lld bytes, %lld rows at once\n",
+                  static_cast<long long>(large.slots), static_cast<long long>(slot),
+                  static_cast<long long>(large.rows_at_once));
+    assert_true(large.good && large.finished == 4000);
+    // A slot, and 512 tokens of 32 KiB, of each; a prefix takes one of 21.
+    const int64_t slots = options.kv_memory_bytes / (slot + 512 * 32768);
+    assert_int_equal(large.slots, slots);
+    assert_true(large.rows_at_once <= slots && 100 * large.rows_at_once >= 95 * slots * 20 / 21);
+    // 20,000 rows with room for 100 at once.
+    options.kv_memory_bytes = int64_t{105} * (slot + 512 * 32768);
+    const StateUse small = run_states(model, 20000, 20, options);
+    assert_int_equal(small.slots, 105);
+    assert_true(small.good && small.finished == 20000 && small.recomputed == 0);
+    assert_int_equal(small.slots_at_once, 105);
+    assert_true(small.rows_at_once >= 95);
+    assert_int_equal(small.prefix_tokens, 20000 / 20 * 300);
+}
+
+void state_slots_are_checked_and_as_many_as_asked_for(void **) {
+    const Model model = hybrid_shape();
+    auto made = make_sim_backend(&model, with({{"state_slots", "7"}}));
+    assert_true(made.ok());
+    assert_int_equal((*made)->info().state_slots, 7);
+    assert_true(error_names({{"state_slots", "7"}}, "state_slots=7")); // Llama has no state
+    BackendOptions little;
+    little.kv_memory_bytes = 1 << 20;
+    const auto none = make_sim_backend(&model, little);
+    assert_false(none.ok());
+    assert_non_null(std::strstr(none.status().message().c_str(), "hold not 1 state slots"));
+    // A batch that names no slot, one beyond the last, and one twice.
+    TokenBatch batch;
+    batch.nodes = {{-1, 0, 1, 0, 1, false}, {-1, 0, 1, 1, 1, false}};
+    batch.tokens = batch.positions = {0, 0};
+    for (const auto &[a, b] : {std::pair{-1, 1}, std::pair{0, 7}, std::pair{3, 3}}) {
+        batch.nodes[0].state = a;
+        batch.nodes[1].state = b;
+        const Status status = (*made)->forward(batch);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_INTERNAL);
+        assert_non_null(std::strstr(status.message().c_str(), "state slot"));
+    }
+}
+
 void attention_in_a_window_reads_the_window(void **) {
     Model model = gemma_shape(64);
     auto made = make_sim_backend(&model, with({{"tokens_per_second", "1e15"},
@@ -414,6 +546,8 @@ int main() {
         cmocka_unit_test(time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix),
         cmocka_unit_test(a_job_of_100000_rows_is_scheduled_in_seconds),
         cmocka_unit_test(windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once),
+        cmocka_unit_test(as_many_rows_run_at_once_as_their_states_fit),
+        cmocka_unit_test(state_slots_are_checked_and_as_many_as_asked_for),
         cmocka_unit_test(attention_in_a_window_reads_the_window),
     };
     return cmocka_run_group_tests_name("sim", tests, nullptr, nullptr);

@@ -10,6 +10,8 @@
 #include "table_jobs.h"
 #include "testing.h"
 
+#include <xxhash.h>
+
 using namespace batchllm;
 
 namespace {
@@ -103,7 +105,7 @@ void chat_makes_conversations(void **) {
     const Table table = make(columns, "Q: {a}", false, true, "Be \\ kind.").value();
     assert_prompt(table, 0,
                   R"([{"role":"system","content":"Be \\ kind."},{"role":"user","content":)"
-                  R"("Q: say \"hi\"\n\u0009\u0001"}])");
+                  R"("Q: say \"hi\"\n\t\u0001"}])");
 }
 
 void lines_that_cannot_be_moved_are_refused(void **) {
@@ -281,6 +283,86 @@ void reordering_shares_more_than_the_given_order(void **) {
     assert_true(planned >= 1.5 * sorted);
 }
 
+// 100,000 rows of six columns with loose ties: a search of some seconds.
+void a_search_ends_soon_after_it_is_told_to_stop(void **) {
+    std::mt19937_64 random(seed_of_run());
+    std::vector<CellColumn> cells(6);
+    for (CellColumn &column : cells) {
+        for (int i = 0; i < 100000; ++i) {
+            column.codes.push_back(static_cast<int32_t>(random() % 3000));
+        }
+        column.lengths.assign(3000, 20);
+    }
+    int asked = 0;
+    const auto start = std::clock();
+    best_order(cells, [&] {
+        ++asked;
+        return true;
+    });
+    const auto stopped_at_once = std::clock() - start;
+    assert_int_equal(asked, 1);
+    asked = 0;
+    const auto again = std::clock();
+    best_order(cells, [&] { return ++asked > 3; });
+    const auto stopped_later = std::clock() - again;
+    assert_int_equal(asked, 4); // not asked again once it has said so
+    const auto whole_start = std::clock();
+    assert_permutations(best_order(cells), 100000, 6);
+    const auto whole = std::clock() - whole_start;
+    if (3 * std::max(stopped_at_once, stopped_later) > whole) {
+        fail_msg("stopped after %ld and %ld, all of it took %ld",
+                 static_cast<long>(stopped_at_once), static_cast<long>(stopped_later),
+                 static_cast<long>(whole));
+    }
+}
+
+void a_table_that_is_stopped_says_so(void **) {
+    std::vector<std::string> cells(100);
+    for (size_t i = 0; i < cells.size(); ++i) cells[i] = std::to_string(i % 7);
+    const Cells one("a", cells), two("b", cells);
+    const std::vector<TableColumn> views = {one.view(), two.view()};
+    TableOptions options;
+    options.prompt = "{a}\n{b}";
+    options.reorder = true;
+    options.stop = [] { return true; };
+    const Result<Table> stopped = make_table(100, views, options);
+    assert_false(stopped.ok());
+    assert_int_equal(stopped.status().code(), BATCHLLM_ERROR_STOPPED);
+    options.stop = [] { return false; };
+    assert_true(make_table(100, views, options).ok());
+}
+
+// Values whose hashes meet where the hash has no seed: each would be compared with all before it.
+void values_made_to_meet_take_no_longer_than_others(void **) {
+    constexpr size_t count = 12000;
+    constexpr uint64_t places = (1u << 15) - 1;
+    const auto column_of = [](bool meet) {
+        std::vector<std::string> cells;
+        for (uint64_t i = 0; cells.size() < count; ++i) {
+            std::string cell(reinterpret_cast<const char *>(&i), sizeof i);
+            if (meet && (XXH3_64bits(cell.data(), cell.size()) & places) != 0) continue;
+            if (cell != "\1") cells.push_back(std::move(cell));
+        }
+        return Cells(meet ? "meet" : "other", cells);
+    };
+    std::vector<int64_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    const auto took = [&](const Cells &cells) {
+        auto least = std::clock() * 0 + 1000000000;
+        for (int i = 0; i < 3; ++i) {
+            const auto start = std::clock();
+            assert_int_equal(encode_cells(cells.view(), rows, 0).values(), count);
+            least = std::min(least, std::clock() - start);
+        }
+        return std::max<std::clock_t>(least, 200);
+    };
+    const auto meeting = took(column_of(true)), others = took(column_of(false));
+    if (meeting > 10 * others) {
+        fail_msg("%ld for values that meet, %ld for others", static_cast<long>(meeting),
+                 static_cast<long>(others));
+    }
+}
+
 } // namespace
 
 int main() {
@@ -296,6 +378,9 @@ int main() {
         cmocka_unit_test(every_search_gives_each_row_and_field_once),
         cmocka_unit_test(the_greedy_order_is_within_two_percent_of_the_optimum),
         cmocka_unit_test(reordering_shares_more_than_the_given_order),
+        cmocka_unit_test(a_search_ends_soon_after_it_is_told_to_stop),
+        cmocka_unit_test(a_table_that_is_stopped_says_so),
+        cmocka_unit_test(values_made_to_meet_take_no_longer_than_others),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

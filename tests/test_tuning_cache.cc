@@ -4,10 +4,11 @@
 #include <map>
 #include <random>
 
+#include "base/cache_path.h"
 #include "base/file.h"
 #include "testing.h"
 
-using batchllm::cuda::default_tuning_path;
+using batchllm::cache_path;
 using batchllm::cuda::TuningCache;
 using batchllm::cuda::TuningKey;
 
@@ -169,13 +170,13 @@ void a_place_that_cannot_be_written_is_harmless(void **) {
 
 void the_default_is_in_the_users_cache(void **) {
     setenv("XDG_CACHE_HOME", "/somewhere", 1);
-    assert_string_equal(default_tuning_path("cuBLASLt 1, ../GPU.txt").c_str(),
+    assert_string_equal(cache_path("cuBLASLt 1, ../GPU.txt").c_str(),
                         "/somewhere/batchllm/cuBLASLt-1--..-GPU.txt");
     setenv("XDG_CACHE_HOME", "relative", 1);
     setenv("HOME", "/home/me", 1);
-    assert_string_equal(default_tuning_path("x").c_str(), "/home/me/.cache/batchllm/x");
+    assert_string_equal(cache_path("x").c_str(), "/home/me/.cache/batchllm/x");
     unsetenv("HOME");
-    assert_string_equal(default_tuning_path("x").c_str(), "");
+    assert_string_equal(cache_path("x").c_str(), "");
 }
 
 } // namespace

@@ -4,7 +4,9 @@
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
 build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
-build.py javadoc FOLDER JAVADOC FLAG... -- SOURCE...          pages into FOLDER
+build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of what is public
+build.py sources OUT.jar FOLDER -- SOURCE...                  sources and FOLDER's
+build.py install FOLDER FILE... [NAME:TARGET]                 copies files as they are, when Meson installs; NAME is a link
 """
 import hashlib
 import os
@@ -112,11 +114,39 @@ def jar(out, class_jar, version, platform, *libraries):
     write_jar(out, files)
 
 
-def javadoc(folder, tool, *arguments):
+def javadoc(out, tool, *arguments):
     flags, sources = split(arguments)
-    run(tool, "-quiet", "-d", fresh(folder), *flags, *sources)
+    with tempfile.TemporaryDirectory() as made:
+        run(tool, "-quiet", "-notimestamp", "-public", "-d", made, *flags, *sources)
+        root = pathlib.Path(made)
+        write_jar(out, {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()})
+
+
+def sources(out, folder, *arguments):
+    files = {path.split("src/main/java/")[1]: pathlib.Path(path).read_bytes() for path in split(arguments)[1]}
+    if folder != "-":
+        files.update({f"org/batchllm/{path.name}": path.read_bytes() for path in pathlib.Path(folder).glob("*.java")})
+    write_jar(out, files)
+
+
+def install(folder, *files):
+    """Meson's own install rewrites the manifest of a JAR, and its bytes with it."""
+    into = pathlib.Path(os.environ["MESON_INSTALL_DESTDIR_PREFIX"], folder)
+    into.mkdir(parents=True, exist_ok=True)
+    for given in files:
+        name, _, target = given.partition(":")
+        if target:
+            (into / name).unlink(missing_ok=True)
+            (into / name).symlink_to(target)
+            continue
+        path = pathlib.Path(given)
+        if "MESON_INSTALL_QUIET" not in os.environ:
+            print(f"Installing {path} to {into}")
+        if "MESON_INSTALL_DRY_RUN" not in os.environ:
+            shutil.copyfile(path, into / path.name)
+            (into / path.name).chmod(0o644)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc}[sys.argv[1]](*sys.argv[2:])
+    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc, "sources": sources, "install": install}[sys.argv[1]](*sys.argv[2:])

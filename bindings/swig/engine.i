@@ -30,6 +30,7 @@ struct batchllm_engine {};
 %batchllm_filled(batchllm_info)
 %batchllm_filled(batchllm_stats)
 %batchllm_filled(batchllm_plan_stats)
+%batchllm_filled(batchllm_prediction)
 
 %apply batchllm_status {
     int32_t batchllm_build_groups, int32_t batchllm_step, int32_t batchllm_cancel,

@@ -2,7 +2,6 @@
  * library's defaults. Texts are copied and freed with the object. */
 %ignore batchllm_engine_options_init;
 %ignore batchllm_engine_options::struct_size;
-%ignore batchllm_engine_options::reserved;
 %ignore batchllm_engine_options::log;      /* the language's own, in language.i */
 %ignore batchllm_engine_options::log_user;
 %ignore batchllm_log_function;

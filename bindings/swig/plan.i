@@ -7,6 +7,9 @@
 %ignore batchllm_plan_get_advice;
 %ignore batchllm_plan_group_info;
 %ignore batchllm_engine_get_plan;
+%ignore batchllm_predict_options;
+%ignore batchllm_predict_options_init;
+%ignore batchllm_plan_predict;
 
 %nodefaultctor batchllm_plan;
 struct batchllm_plan {};
@@ -20,6 +23,7 @@ struct batchllm_plan {};
 %batchllm_blocking(batchllm_plan_save)
 %batchllm_blocking(batchllm_engine_take_plan)
 %batchllm_blocking(batchllm_plan_groups_of)
+%batchllm_blocking(batchllm_plan_predict_rows)
 
 %newobject batchllm_plan_create_from;
 %newobject batchllm_plan_load_from;
@@ -59,6 +63,31 @@ static const char *batchllm_plan_advice_text(const batchllm_plan *plan, batchllm
     advice.struct_size = sizeof advice;
     *FAILURE = batchllm_plan_get_advice(plan, &advice);
     return advice.text;
+}
+
+/* tokens and offsets: of the plan's rows; both None for a plan that keeps them. device: "" as NULL. */
+static batchllm_status batchllm_plan_predict_rows(const batchllm_plan *plan, batchllm_view_i32 tokens,
+                                                  batchllm_view_i64 offsets,
+                                                  int32_t max_tokens, int32_t samples,
+                                                  const batchllm_engine_options *engine_options,
+                                                  const char *device, int64_t expected_tokens,
+                                                  batchllm_prediction *out) {
+    batchllm_plan_stats stats;
+    stats.struct_size = sizeof stats;
+    const batchllm_status status = batchllm_plan_get_stats(plan, &stats);
+    if (status != BATCHLLM_OK) return status;
+    if (offsets.data != NULL && batchllm_rows_of("tokens", offsets, tokens.count) != stats.rows)
+        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "the plan has %lld rows: give those",
+                                   (long long)stats.rows);
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    options.device = device;
+    options.expected_tokens = expected_tokens;
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = max_tokens;
+    params.samples = samples;
+    return batchllm_plan_predict(plan, tokens.data, offsets.data, &params, 1, engine_options, &options, out);
 }
 
 static batchllm_plan *batchllm_engine_take_plan(const batchllm_engine *engine,

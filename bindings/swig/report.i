@@ -14,7 +14,8 @@ struct batchllm_report {};
 }
 
 %apply batchllm_status {
-    int32_t batchllm_engine_set_report, int32_t batchllm_report_add_failure, int32_t batchllm_report_add_fact
+    int32_t batchllm_engine_set_report, int32_t batchllm_report_add_failure, int32_t batchllm_report_add_fact,
+    int32_t batchllm_report_add_prediction
 }
 %batchllm_blocking(batchllm_report_html_of)
 %batchllm_blocking(batchllm_report_save_to)

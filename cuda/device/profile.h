@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "device/device.h"
@@ -17,6 +18,7 @@ enum class Part : uint8_t {
     qkv,
     rope,
     attention,
+    quantize, // of attention's result
     output,
     routing,
     gate_up,
@@ -28,8 +30,10 @@ enum class Part : uint8_t {
     count
 };
 inline constexpr const char *kPartNames[] = {
-    "",        "input",   "norm",       "qkv",  "rope",    "attention", "output",
-    "routing", "gate/up", "activation", "down", "combine", "logits",    "sample"};
+    "",         "input",  "norm",    "qkv",     "rope",       "attention",
+    "quantize", "output", "routing", "gate/up", "activation", "down",
+    "combine",  "logits", "sample"};
+static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {
   public:

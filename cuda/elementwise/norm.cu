@@ -1,137 +1,19 @@
 // Bound by memory: a norm reads a row and writes it, an addition reads one more and writes one more.
 // 16-byte accesses (32 for f32); a thread keeps its part of the row in registers.
-#include "elementwise/norm.h"
-
-#include <type_traits>
-
-#include "elementwise/element.cuh"
-#include "elementwise/elementwise.h"
 #include "elementwise/norm.cuh"
-#include "elementwise/quantize.cuh"
 
 namespace batchllm::cuda {
-namespace {
-
-// ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
-
-template <typename T> constexpr bool quantized = std::is_same_v<T, __nv_fp8_e4m3>;
-
-// The weights are on their way while the row's sum is made, where registers hold both.
-template <typename R, typename T, int Vectors>
-__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
-    constexpr bool early = Vectors < kNormVectors;
-    const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
-    const R *x = static_cast<const R *>(a.x) + row * a.hidden;
-    float kept[Vectors][8], weight[Vectors][8];
-    float sum = 0;
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
-        if (i >= a.hidden) break;
-        load8(x + i, kept[v]);
-        if constexpr (early) load8(a.weight + i, weight[v]);
-    }
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
-    }
-    __shared__ float sums[32];
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) sum += sums[w];
-    const float scale = rsqrtf(sum / static_cast<float>(a.hidden) + a.epsilon);
-    T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
-        if (i >= a.hidden) break;
-        if constexpr (!early) load8(a.weight + i, weight[v]);
-#pragma unroll
-        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
-        if constexpr (!quantized<T>) store8(out + i, weight[v]);
-    }
-    if constexpr (quantized<T>) {
-        store_row_e4m3(weight, a.hidden, out, a.scales + blockIdx.x, sums);
-    }
-}
-
-// ---- Any norm, with an addition before it ----
-
-template <typename R, typename T, int Vectors>
-__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
-    add_norm(const __grid_constant__ AddNormArguments a) {
-    __shared__ float sums[32];
-    const int64_t begin = int64_t{blockIdx.x} * a.hidden;
-    R *residual = static_cast<R *>(a.residual) + begin;
-    const bool adds = a.delta != nullptr;
-    const R *from = adds ? static_cast<const R *>(a.delta) + begin : residual;
-    float x[Vectors][8] = {};
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = vector_begin(v);
-        if (i >= a.hidden) break;
-        load8(from + i, x[v]);
-        if (adds && a.bias != nullptr) {
-            float bias[8];
-            load8(a.bias + i, bias);
-#pragma unroll
-            for (int k = 0; k < 8; ++k) x[v][k] += bias[k];
-        }
-    }
-    if (adds) add_to_residual<R>(a, x, residual, sums);
-    if (a.out == nullptr) return;
-    normalise(x, a.next, a.hidden, sums);
-    T *out = static_cast<T *>(a.out) + begin;
-    if constexpr (quantized<T>) {
-        store_row_e4m3(x, a.hidden, out, a.scales + blockIdx.x, sums);
-    } else {
-#pragma unroll
-        for (int v = 0; v < Vectors; ++v) {
-            const int i = vector_begin(v);
-            if (i >= a.hidden) break;
-            store8(out + i, x[v]);
-        }
-    }
-}
-
-// with_type, and e4m3.
-template <typename Action> cudaError_t with_output(DType type, const Action &action) {
-    return type == DType::e4m3 ? action(__nv_fp8_e4m3{}) : with_type(type, action);
-}
-
-} // namespace
 
 cudaError_t launch_rms_norm(const NormArguments &a, cudaStream_t stream) {
     if (a.count == 0) return cudaSuccess;
-    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
-    return with_shape(a.hidden, [&](auto vectors, int threads) {
-        return with_type(a.stream_type, [&](auto r) {
-            return with_output(a.element, [&](auto t) {
-                rms_norm<decltype(r), decltype(t), decltype(vectors)::value>
-                    <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
-                return cudaGetLastError();
-            });
-        });
-    });
+    if (a.element == DType::e4m3) return launch_rms_norm_e4m3(a, stream);
+    return with_type(a.element, [&](auto t) { return launch_rms_norm_to<decltype(t)>(a, stream); });
 }
 
 cudaError_t launch_add_norm(const AddNormArguments &a, cudaStream_t stream) {
     if (a.count == 0 || (a.delta == nullptr && a.out == nullptr)) return cudaSuccess;
-    if (a.element == DType::e4m3 && a.scales == nullptr) return cudaErrorInvalidValue;
-    return with_shape(a.hidden, [&](auto vectors, int threads) {
-        return with_type(a.stream_type, [&](auto r) {
-            return with_output(a.element, [&](auto t) {
-                add_norm<decltype(r), decltype(t), decltype(vectors)::value>
-                    <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
-                return cudaGetLastError();
-            });
-        });
-    });
+    if (a.element == DType::e4m3) return launch_add_norm_e4m3(a, stream);
+    return with_type(a.element, [&](auto t) { return launch_add_norm_to<decltype(t)>(a, stream); });
 }
 
 } // namespace batchllm::cuda

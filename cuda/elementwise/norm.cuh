@@ -1,106 +1,131 @@
-// A row of the residual stream held by a block's threads: its norms and what is added to it.
+// The kernels of norm.h, and their launches with a type of what they pass on: 16 bits and f32 in norm.cu, e4m3
+// in norm_e4m3.cu, which is compiled for devices that convert to it.
 #pragma once
+
+#include "elementwise/norm.h"
 
 #include <type_traits>
 
 #include "elementwise/element.cuh"
 #include "elementwise/elementwise.h"
-#include "elementwise/norm.h"
+#include "elementwise/norm_row.cuh"
+#include "elementwise/quantize.cuh"
 
 namespace batchllm::cuda {
 
-inline constexpr int kNormVectors = 4; // a thread's registers hold at most so many
+cudaError_t launch_rms_norm_e4m3(const NormArguments &arguments, cudaStream_t stream);
+cudaError_t launch_add_norm_e4m3(const AddNormArguments &arguments, cudaStream_t stream);
 
-// The sum over the block, in every thread.
-__device__ __forceinline__ float block_sum(float x, float *sums) {
+namespace {
+
+// ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
+
+template <typename T> constexpr bool quantized = std::is_same_v<T, __nv_fp8_e4m3>;
+
+// The weights are on their way while the row's sum is made, where registers hold both.
+template <typename R, typename T, int Vectors>
+__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
+    constexpr bool early = Vectors < kNormVectors;
+    const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
+    const R *x = static_cast<const R *>(a.x) + row * a.hidden;
+    float kept[Vectors][8], weight[Vectors][8];
+    float sum = 0;
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-    __syncthreads(); // the sums before these have been read
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+    for (int v = 0; v < Vectors; ++v) {
+        const int i = (v * blockDim.x + threadIdx.x) * kVector;
+        if (i >= a.hidden) break;
+        load8(x + i, kept[v]);
+        if constexpr (early) load8(a.weight + i, weight[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
+    }
+    __shared__ float sums[32];
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
     __syncthreads();
-    x = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) x += sums[w];
-    return x;
-}
-
-// Where the thread's vector v of a row begins.
-__device__ __forceinline__ int vector_begin(int v) {
-    return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
-}
-
-// x: the thread's part of the row, zero beyond its end. All of the block call this.
-template <int Vectors> __device__ __forceinline__ void
-normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sums) {
-    if (norm.kind == NormKind::none) return;
-    float mean = 0, sum = 0;
-    if (norm.kind == NormKind::layer) {
-#pragma unroll
-        for (int v = 0; v < Vectors; ++v) {
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += x[v][k];
-        }
-        mean = block_sum(sum, sums) / static_cast<float>(hidden);
-        sum = 0;
-    }
+    sum = 0;
+    for (unsigned w = 0; w < blockDim.x / 32; ++w) sum += sums[w];
+    const float scale = rsqrtf(sum / static_cast<float>(a.hidden) + a.epsilon);
+    T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
-        if (vector_begin(v) >= hidden) break;
+        const int i = (v * blockDim.x + threadIdx.x) * kVector;
+        if (i >= a.hidden) break;
+        if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            x[v][k] -= mean;
-            sum += x[v][k] * x[v][k];
-        }
+        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
+        if constexpr (!quantized<T>) store8(out + i, weight[v]);
     }
-    sum = block_sum(sum, sums);
-    const float scale = rsqrtf(sum / static_cast<float>(hidden) + norm.epsilon);
-#pragma unroll
-    for (int v = 0; v < Vectors; ++v) {
-        const int i = vector_begin(v);
-        if (i >= hidden) break;
-        float by[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) x[v][k] *= scale;
-        if (norm.weight != nullptr) {
-            load8(norm.weight + i, by);
-#pragma unroll
-            for (int k = 0; k < 8; ++k) x[v][k] *= by[k];
-        }
-        if (norm.bias != nullptr) {
-            load8(norm.bias + i, by);
-#pragma unroll
-            for (int k = 0; k < 8; ++k) x[v][k] += by[k];
-        }
+    if constexpr (quantized<T>) {
+        store_row_e4m3(weight, a.hidden, out, a.scales, blockIdx.x, sums);
     }
 }
 
-// residual = keep * (residual + scale * after(x)); x becomes what is stored there, which the next norm reads: the
-// same as in two passes. All of the block call this.
-template <typename R, int Vectors> __device__ __forceinline__ void
-add_to_residual(const AddNormArguments &a, float (&x)[Vectors][8], R *residual, float *sums) {
-    const float keep = a.keep != nullptr ? *a.keep : 1.0f;
-    normalise(x, a.after, a.hidden, sums);
+// ---- Any norm, with an addition before it ----
+
+template <typename R, typename T, int Vectors>
+__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
+    add_norm(const __grid_constant__ AddNormArguments a) {
+    __shared__ float sums[32];
+    const int64_t begin = int64_t{blockIdx.x} * a.hidden;
+    R *residual = static_cast<R *>(a.residual) + begin;
+    const bool adds = a.delta != nullptr;
+    const R *from = adds ? static_cast<const R *>(a.delta) + begin : residual;
+    float x[Vectors][8] = {};
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = vector_begin(v);
         if (i >= a.hidden) break;
-        float sum[8];
-        load8(residual + i, sum);
+        load8(from + i, x[v]);
+        if (adds && a.bias != nullptr) {
+            float bias[8];
+            load8(a.bias + i, bias);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            x[v][k] = to_float(from_float<R>(keep * (sum[k] + a.scale * x[v][k])));
+            for (int k = 0; k < 8; ++k) x[v][k] += bias[k];
         }
-        store8(residual + i, x[v]);
+    }
+    if (adds) add_to_residual<R>(a, x, residual, sums);
+    if (a.out == nullptr) return;
+    normalise(x, a.next, a.hidden, sums);
+    T *out = static_cast<T *>(a.out) + begin;
+    if constexpr (quantized<T>) {
+        store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, sums);
+    } else {
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+            const int i = vector_begin(v);
+            if (i >= a.hidden) break;
+            store8(out + i, x[v]);
+        }
     }
 }
 
-// Calls launch with a row's vectors a thread, as a constant, and the threads of its block.
-template <typename Launch> cudaError_t with_shape(int32_t hidden, const Launch &launch) {
-    const int vectors = (hidden + kVector - 1) / kVector;
-    const auto threads = [&](int each) { return (vectors + each * 32 - 1) / (each * 32) * 32; };
-    if (threads(1) <= 256) return launch(std::integral_constant<int, 1>(), threads(1));
-    if (threads(2) <= 512) return launch(std::integral_constant<int, 2>(), threads(2));
-    if (hidden > kMostNormed) return cudaErrorInvalidValue;
-    return launch(std::integral_constant<int, kNormVectors>(), threads(kNormVectors));
+template <typename T> cudaError_t launch_rms_norm_to(const NormArguments &a, cudaStream_t stream) {
+    return with_shape(a.hidden, [&](auto vectors, int threads) {
+        return with_type(a.stream_type, [&](auto r) {
+            rms_norm<decltype(r), T, decltype(vectors)::value>
+                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
+            return cudaGetLastError();
+        });
+    });
 }
+
+template <typename T>
+cudaError_t launch_add_norm_to(const AddNormArguments &a, cudaStream_t stream) {
+    return with_shape(a.hidden, [&](auto vectors, int threads) {
+        return with_type(a.stream_type, [&](auto r) {
+            add_norm<decltype(r), T, decltype(vectors)::value>
+                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
+            return cudaGetLastError();
+        });
+    });
+}
+
+} // namespace
 
 } // namespace batchllm::cuda

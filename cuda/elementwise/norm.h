@@ -1,5 +1,5 @@
 // Norms of the residual stream's rows, and the addition of a sublayer's result on the way to the next.
-// Types as in elementwise/elementwise.h, and e4m3 for what is passed on, with a scale for each row of it
+// Types as in elementwise/elementwise.h, and e4m3 for what is passed on, with scales
 // (elementwise/quantize.h). A row has at most kMostNormed elements, a multiple of kVector.
 #pragma once
 
@@ -27,6 +27,19 @@ struct DeviceNorm {
     }
 };
 
+// Where scales of rows in e4m3 go.
+inline constexpr int32_t kScaleGroup = 128;
+struct RowScales {
+    float *data = nullptr;
+    // 0: a scale a row, at data[row]. Else one for each kScaleGroup elements, of which rows are made up, group g
+    // of a row at data[g * group_stride + row].
+    int64_t group_stride = 0;
+
+    bool fits(int32_t width) const {
+        return data != nullptr && (group_stride == 0 || width % kScaleGroup == 0);
+    }
+};
+
 // out[i] = x[rows[i]] / rms(x[rows[i]]) * weight; rows null: i itself.
 struct NormArguments {
     DType element, stream_type;
@@ -36,7 +49,7 @@ struct NormArguments {
     float epsilon;
     void *out; // [count, hidden] of element
     int32_t count, hidden;
-    float *scales = nullptr; // [count], of e4m3
+    RowScales scales = {}; // of e4m3
 };
 cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
 
@@ -53,7 +66,7 @@ struct AddNormArguments {
     void *out; // [count, hidden] of element; null: not wanted
     int32_t count, hidden;
     const float *keep = nullptr; // [1]; null: 1
-    float *scales = nullptr;     // [count], of e4m3
+    RowScales scales = {};       // of e4m3
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -16,7 +16,8 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(1024)
     quantize_rows(const QuantizeArguments a) {
     __shared__ float maxima[32];
     const int64_t row = blockIdx.x;
-    const T *from = static_cast<const T *>(a.x) + row * a.width;
+    const int64_t from_row = a.from != nullptr ? a.from[row] : row;
+    const T *from = static_cast<const T *>(a.x) + from_row * a.width;
     float x[Vectors][8];
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
@@ -24,12 +25,13 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(1024)
         if (i >= a.width) break;
         load8(from + i, x[v]);
     }
-    store_row_e4m3(x, a.width, static_cast<__nv_fp8_e4m3 *>(a.out) + row * a.width, a.scales + row,
+    store_row_e4m3(x, a.width, static_cast<__nv_fp8_e4m3 *>(a.out) + row * a.width, a.scales, row,
                    maxima);
 }
 
 template <typename T, Activation Kind, bool Gated, int Vectors>
-__global__ void __launch_bounds__(1024) activate_rows(const ActivationArguments a, float *scales) {
+__global__ void __launch_bounds__(1024)
+    activate_rows(const ActivationArguments a, const RowScales scales) {
     __shared__ float maxima[32];
     const int64_t row = blockIdx.x;
     constexpr int parts = Gated ? 2 : 1;
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(1024) activate_rows(const ActivationArguments 
             if constexpr (Gated) x[v][k] *= up[k];
         }
     }
-    store_row_e4m3(x, a.width, static_cast<__nv_fp8_e4m3 *>(a.out) + row * a.width, scales + row,
+    store_row_e4m3(x, a.width, static_cast<__nv_fp8_e4m3 *>(a.out) + row * a.width, scales, row,
                    maxima);
 }
 
@@ -68,8 +70,8 @@ template <typename Launch> cudaError_t with_rows(int32_t width, const Launch &la
     return launch(std::integral_constant<int, 4>(), threads(4));
 }
 
-template <Activation Kind> cudaError_t launch_activation_e4m3(const ActivationArguments &a,
-                                                              float *scales, cudaStream_t stream) {
+template <Activation Kind> cudaError_t
+launch_activation_e4m3(const ActivationArguments &a, const RowScales &scales, cudaStream_t stream) {
     return with_rows(a.width, [&](auto vectors, int threads) {
         return with_type(a.element, [&](auto t) {
             using T = decltype(t);
@@ -86,6 +88,7 @@ template <Activation Kind> cudaError_t launch_activation_e4m3(const ActivationAr
 
 cudaError_t launch_quantize_rows(const QuantizeArguments &a, cudaStream_t stream) {
     if (a.rows == 0) return cudaSuccess;
+    if (!a.scales.fits(a.width)) return cudaErrorInvalidValue;
     return with_rows(a.width, [&](auto vectors, int threads) {
         return with_type(a.element, [&](auto t) {
             quantize_rows<decltype(t), decltype(vectors)::value>
@@ -95,9 +98,10 @@ cudaError_t launch_quantize_rows(const QuantizeArguments &a, cudaStream_t stream
     });
 }
 
-cudaError_t launch_activation_e4m3(const ActivationArguments &a, float *scales,
+cudaError_t launch_activation_e4m3(const ActivationArguments &a, const RowScales &scales,
                                    cudaStream_t stream) {
     if (a.rows == 0) return cudaSuccess;
+    if (!scales.fits(a.width)) return cudaErrorInvalidValue;
     switch (a.kind) {
     case Activation::silu:
         return launch_activation_e4m3<Activation::silu>(a, scales, stream);

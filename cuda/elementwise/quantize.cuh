@@ -1,9 +1,11 @@
-// A row held by a block's threads -> e4m3 and its scale: the greatest of the row becomes 448, the greatest
-// e4m3. A row with a NaN or an infinity has NaN in it afterwards.
+// A row held by a block's threads -> e4m3 and its scale, or scales of 128 elements each: the greatest of what
+// a scale is of becomes 448, the greatest e4m3. A row with a NaN or an infinity has NaN in it afterwards.
 #pragma once
 
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+
+#include "elementwise/norm.h"
 
 namespace batchllm::cuda {
 
@@ -37,26 +39,46 @@ __device__ __forceinline__ void store8_e4m3(__nv_fp8_e4m3 *to, const float (&x)[
     *reinterpret_cast<uint2 *>(to) = {words[0], words[1]};
 }
 
+// The greatest of 128 elements, in the sixteen threads that hold eight each.
+__device__ __forceinline__ float group_max(float x) {
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, offset));
+    return x;
+}
+
 // x: the thread's vectors of the row, vector v at (v * blockDim.x + threadIdx.x) * 8. All of the block call
-// this; thread 0 writes the scale.
+// this. scales: of row `row` of all, as RowScales has them; thread 0 writes a row's, one thread each group's.
 template <int Vectors> __device__ __forceinline__ void store_row_e4m3(const float (&x)[Vectors][8],
                                                                       int width, __nv_fp8_e4m3 *to,
-                                                                      float *scale, float *maxima) {
-    float most = 0;
+                                                                      const RowScales &scales,
+                                                                      int64_t row, float *maxima) {
+    float most[Vectors];
+    float of_all = 0;
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
-        if (static_cast<int>(v * blockDim.x + threadIdx.x) * 8 >= width) break;
+        most[v] = 0;
+        if (static_cast<int>(v * blockDim.x + threadIdx.x) * 8 >= width) continue;
 #pragma unroll
-        for (int k = 0; k < 8; ++k) most = fmaxf(most, fabsf(x[v][k]));
+        for (int k = 0; k < 8; ++k) most[v] = fmaxf(most[v], fabsf(x[v][k]));
+        of_all = fmaxf(of_all, most[v]);
     }
-    const float of_row = scale_of_row(block_max(most, maxima));
-    if (threadIdx.x == 0) *scale = of_row;
-    const float inverse = 1.0f / of_row;
+    float inverse = 0;
+    if (scales.group_stride == 0) {
+        const float scale = scale_of_row(block_max(of_all, maxima));
+        if (threadIdx.x == 0) scales.data[row] = scale;
+        inverse = 1.0f / scale;
+    }
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * 8;
-        if (i >= width) break;
-        store8_e4m3(to + i, x[v], inverse);
+        if (scales.group_stride != 0) {
+            const float scale = scale_of_row(group_max(most[v]));
+            inverse = 1.0f / scale;
+            if (i < width && i % kScaleGroup == 0) {
+                scales.data[i / kScaleGroup * scales.group_stride + row] = scale;
+            }
+        }
+        if (i < width) store8_e4m3(to + i, x[v], inverse);
     }
 }
 

@@ -1,7 +1,7 @@
 // Bound by memory: reads every turn's row once, and a row of the residual stream, which it writes with its norm.
 #include "experts/combine.h"
 
-#include "elementwise/norm.cuh"
+#include "elementwise/norm_row.cuh"
 
 namespace batchllm::cuda {
 namespace {

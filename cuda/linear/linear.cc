@@ -59,6 +59,7 @@ Linear::Linear(Linear &&other) noexcept
       fast_accumulation_(other.fast_accumulation_), workspace_(std::move(other.workspace_)),
       scratch_(other.scratch_), scratch_bytes_(other.scratch_bytes_),
       products_(std::move(other.products_)), tuned_(std::move(other.tuned_)),
+      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
       cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.cache_ = TuningCache();
@@ -94,14 +95,16 @@ Status Linear::describe(const Key &key, Product *product) const {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                                     &transposed, sizeof transposed));
-    const DType element = key.e4m3 ? DType::e4m3 : element_;
-    if (key.e4m3) {
-        const int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        for (const auto attribute :
-             {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
-            RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, attribute, &by_row,
-                                                            sizeof by_row));
-        }
+    const DType element = key.scaling != Scaling::none ? DType::e4m3 : element_;
+    if (key.scaling != Scaling::none) {
+        const bool blocks = key.scaling == Scaling::blocks;
+        const int32_t of_w = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                    : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+        const int32_t of_x = blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F : of_w;
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product->operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w, sizeof of_w));
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product->operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x, sizeof of_x));
         const int8_t fast = fast_accumulation_ ? 1 : 0;
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
@@ -117,7 +120,7 @@ Status Linear::describe(const Key &key, Product *product) const {
 
 // Where the scales of e4m3 are. They are part of a product's description.
 Status Linear::describe_scales(const Product &product, const Matrix &w, const Input &x) {
-    if (w.scales == nullptr) return {};
+    if (w.scaling == Scaling::none) return {};
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
         product.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w.scales, sizeof w.scales));
     return check(cublasLtMatmulDescSetAttribute(product.operation,
@@ -150,6 +153,34 @@ Status Linear::find_candidates(const Key &key, const Product &product,
     return {};
 }
 
+bool Linear::has(int64_t rows, int64_t columns, Scaling scaling, DType y_type, bool accumulate,
+                 int64_t most_rows) {
+    if (scaling != Scaling::none && !takes_e4m3(rows, columns, scaling)) return false;
+    Key key{0, rows, columns, y_type, accumulate, scaling};
+    if (const auto known = has_.find(key); known != has_.end()) return known->second;
+    // The heuristic looks at addresses for nothing but their alignment.
+    static constexpr std::uintptr_t kSomewhere = 4096;
+    const auto *scales = reinterpret_cast<const float *>(kSomewhere);
+    const Matrix w{scales, rows, columns, scales, scaling};
+    const auto ask = [&](int64_t m) -> Status {
+        Key of_rows = key;
+        of_rows.m = padded_rows(m);
+        Described product;
+        RETURN_IF_ERROR(describe(of_rows, &product));
+        RETURN_IF_ERROR(describe_scales(product, w, {scales, scales}));
+        std::vector<cublasLtMatmulHeuristicResult_t> found;
+        return find_candidates(of_rows, product, &found);
+    };
+    bool all = true;
+    for (int64_t m = 16; all; m = std::min(2 * m, most_rows)) {
+        const Status status = ask(m);
+        if (!status.ok()) refusal_ = status.message();
+        all = status.ok();
+        if (m >= most_rows) break;
+    }
+    return has_[key] = all;
+}
+
 Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                             Product *product) {
     RETURN_IF_ERROR(describe(key, product));
@@ -180,17 +211,18 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
 // The algorithm of a range of rows, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       cublasLtMatmulAlgo_t *chosen) {
-    struct Described : Product {
-        ~Described() { destroy(this); }
-    } product;
+    Described product;
     RETURN_IF_ERROR(describe(key, &product));
     RETURN_IF_ERROR(describe_scales(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
+    // Kinds of e4m3 products that have other candidates are other elements.
+    const int32_t scaled = static_cast<int32_t>(DType::e4m3) +
+                           8 * static_cast<int32_t>(key.scaling) + (fast_accumulation_ ? 4 : 0);
     const TuningKey cached{key.m,
                            key.n,
                            key.k,
-                           static_cast<int32_t>(key.e4m3 ? DType::e4m3 : element_),
+                           key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
                            static_cast<int32_t>(key.y_type),
                            key.accumulate ? 1 : 0};
     int32_t candidate = cache_.find(cached);
@@ -242,14 +274,15 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
 Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input &x, int64_t rows,
                                                    DType y_type, bool accumulate,
                                                    cudaStream_t stream) {
-    const bool e4m3 = w.scales != nullptr;
-    if (e4m3 && (x.scales == nullptr || !takes_e4m3(w.rows, w.columns))) {
+    const bool e4m3 = w.scaling != Scaling::none;
+    if (e4m3 &&
+        (w.scales == nullptr || x.scales == nullptr || !takes_e4m3(w.rows, w.columns, w.scaling))) {
         return error(BATCHLLM_ERROR_INTERNAL,
-                     "cuda: a product in e4m3 with [%lld, %lld]: not multiples of 16, or without "
-                     "scales of its input",
+                     "cuda: a product in e4m3 with [%lld, %lld]: of a shape that it has not, or "
+                     "without scales",
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns));
     }
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, e4m3};
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling};
     auto found = products_.find(key);
     if (found == products_.end()) {
         Product product;

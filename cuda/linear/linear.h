@@ -1,5 +1,5 @@
-// y = alpha x W^T (+ y) by cuBLASLt, accumulated in f32. Elements are of the compute type, or e4m3 with a
-// scale for each row of x and of W, which cuBLASLt multiplies in (on devices of 9.0 and later). Algorithms are chosen once for a shape and kept:
+// y = alpha x W^T (+ y) by cuBLASLt, accumulated in f32. Elements are of the compute type, or e4m3 with
+// scales that cuBLASLt multiplies in, where it has such products (has()). Algorithms are chosen once for a shape and kept:
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
 // last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again.
@@ -16,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "linear/scaling.h"
 #include "linear/tuning_cache.h"
 
 namespace batchllm::cuda {
@@ -25,15 +26,16 @@ struct Matrix {
     const void *data = nullptr;
     int64_t rows = 0;
     int64_t columns = 0;
-    const float *scales = nullptr; // [rows]: elements are e4m3; null: of the compute type
+    const float *scales = nullptr; // [rows], or [blocks of rows, block_scale_stride]
+    Scaling scaling = Scaling::none;
 };
 
 // What W is multiplied with, in the type that W has.
 struct Input {
-    Input(const void *rows, const float *row_scales = nullptr) : data(rows), scales(row_scales) {}
+    Input(const void *rows, const float *of_rows = nullptr) : data(rows), scales(of_rows) {}
 
     const void *data;    // [rows, columns]
-    const float *scales; // [padded rows] of e4m3, or null
+    const float *scales; // of e4m3: [padded rows], or [columns / kScaleBlock, padded rows]
 };
 
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
@@ -57,10 +59,15 @@ class Linear {
     Status prepare(const Matrix &w, const Input &x, int64_t rows, DType y_type, bool accumulate,
                    cudaStream_t stream);
 
-    // Whether a matrix of this shape can be e4m3.
-    static bool takes_e4m3(int64_t rows, int64_t columns) {
-        return rows % 16 == 0 && columns % 16 == 0;
-    }
+    // Whether cuBLASLt has products with such a matrix on this device, for all of up to most_rows rows of x.
+    // Scales' values do not count. Asked once for a kind.
+    bool has(int64_t rows, int64_t columns, Scaling scaling, DType y_type, bool accumulate,
+             int64_t most_rows);
+    // What cuBLASLt said where has() was last false.
+    const std::string &refusal() const { return refusal_; }
+
+    // As create()'s.
+    void set_scratch(void *scratch, int64_t bytes) { scratch_ = scratch, scratch_bytes_ = bytes; }
     // Sums of e4m3 products in the tensor cores' own precision, which is less than f32's. Before the first
     // such product.
     void set_fast_accumulation(bool fast) { fast_accumulation_ = fast; }
@@ -76,7 +83,7 @@ class Linear {
         int64_t m, n, k;
         DType y_type;
         bool accumulate;
-        bool e4m3;
+        Scaling scaling;
         bool operator==(const Key &) const = default;
     };
     struct Hash {
@@ -85,7 +92,7 @@ class Linear {
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
-                   (key.e4m3 ? 128u : 0u);
+                   static_cast<size_t>(key.scaling) << 7;
         }
     };
     struct Product {
@@ -112,6 +119,10 @@ class Linear {
                             const Matrix &w, const Input &x, void *y, bool accumulate,
                             cudaStream_t stream, float alpha = 1);
 
+    struct Described : Product {
+        ~Described() { destroy(this); }
+    };
+
     cublasLtHandle_t handle_ = nullptr;
     DType element_ = DType::bf16;
     bool fast_accumulation_ = false;
@@ -120,6 +131,8 @@ class Linear {
     int64_t scratch_bytes_ = 0;
     std::unordered_map<Key, Product, Hash> products_;
     std::unordered_map<Key, cublasLtMatmulAlgo_t, Hash> tuned_; // by coarser numbers of rows
+    std::unordered_map<Key, bool, Hash> has_;                   // m: 0
+    std::string refusal_;
     TuningCache cache_;
     std::chrono::steady_clock::time_point saved_;
 };

@@ -3,9 +3,8 @@
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 
+#include "base/cache_path.h"
 #include "base/file.h"
 
 namespace batchllm::cuda {
@@ -129,23 +128,7 @@ void TuningCache::save() {
     std::map<TuningKey, int32_t> theirs;
     const Result<std::string> read = read_file(path_, kMostBytes);
     if (read.ok() && parse(*read, stamp_, &theirs)) choices_.merge(theirs);
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    if (!write_file(path_, text()).ok()) path_.clear();
-}
-
-std::string default_tuning_path(std::string_view name) {
-    std::string file(name);
-    for (char &c : file) {
-        const bool plain =
-            (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.';
-        if (!plain) c = '-';
-    }
-    const char *cache = std::getenv("XDG_CACHE_HOME");
-    if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/batchllm/" + file;
-    const char *home = std::getenv("HOME");
-    if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/batchllm/" + file;
-    return {};
+    if (!keep_in_cache(path_, text())) path_.clear();
 }
 
 } // namespace batchllm::cuda

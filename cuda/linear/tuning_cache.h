@@ -51,8 +51,4 @@ class TuningCache {
     bool changed_ = false;
 };
 
-// Where it is unless told: $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" without a home.
-// Anything in the name but letters, digits and dots becomes '-'.
-std::string default_tuning_path(std::string_view name);
-
 } // namespace batchllm::cuda

@@ -6,6 +6,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/layer_inputs.h"
 #include "elementwise/norm.h"
+#include "elementwise/quantize.h"
 #include "elementwise/rope.h"
 #include "step/supported.h"
 
@@ -20,8 +21,7 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
     RETURN_IF_ERROR(check_supported(model));
     std::unique_ptr<Forward> forward(new Forward(model, options));
-    ASSIGN_OR_RETURN(forward->weights_, load_weights(model, options.element, options.random_weights,
-                                                     options.seed, options.threads));
+    RETURN_IF_ERROR(forward->load());
     RETURN_IF_ERROR(forward->allocate());
     return forward;
 }
@@ -30,7 +30,6 @@ Status Forward::allocate() {
     const int64_t element = dtype_bytes(options_.element);
     const int64_t residual = dtype_bytes(options_.residual);
     const int64_t hidden = model_.hidden;
-    rows_ = padded_rows(options_.step_tokens);
     const int64_t vocabulary = weights_.head.rows;
     // Of a model without a head nothing wants logits.
     const int64_t row_bytes = std::max<int64_t>(vocabulary, 1) * 4;
@@ -42,7 +41,7 @@ Status Forward::allocate() {
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
         if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
-            layer.scalar != nullptr || layer.experts) {
+            layer.scalar != nullptr || layer.experts || !adds(layer.o) || !adds(layer.down)) {
             delta = hidden;
         }
     }
@@ -77,29 +76,28 @@ Status Forward::allocate() {
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
     RETURN_IF_ERROR(experts_.allocate(rows_));
-    return make_linear();
+    RETURN_IF_ERROR(allocate_scales());
+    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
+    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
+    if (options_.tune) linear_->set_scratch(scratch.data(), scratch.bytes());
+    return {};
 }
 
-Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream) {
-    if (copies_nothing(norm)) return {};
+Status Forward::norm(const DeviceNorm &norm, Scaling scaling, void *residual, int64_t count,
+                     cudaStream_t stream) {
+    if (copies_nothing(norm, scaling)) return {};
     const auto rows = static_cast<int32_t>(count);
+    const DType type = input_type(scaling);
+    const RowScales scales = scales_of(normed_scales_, scaling, count);
     if (norm.is_plain_rms()) {
-        const NormArguments arguments{options_.element, options_.residual, residual,       nullptr,
-                                      norm.weight,      norm.epsilon,      normed_.data(), rows,
-                                      model_.hidden};
+        const NormArguments arguments{
+            type,         options_.residual, residual, nullptr,       norm.weight,
+            norm.epsilon, normed_.data(),    rows,     model_.hidden, scales};
         RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
     } else {
-        const AddNormArguments arguments{options_.element,
-                                         options_.residual,
-                                         residual,
-                                         nullptr,
-                                         nullptr,
-                                         {},
-                                         1,
-                                         norm,
-                                         normed_.data(),
-                                         rows,
-                                         model_.hidden};
+        const AddNormArguments arguments{
+            type, options_.residual, residual, nullptr,       nullptr, {},    1,
+            norm, normed_.data(),    rows,     model_.hidden, nullptr, scales};
         RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     }
     return profile_.mark(Part::norm, stream);
@@ -107,13 +105,13 @@ Status Forward::norm(const DeviceNorm &norm, void *residual, int64_t count, cuda
 
 Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream_t stream) {
     const auto count = static_cast<int32_t>(rows);
-    if (!e.after && e.keep == nullptr) {
+    if (!e.after && e.keep == nullptr && adds(e.w)) {
         RETURN_IF_ERROR(
             linear_->run(e.w, e.x, rows, residual, options_.residual, true, stream, e.scale));
         RETURN_IF_CUDA(
             launch_add_bias(options_.residual, residual, e.bias, count, model_.hidden, stream));
         RETURN_IF_ERROR(profile_.mark(e.part, stream));
-        return e.next != nullptr ? norm(*e.next, residual, rows, stream) : Status();
+        return e.next != nullptr ? norm(*e.next, e.next_scaling, residual, rows, stream) : Status();
     }
     RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
     RETURN_IF_ERROR(profile_.mark(e.part, stream));
@@ -122,8 +120,8 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
 }
 
 AddNormArguments Forward::addition(const Ending &e, void *residual, int64_t rows) const {
-    const bool writes = e.next != nullptr && !copies_nothing(*e.next);
-    return {options_.element,
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next, e.next_scaling);
+    return {input_type(e.next_scaling),
             options_.residual,
             residual,
             delta_.data(),
@@ -134,7 +132,8 @@ AddNormArguments Forward::addition(const Ending &e, void *residual, int64_t rows
             writes ? normed_.data() : nullptr,
             static_cast<int32_t>(rows),
             model_.hidden,
-            e.keep};
+            e.keep,
+            scales_of(normed_scales_, e.next_scaling, rows)};
 }
 
 Status Forward::launch(cudaStream_t stream) {
@@ -150,7 +149,9 @@ Status Forward::launch(cudaStream_t stream) {
     }
     if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(stream));
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
-    RETURN_IF_ERROR(norm(weights_.layers[0].before_attention, residual_.data(), tokens_, stream));
+    const DeviceLayer &first = weights_.layers[0];
+    RETURN_IF_ERROR(
+        norm(first.before_attention, first.qkv.scaling, residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
 }
@@ -162,8 +163,8 @@ AttentionTensors Forward::attention_tensors(size_t layer) const {
 Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Attention &a = model_.layers[index].attention;
-    RETURN_IF_ERROR(linear_->run(w.qkv, normed(w.before_attention, residual_.data()), tokens_,
-                                 qkv_.data(), options_.element, false, stream));
+    const Input x = normed(w.before_attention, residual_.data(), w.qkv.scaling);
+    RETURN_IF_ERROR(linear_->run(w.qkv, x, tokens_, qkv_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
     const bool turns = a.rope >= 0;
     const auto rope = static_cast<size_t>(std::max(a.rope, 0));
@@ -203,27 +204,27 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
     RETURN_IF_ERROR(profile_.mark(Part::attention, stream));
 
     void *residual = residual_.data();
-    const void *attended = attended_.data();
+    const int32_t *wanted = nullptr;
     int64_t rows = tokens_;
     if (last && gather_) {
-        const int32_t *wanted = input_.at<int32_t>(kWanted);
-        const auto count = static_cast<int32_t>(wanted_);
-        RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(), count,
-                                     model_.hidden * dtype_bytes(options_.residual), stream));
-        RETURN_IF_CUDA(launch_gather(attended_.data(), wanted, qkv_.data(), count,
-                                     w.o.columns * dtype_bytes(options_.element), stream));
-        residual = last_.data();
-        attended = qkv_.data();
+        wanted = input_.at<int32_t>(kWanted);
         rows = wanted_;
-        // The feed-forward's input, now of these rows.
-        if (described.parallel) RETURN_IF_ERROR(norm(w.before_attention, residual, rows, stream));
+        RETURN_IF_CUDA(launch_gather(residual_.data(), wanted, last_.data(),
+                                     static_cast<int32_t>(rows),
+                                     model_.hidden * dtype_bytes(options_.residual), stream));
+        residual = last_.data();
+    }
+    ASSIGN_OR_RETURN(const Input x, attended(w.o, wanted, rows, stream));
+    if (wanted != nullptr && described.parallel) { // the feed-forward's input, now of these rows
+        RETURN_IF_ERROR(norm(w.before_attention, w.gate_up.scaling, residual, rows, stream));
     }
     const Ending ending{w.o,
-                        attended,
+                        x,
                         w.o_bias,
                         w.after_attention,
                         described.residual_scale,
                         described.parallel ? nullptr : &w.before_feed_forward,
+                        w.gate_up.scaling,
                         Part::output};
     RETURN_IF_ERROR(finish(ending, residual, rows, stream));
     return feed_forward(index, residual, rows, stream);
@@ -232,82 +233,22 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
 Status Forward::sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream) {
     const DeviceMemory &residual = gather_ ? last_ : residual_;
     // Without a last norm the residual stream itself, whose type is the element's then.
-    RETURN_IF_CUDA(launch_sum_rows(options_.element, normed(weights_.final_norm, residual.data()),
+    RETURN_IF_CUDA(launch_sum_rows(options_.element,
+                                   normed(weights_.final_norm, residual.data(), Scaling::none).data,
                                    spans, sums, count, model_.hidden, stream));
     return profile_.mark(Part::sample, stream);
 }
 
 Status Forward::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
     const DeviceMemory &residual = gather_ ? last_ : residual_;
-    const auto *x = static_cast<const std::byte *>(normed(weights_.final_norm, residual.data()));
+    const auto *x = static_cast<const std::byte *>(
+        normed(weights_.final_norm, residual.data(), Scaling::none).data);
     RETURN_IF_ERROR(linear_->run(weights_.head,
                                  x + first * model_.hidden * dtype_bytes(options_.element), count,
                                  logits_.data(), DType::f32, false, stream, model_.logits_scale));
     RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), weights_.head_bias,
                                         model_.logits_softcap, stream));
     return profile_.mark(Part::logits, stream);
-}
-
-std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
-    const DType element = options_.element, residual = options_.residual;
-    // What ends a sublayer: added to the residual stream, or a delta.
-    const auto end = [&](const Matrix &matrix, const void *x, const DeviceNorm &after) {
-        return Product{matrix, x, after ? delta_.data() : residual_.data(), residual, !after};
-    };
-    std::vector<Product> products = {{w.qkv, normed_.data(), qkv_.data(), element, false},
-                                     end(w.o, attended_.data(), w.after_attention)};
-    if (w.gate_up.rows > 0) {
-        products.push_back({w.gate_up, normed_.data(), gate_up_.data(), element, false});
-        products.push_back(w.experts
-                               ? Product{w.down, activated_.data(), delta_.data(), residual, false}
-                               : end(w.down, activated_.data(), w.after_feed_forward));
-    }
-    if (w.experts) {
-        products.push_back(
-            {w.experts.router, normed_.data(), experts_.logits(), DType::f32, false});
-    }
-    if (model_.layer_inputs) {
-        products.push_back({w.input_gate, normed_.data(), gate_up_.data(), element, false});
-        products.push_back(end(w.input_down, activated_.data(), w.after_input));
-    }
-    return products;
-}
-
-Status Forward::prepare(cudaStream_t stream) {
-    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
-        for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
-            for (const Product &p : products(layer)) {
-                RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
-            }
-        }
-        if (rows > logits_rows_ || weights_.head.rows == 0) continue;
-        RETURN_IF_ERROR(
-            linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
-    }
-    return check_cuda(cudaStreamSynchronize(stream), "products");
-}
-
-Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {
-    for (const DeviceLayer &w : weights_.layers) {
-        const bool last = &w == &weights_.layers.back();
-        for (const Product &p : products(w)) { // but for QKV, the last layer's are of the wanted
-            const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
-            RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
-        }
-        if (!w.experts) continue;
-        const Ending ending{w.down, nullptr, nullptr, {}, 1, nullptr, Part::combine};
-        RETURN_IF_ERROR(
-            experts_.run(model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
-                         normed_.data(), addition(ending, residual_.data(), last ? wanted : tokens),
-                         &profile_, stream));
-    }
-    if (weights_.head.rows == 0) return {};
-    for (int64_t first = 0; first < wanted; first += logits_rows_) {
-        RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
-                                     std::min(logits_rows_, wanted - first), logits_.data(),
-                                     DType::f32, false, stream));
-    }
-    return {};
 }
 
 } // namespace batchllm::cuda

@@ -6,6 +6,10 @@
 // After the last layer's attention only the wanted tokens go on. What the experts of a layer make is a delta
 // too, beside which the shared expert's stands.
 //
+// Where a layer's matrix is in e4m3, so is what it is multiplied with: written with its scales by the norm or
+// the activation that makes it, and by a launch of its own after attention, in which no block has all of a
+// row. Where cuBLASLt cannot add such a product to the residual stream, it is a delta too.
+//
 // Numbers of tokens and wanted tokens are rounded up (padded_rows): the rows beyond the batch are
 // computed from token 0 or from what is left of another step, write no keys, and are never read. Steps
 // of one rounded shape are the same launches, which graphs replay.
@@ -42,6 +46,8 @@ struct ForwardOptions {
     bool graphs = true;
     bool random_weights = false;
     bool profile = false;
+    Quantize quantize = Quantize::stored;
+    bool fast_accumulation = false; // of products in e4m3
     uint64_t seed = 0;
     int32_t threads = 0;
 };
@@ -79,6 +85,8 @@ class Forward {
     // The linear layers alone, on whatever the buffers hold: for measuring their rate.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
 
+    // The type of elements, and what the products are in.
+    std::string compute_type() const;
     // Something that people should know, or "".
     const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
@@ -87,9 +95,14 @@ class Forward {
 
   private:
     Forward(const Model &model, const ForwardOptions &options);
+    Status load();
     Status allocate();
+    Status allocate_scales();
     Status allocate_ropes();
     Status make_linear();
+    // Whether a layer's matrix can be in e4m3; whether its product can be added to the residual stream.
+    bool takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) const;
+    bool adds(const Matrix &w) const;
     Status reserve(cudaStream_t stream);
     Status launch(cudaStream_t stream);
     Status replay(Graph *graph, cudaStream_t stream);
@@ -106,7 +119,7 @@ class Forward {
     void choose_planes();
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
-    Status activate(size_t layer, const void *x, int64_t rows, cudaStream_t stream);
+    Status activate(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
     Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
@@ -115,39 +128,57 @@ class Forward {
         return index + 1 == weights_.layers.size() ? weights_.final_norm
                                                    : weights_.layers[index + 1].before_attention;
     }
+    // How what it makes is scaled.
+    Scaling scaling_after(size_t index) const {
+        return index + 1 == weights_.layers.size() ? Scaling::none
+                                                   : weights_.layers[index + 1].qkv.scaling;
+    }
     // The product that ends a sublayer, added to the residual stream, and the norm that follows.
     struct Ending {
         const Matrix &w;
-        const void *x;
+        Input x;
         const float *bias;
         const DeviceNorm &after;
         float scale;
         const DeviceNorm *next; // null: what was normed before stays
+        Scaling next_scaling;
         Part part;
         const float *keep = nullptr; // [1] multiplies the sum; null: 1
     };
     Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
     // Its second half, where delta_ has the sublayer's result.
     AddNormArguments addition(const Ending &ending, void *residual, int64_t rows) const;
-    Status norm(const DeviceNorm &norm, void *residual, int64_t count, cudaStream_t stream);
+    Status norm(const DeviceNorm &norm, Scaling scaling, void *residual, int64_t count,
+                cudaStream_t stream);
     // Where what a norm passes on is: where there is none, and the types are the same, in the residual
     // stream itself.
-    bool copies_nothing(const DeviceNorm &norm) const {
-        return !norm && options_.residual == options_.element;
+    bool copies_nothing(const DeviceNorm &norm, Scaling scaling) const {
+        return !norm && options_.residual == options_.element && scaling == Scaling::none;
     }
-    const void *normed(const DeviceNorm &norm, const void *residual) const {
-        return copies_nothing(norm) ? residual : normed_.data();
+    Input normed(const DeviceNorm &norm, const void *residual, Scaling scaling) const {
+        return {copies_nothing(norm, scaling) ? residual : normed_.data(),
+                normed_scales_.as<float>()};
     }
+    DType input_type(Scaling scaling) const {
+        return scaling == Scaling::none ? options_.element : DType::e4m3;
+    }
+    // For a launch that writes so many rows.
+    static RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) {
+        return {memory.as<float>(), scaling == Scaling::blocks ? padded_rows(rows) : 0};
+    }
+    // Attention's result as its product takes it: of the rows in `wanted`, or of all.
+    Result<Input> attended(const Matrix &w, const int32_t *wanted, int64_t rows,
+                           cudaStream_t stream);
 
     // A product of each layer, from buffer to buffer, as all but the last layer run it.
     struct Product {
         const Matrix &w;
-        const void *x;
+        Input x;
         void *y;
         DType y_type;
         bool accumulate;
     };
-    // QKV, O, gate and up, down, the router, and the input block's two.
+    // QKV, O, gate and up, down, the router, and the input block's two; those that the layer has.
     std::vector<Product> products(const DeviceLayer &weights) const;
 
     const Model &model_;
@@ -169,12 +200,14 @@ class Forward {
     DeviceMemory residual_; // [rows, hidden] of the residual's type
     DeviceMemory last_;     // [rows, hidden] the same, of the wanted tokens
     DeviceMemory normed_;   // [rows, hidden] elements
-    DeviceMemory qkv_;      // [rows, (heads + 2 kv_heads) * padded]
+    DeviceMemory qkv_;      // [rows, (heads + 2 kv_heads) * padded], then attended rows in e4m3
     DeviceMemory attended_; // [rows, heads * padded]
     DeviceMemory
         delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
-    DeviceMemory gate_up_;      // [rows, 2 width], or without a gate [rows, width]
-    DeviceMemory activated_;    // [rows, width]
+    DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
+    DeviceMemory activated_; // [rows, width]
+    // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows].
+    DeviceMemory normed_scales_, attended_scales_, activated_scales_;
     DeviceMemory layer_inputs_; // [rows, layers * LayerInputs::width]
     DeviceMemory logits_;       // [logits_rows, padded vocabulary] f32
     DeviceMemory kv_;           // [planes][pages]...

@@ -1,4 +1,4 @@
-// What a Forward is made of besides its buffers: planes of the pool, ropes, products.
+// What a Forward is made of besides its buffers: planes of the pool, ropes.
 #include <algorithm>
 #include <numeric>
 
@@ -46,21 +46,6 @@ Status Forward::allocate_ropes() {
                                   rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
         ropes_.push_back(std::move(table));
     }
-    return {};
-}
-
-Status Forward::make_linear() {
-    // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
-    const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
-    std::string path = options_.tuning_cache;
-    const std::string stamp = Linear::stamp(options_.device);
-    if (path.empty()) path = default_tuning_path(stamp + ".txt");
-    if (path == "none" || !options_.tune) path.clear();
-    TuningCache cache(path, stamp, &warning_);
-    ASSIGN_OR_RETURN(Linear linear,
-                     Linear::create(options_.element, options_.tune ? scratch.data() : nullptr,
-                                    scratch.bytes(), std::move(cache)));
-    linear_ = std::make_unique<Linear>(std::move(linear));
     return {};
 }
 

@@ -1,6 +1,7 @@
 #include "step/graphs.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace batchllm::cuda {
 namespace {
@@ -76,10 +77,9 @@ Status Graphs::mark(cudaStream_t stream) {
 }
 
 Result<Graph *> Graphs::end(cudaStream_t stream) {
-    Graph *graph = capturing_;
+    Graph *graph = std::exchange(capturing_, nullptr); // one that fails has ended too
     RETURN_IF_CUDA(cudaStreamEndCapture(stream, &graph->graph_));
     RETURN_IF_CUDA(cudaGraphInstantiate(&graph->exec_, graph->graph_, 0));
-    capturing_ = nullptr;
     ++captured_;
     int64_t kept = 0;
     for (Entry &entry : entries_) {
@@ -89,9 +89,8 @@ Result<Graph *> Graphs::end(cudaStream_t stream) {
 }
 
 void Graphs::give_up(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
-        status != cudaStreamCaptureStatusNone) {
+    // Whatever the stream says of itself: until a capture has ended, nothing can be freed.
+    if (capturing_ != nullptr) {
         cudaGraph_t broken = nullptr;
         cudaStreamEndCapture(stream, &broken);
         if (broken != nullptr) cudaGraphDestroy(broken);

@@ -26,7 +26,9 @@ const char *missing(const Experts &experts) {
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
+    if (layer.delta) return "a gated delta net: they run on the cpu backend alone so far";
     const Attention &a = layer.attention;
+    if (a.gated) return "an output gate of attention: it runs on the cpu backend alone so far";
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
         if (dims > a.head_dim) return "a rope of more than a head";

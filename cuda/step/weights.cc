@@ -1,45 +1,36 @@
-// Two pinned buffers: while the device copies and converts from one, host threads read the mapped
-// file into the other.
 #include "step/weights.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 
-#include "base/thread_pool.h"
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
+#include "elementwise/quantize.h"
+#include "step/matrix_form.h"
+#include "step/sender.h"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kStaging = int64_t{64} << 20;
-constexpr int64_t kReadBytes = int64_t{2} << 20; // a host thread reads so much at once
 constexpr int64_t kAlign = 256;
 
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Where a tensor's rows and columns go, and what becomes of its elements: ConvertArguments.
-struct Placing {
-    int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
-    float scale = 1, offset = 0;
-    bool swizzled = false;
+// How a layer's matrix is kept.
+struct Form {
+    Scaling scaling = Scaling::none;
+    bool own = false; // elements and scales of the checkpoint
 };
 
 class Loader {
   public:
-    Loader(const Model &model, DType element, bool random, uint64_t seed)
-        : model_(model), element_(element), random_(random), seed_(seed) {}
+    Loader(const Model &model, const LoadOptions &options)
+        : model_(model), options_(options), element_(options.element), random_(options.random),
+          seed_(options.seed) {}
 
-    Status load(int32_t threads, DeviceWeights *out) {
+    Status load(DeviceWeights *out) {
         ASSIGN_OR_RETURN(stream_, Stream::create());
         if (!random_) {
-            pool_ = std::make_unique<ThreadPool>(threads);
-            for (int i = 0; i < 2; ++i) {
-                ASSIGN_OR_RETURN(pinned_[i], PinnedMemory::create(kStaging, "loading weights"));
-                ASSIGN_OR_RETURN(raw_[i], DeviceMemory::create(kStaging, "loading weights"));
-                ASSIGN_OR_RETURN(free_[i], Event::create(false));
-            }
+            RETURN_IF_ERROR(sender_.start(options_.threads, stream_));
         }
         // Once to add up the sizes, once to load.
         RETURN_IF_ERROR(place(out));
@@ -48,6 +39,7 @@ class Loader {
         base_ = out->memory.data();
         used_ = 0;
         out->layers.clear();
+        out->in_e4m3 = out->widened = 0;
         RETURN_IF_ERROR(place(out));
         RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
         return {};
@@ -64,13 +56,14 @@ class Loader {
         const int64_t hidden = model_.hidden, vocabulary = model_.vocabulary;
         const int64_t head_rows = (vocabulary + 15) / 16 * 16;
         Matrix table;
-        RETURN_IF_ERROR(matrix(model_.tied ? head_rows : vocabulary, hidden,
-                               {{&model_.embedding, 0}}, {}, &table));
+        RETURN_IF_ERROR(matrix(
+            {model_.tied ? head_rows : vocabulary, hidden, {{&model_.embedding, 0}}, {}}, &table));
         out->embedding = table.data;
         out->head = table;
         if (!model_.head) out->head = {};
         if (model_.head && !model_.tied) {
-            RETURN_IF_ERROR(matrix(head_rows, hidden, {{&model_.head.values, 0}}, {}, &out->head));
+            RETURN_IF_ERROR(
+                matrix({head_rows, hidden, {{&model_.head.values, 0}}, {}}, &out->head));
         }
         Placing scaled;
         scaled.scale = model_.logits_scale;
@@ -85,6 +78,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
             RETURN_IF_ERROR(attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
+            RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts));
             RETURN_IF_ERROR(input_block(from, &to));
             out->layers.push_back(to);
@@ -97,10 +91,10 @@ class Loader {
         if (!from) return {};
         const int64_t all = from.projection.rows();
         Matrix table;
-        RETURN_IF_ERROR(matrix(model_.vocabulary, all, {{&from.embedding, 0}}, {}, &table));
+        RETURN_IF_ERROR(matrix({model_.vocabulary, all, {{&from.embedding, 0}}, {}}, &table));
         out->input_embedding = table.data;
-        RETURN_IF_ERROR(
-            matrix(all, model_.hidden, {{&from.projection.values, 0}}, {}, &out->input_projection));
+        RETURN_IF_ERROR(matrix({all, model_.hidden, {{&from.projection.values, 0}}, {}},
+                               &out->input_projection));
         return norm(from.norm, from.width, {}, &out->input_norm);
     }
 
@@ -109,8 +103,9 @@ class Loader {
         if (!model_.layer_inputs) return {};
         const int64_t hidden = model_.hidden, width = model_.layer_inputs.width;
         RETURN_IF_ERROR(norm(from.after_input, hidden, {}, &to->after_input));
-        RETURN_IF_ERROR(matrix(width, hidden, {{&from.input.gate.values, 0}}, {}, &to->input_gate));
-        return matrix(hidden, width, {{&from.input.down.values, 0}}, {}, &to->input_down);
+        RETURN_IF_ERROR(
+            matrix({width, hidden, {{&from.input.gate.values, 0}}, {}}, &to->input_gate));
+        return matrix({hidden, width, {{&from.input.down.values, 0}}, {}}, &to->input_down);
     }
 
     // Of a bias at the end of a sublayer. Where Forward::finish adds it in one pass with what normalises the
@@ -125,7 +120,6 @@ class Loader {
         const Attention &from = layer.attention;
         const int64_t hidden = model_.hidden, padded = padded_head_dim(from.head_dim);
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
-        const Placing heads_as_columns{1, 1, from.head_dim, padded};
         const int64_t q_rows = from.heads * padded;
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
         const int64_t qkv_rows = q_rows + 2 * kv_rows;
@@ -137,13 +131,8 @@ class Loader {
             qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
             heads_as_rows, 0, &to->qkv_bias));
         RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
-        RETURN_IF_ERROR(vector(hidden, {{&from.o.bias, 0}},
-                               residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias));
-        RETURN_IF_ERROR(matrix(
-            qkv_rows, hidden,
-            {{&from.q.values, 0}, {&from.k.values, q_rows}, {&from.v.values, q_rows + kv_rows}},
-            heads_as_rows, &to->qkv));
-        return matrix(hidden, q_rows, {{&from.o.values, 0}}, heads_as_columns, &to->o);
+        return vector(hidden, {{&from.o.bias, 0}},
+                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
 
     Status feed_forward(const Layer &layer, DeviceLayer *to) {
@@ -155,11 +144,56 @@ class Loader {
         const bool ends_layer = !model_.layer_inputs;
         const bool scaled_later =
             bool(layer.after_feed_forward) || bool(layer.experts) || (layer.scalar && ends_layer);
-        RETURN_IF_ERROR(vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later),
-                               0, &to->down_bias));
-        RETURN_IF_ERROR(matrix(rows, hidden, {{&from.gate.values, 0}, {&from.up.values, up}}, {},
-                               &to->gate_up));
-        return matrix(hidden, width, {{&from.down.values, 0}}, {}, &to->down);
+        return vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later), 0,
+                      &to->down_bias);
+    }
+
+    // The layer's products, in the compute type or in e4m3.
+    Status matrices(const Layer &layer, DeviceLayer *to, DeviceWeights *all) {
+        const Attention &a = layer.attention;
+        const FeedForward &f = layer.feed_forward;
+        const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
+        const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
+        const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+        const MatrixSource qkv{
+            q_rows + 2 * kv_rows,
+            hidden,
+            {{&a.q.values, 0}, {&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}},
+            {a.head_dim, padded, 1, 1}};
+        const MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        const MatrixSource gate_up{
+            up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
+        const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
+        // What experts share their input with stays in their type.
+        const bool kept = bool(layer.experts);
+        Form of_qkv = form_of(qkv, false);
+        Form of_gate_up = kept ? Form{} : form_of(gate_up, false);
+        if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
+            of_qkv = of_gate_up = {}; // they are multiplied with the same rows
+        }
+        RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
+        RETURN_IF_ERROR(matrix(o, form_of(o, true), &to->o, all));
+        RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
+        return matrix(down, kept ? Form{} : form_of(down, true), &to->down, all);
+    }
+
+    static bool is_stored_in_e4m3(const MatrixSource &source) {
+        return std::any_of(source.parts.begin(), source.parts.end(), [](const MatrixPart &part) {
+            return bool(*part.first) && part.first->dtype == DType::e4m3;
+        });
+    }
+
+    Form form_of(const MatrixSource &source, bool ends) const {
+        if (options_.quantize == Quantize::none) return {};
+        const auto takes = [&](Scaling scaling) {
+            return options_.takes(source.rows, source.columns, scaling, ends);
+        };
+        const Scaling own = random_ ? Scaling::none : own_scaling(source);
+        if (own != Scaling::none && takes(own)) return {own, true};
+        // What a quantised checkpoint leaves out stays as it is.
+        const bool wanted = options_.quantize == Quantize::fp8 &&
+                            (model_.quantization == nullptr || is_stored_in_e4m3(source));
+        return wanted && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
     }
 
     Status experts(const Layer &layer, DeviceExperts *to) {
@@ -168,8 +202,10 @@ class Loader {
         const auto count = static_cast<int64_t>(from.each.size());
         const int64_t hidden = model_.hidden, width = from.each[0].width;
         const Router &router = from.router;
-        RETURN_IF_ERROR(matrix((count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16, hidden,
-                               {{&router.weight.values, 0}, {&layer.shared_gate.values, count}}, {},
+        RETURN_IF_ERROR(matrix({(count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16,
+                                hidden,
+                                {{&router.weight.values, 0}, {&layer.shared_gate.values, count}},
+                                {}},
                                &to->router));
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
@@ -211,10 +247,10 @@ class Loader {
             if (part.second != nullptr) {
                 placing.row_group = kGateRows;
                 placing.row_group_out = 2 * kGateRows;
-                RETURN_IF_ERROR(send(*part.second, to + kGateRows * stride * dtype_bytes(element_),
+                RETURN_IF_ERROR(sender_.send(*part.second, to + kGateRows * stride * dtype_bytes(element_),
                                      element_, stride, placing));
             }
-            RETURN_IF_ERROR(send(*part.first, to, element_, stride, placing));
+            RETURN_IF_ERROR(sender_.send(*part.first, to, element_, stride, placing));
             to += bytes;
         }
         return {};
@@ -228,33 +264,73 @@ class Loader {
         return vector(length, {{&from.weight, 0}}, placing, 1, &to->weight);
     }
 
-    using Part = std::pair<const Tensor *, int64_t>; // and its first row in the whole
-
-    Status matrix(int64_t rows, int64_t columns, std::initializer_list<Part> parts,
-                  const Placing &placing, Matrix *out) {
-        const int64_t row_bytes = columns * dtype_bytes(element_);
-        auto *to = static_cast<std::byte *>(take(rows * row_bytes));
-        *out = {to, rows, columns};
-        if (base_ == nullptr) return {};
-        for (const auto &[tensor, first] : parts) {
-            if (random_ || !*tensor) continue;
-            RETURN_IF_ERROR(send(*tensor, to + first * row_bytes, element_, columns, placing));
-        }
+    // In the compute type, here or on the way to e4m3.
+    Status fill(const MatrixSource &source, std::byte *to, DType type) {
         if (random_) {
             // Padding is random too: a model made up for timing has heads without any.
             return check_cuda(
-                launch_random(to, element_, rows * columns, 0, 0.02f, ++seed_, stream_),
+                launch_random(to, type, source.rows * source.columns, 0, 0.02f, ++seed_, stream_),
                 "random weights");
+        }
+        const int64_t row_bytes = source.columns * dtype_bytes(type);
+        for (const auto &[tensor, first] : source.parts) {
+            if (!*tensor) continue;
+            RETURN_IF_ERROR(
+                sender_.send(*tensor, to + first * row_bytes, type, source.columns, source.placing));
         }
         return {};
     }
 
+    Status matrix(const MatrixSource &source, Matrix *out) {
+        auto *to =
+            static_cast<std::byte *>(take(source.rows * source.columns * dtype_bytes(element_)));
+        *out = {to, source.rows, source.columns};
+        return base_ == nullptr ? Status() : fill(source, to, element_);
+    }
+
+    Status matrix(const MatrixSource &source, Form form, Matrix *out, DeviceWeights *all) {
+        if (form.scaling == Scaling::none) {
+            if (is_stored_in_e4m3(source)) ++all->widened;
+            return matrix(source, out);
+        }
+        ++all->in_e4m3;
+        auto *to = static_cast<std::byte *>(take(source.rows * source.columns));
+        const int64_t count = scale_count(source.rows, source.columns, form.scaling);
+        auto *scales = static_cast<float *>(take(count * 4));
+        *out = {to, source.rows, source.columns, scales, form.scaling};
+        if (base_ == nullptr) return {};
+        if (!form.own) return quantize(source, to, scales);
+        const std::vector<float> own = own_scales(source, form.scaling);
+        RETURN_IF_CUDA(cudaMemcpyAsync(scales, own.data(), own.size() * sizeof(float),
+                                       cudaMemcpyHostToDevice, stream_));
+        return fill(source, to, DType::e4m3);
+    }
+
+    // Each row by its greatest element.
+    Status quantize(const MatrixSource &source, std::byte *to, float *scales) {
+        const int64_t bytes = source.rows * source.columns * dtype_bytes(element_);
+        if (whole_.bytes() < bytes) {
+            RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
+            whole_ = {};
+            ASSIGN_OR_RETURN(whole_, DeviceMemory::create(bytes, "quantising weights"));
+        }
+        RETURN_IF_CUDA(cudaMemsetAsync(whole_.data(), 0, static_cast<size_t>(bytes), stream_));
+        RETURN_IF_ERROR(fill(source, whole_.data(), element_));
+        const QuantizeArguments arguments{element_,
+                                          whole_.data(),
+                                          to,
+                                          {scales},
+                                          static_cast<int32_t>(source.rows),
+                                          static_cast<int32_t>(source.columns)};
+        return check_cuda(launch_quantize_rows(arguments, stream_), "quantising weights");
+    }
+
     // Null when the model has none of the parts. fresh: what a random one holds.
-    Status vector(int64_t length, std::initializer_list<Part> parts, const Placing &placing,
+    Status vector(int64_t length, std::initializer_list<MatrixPart> parts, const Placing &placing,
                   float fresh, const float **out) {
         *out = nullptr;
         const bool some = std::any_of(parts.begin(), parts.end(),
-                                      [](const Part &part) { return bool(*part.first); });
+                                      [](const MatrixPart &part) { return bool(*part.first); });
         if (!some) return {};
         auto *to = static_cast<float *>(take(length * 4));
         *out = to;
@@ -269,85 +345,19 @@ class Loader {
             column.rows = tensor->rows * tensor->columns;
             column.columns = 1;
             RETURN_IF_ERROR(
-                send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
+                sender_.send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
         }
         return {};
-    }
-
-    // Host threads fill the staging memory: with bytes as they are in the file, or with quantised elements
-    // times their scales, in f32.
-    Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
-                const Placing &placing) {
-        const DType sent = tensor.dtype == DType::e4m3 ? DType::f32 : tensor.dtype;
-        const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
-        if (row_bytes > kStaging) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
-                         static_cast<long long>(row_bytes));
-        }
-        const int64_t rows_at_once = kStaging / row_bytes;
-        for (int64_t row = 0; row < tensor.rows; row += rows_at_once) {
-            const int64_t rows = std::min(rows_at_once, tensor.rows - row);
-            const int64_t bytes = rows * row_bytes;
-            const int side = turn_;
-            turn_ ^= 1;
-            RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
-            std::byte *pinned = pinned_[side].data();
-            if (sent == tensor.dtype) {
-                read_bytes(tensor.data + row * row_bytes, bytes, pinned);
-            } else {
-                read_quantized(tensor, row, rows, pinned);
-            }
-            RETURN_IF_CUDA(cudaMemcpyAsync(raw_[side].data(), pinned, static_cast<size_t>(bytes),
-                                           cudaMemcpyHostToDevice, stream_));
-            const ConvertArguments convert{raw_[side].data(),
-                                           sent,
-                                           to,
-                                           type,
-                                           row,
-                                           rows,
-                                           tensor.columns,
-                                           stride,
-                                           placing.row_group,
-                                           placing.row_group_out,
-                                           placing.column_group,
-                                           placing.column_group_out,
-                                           placing.scale,
-                                           placing.offset,
-                                           placing.swizzled};
-            RETURN_IF_CUDA(launch_convert(convert, stream_));
-            RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
-        }
-        return {};
-    }
-
-    void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned) {
-        pool_->parallel_for((bytes + kReadBytes - 1) / kReadBytes, [&](int64_t i, int32_t) {
-            const int64_t begin = i * kReadBytes;
-            std::memcpy(pinned + begin, from + begin,
-                        static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
-        });
-    }
-
-    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned) {
-        const int64_t row_bytes = tensor.columns * dtype_bytes(DType::f32);
-        const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
-        pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
-            const int64_t begin = i * at_once;
-            read_rows(tensor, row + begin, std::min(at_once, rows - begin), DType::f32,
-                      pinned + begin * row_bytes);
-        });
     }
 
     const Model &model_;
+    const LoadOptions &options_;
     DType element_;
     bool random_;
     uint64_t seed_;
     Stream stream_;
-    std::unique_ptr<ThreadPool> pool_;
-    PinnedMemory pinned_[2];
-    DeviceMemory raw_[2];
-    Event free_[2];
-    int turn_ = 0;
+    Sender sender_;
+    DeviceMemory whole_; // a matrix in the compute type
     std::byte *base_ = nullptr;
     int64_t used_ = 0;
 };
@@ -358,10 +368,9 @@ int32_t padded_head_dim(int32_t head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
 
-Result<DeviceWeights> load_weights(const Model &model, DType element, bool random, uint64_t seed,
-                                   int32_t threads) {
+Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options) {
     DeviceWeights weights;
-    RETURN_IF_ERROR(Loader(model, element, random, seed).load(threads, &weights));
+    RETURN_IF_ERROR(Loader(model, options).load(&weights));
     return weights;
 }
 

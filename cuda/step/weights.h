@@ -1,9 +1,10 @@
-// A model's mapped tensors -> the device, in the compute type: Q, K and V one matrix, gate and up one;
+// A model's mapped tensors -> the device, in the compute type, or layers' matrices in e4m3 with scales: Q, K and V one matrix, gate and up one;
 // heads padded to what attention takes (64, 128, 256 or 512), with zeros; vectors in f32. Biases that are added
 // to the residual stream or to logits have its scale in them, weights of norms their offset.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/status.h"
@@ -60,12 +61,32 @@ struct DeviceWeights {
     Matrix input_projection;               // [layers * LayerInputs::width, hidden]
     DeviceNorm input_norm;                 // [LayerInputs::width]
     std::vector<DeviceLayer> layers;
+    int64_t in_e4m3 = 0; // of the layers' matrices
+    int64_t widened = 0; // of those that the checkpoint has in e4m3
     DeviceMemory memory; // all of it
+
+    bool scaled() const { return in_e4m3 > 0; }
 };
 
-// random: the tensors' shapes count, their bytes are not read; weights as of a fresh model
-// (normal, deviation 0.02; norms 1; biases 0).
-Result<DeviceWeights> load_weights(const Model &model, DType element, bool random, uint64_t seed,
-                                   int32_t threads);
+// Which of the layers' matrices are in e4m3. The embedding, the head and what gives layers their inputs never
+// are.
+enum class Quantize : uint8_t {
+    none,   // no matrix
+    stored, // those that the checkpoint has so, with its own scales
+    fp8,    // those and, of a checkpoint that is not quantised, all: with a scale a row
+};
+
+struct LoadOptions {
+    DType element = DType::bf16;
+    // The tensors' shapes count, their bytes are not read; weights as of a fresh model (normal, deviation
+    // 0.02; norms 1; biases 0).
+    bool random = false;
+    uint64_t seed = 0;
+    int32_t threads = 0;
+    Quantize quantize = Quantize::none;
+    // Whether there are products with such a matrix. ends: its product ends a sublayer.
+    std::function<bool(int64_t rows, int64_t columns, Scaling scaling, bool ends)> takes = {};
+};
+Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options);
 
 } // namespace batchllm::cuda

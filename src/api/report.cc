@@ -125,6 +125,19 @@ int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *h
     });
 }
 
+int32_t batchllm_report_add_prediction(batchllm_report *report,
+                                       const batchllm_prediction *prediction) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("report", report));
+        RETURN_IF_ERROR(need("prediction", prediction));
+        batchllm_prediction known{};
+        RETURN_IF_ERROR(copy_known("prediction", prediction, &known, sizeof known));
+        known.device[sizeof known.device - 1] = 0;
+        report->record->add_prediction(known);
+        return {};
+    });
+}
+
 int32_t batchllm_report_add_failure(batchllm_report *report, uint64_t tag, const char *kind,
                                     const char *message) {
     return guard([&]() -> Status {

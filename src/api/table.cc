@@ -42,6 +42,9 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
                      known.fields, BATCHLLM_FIELDS_GIVEN, BATCHLLM_FIELDS_REORDER);
     }
     TableOptions read;
+    if (known.stop != nullptr) {
+        read.stop = [stop = known.stop, user = known.stop_user] { return stop(user) != 0; };
+    }
     read.prompt = known.template_bytes < 0
                       ? std::string(known.template_text)
                       : std::string(known.template_text, static_cast<size_t>(known.template_bytes));

@@ -7,6 +7,12 @@
 // Each of the model's KV groups has pages of its own for a node; those that have fallen out of the
 // group's window are not kept.
 //
+// A model with delta nets has, beside pages, state slots of one fixed size: one for every node. What the slot
+// holds once a batch has run is the state behind the node's last token. A node whose first token is in the
+// batch starts from its parent's state as that is when the parent is complete, or from zeros where there is no
+// parent; every other node goes on in its own slot. So a prefix's slot is its snapshot: it is written only
+// while the prefix is computed, and every node that continues it reads it once.
+//
 // A batch token attends to all positions of its node's ancestors, and to those of its own node up
 // to itself; both limited to the layer's sliding window. The keys and values of all of a batch's
 // tokens are written before any of them attends, so a node's last tokens and its children's first
@@ -34,6 +40,7 @@ struct ContextNode {
     int32_t token_begin; // the last token_count of them are computed in this batch and stand at
     int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
     bool shared;         // a prefix, as opposed to one request's own tokens
+    int32_t state = -1;  // its state slot; -1: the model has none
 };
 
 // A node's pages in a KV group's list: column i, which has tokens [i, i + 1) * page_tokens of the node, is
@@ -110,6 +117,7 @@ struct BackendOptions {
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0; // 0: the backend's choice
     uint64_t seed = 0;
+    bool reproducible = false;
 };
 
 struct BackendInfo {
@@ -122,10 +130,14 @@ struct BackendInfo {
     int64_t page_bytes = 0; // keys and values of the layers of one KV group
     int64_t pages = 0;
     std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
+    int64_t state_slots = 0;               // 0: the model has no state
+    int64_t state_bytes = 0;               // of a slot
     int64_t step_tokens = 0;               // most tokens that one batch may hold
     int32_t eos_token = -1;                // sim without a model: the id that ends a row, if any
-    int32_t batches_in_flight = 1;         // most batches gone forward and not collected
-    std::string warning;                   // to be logged once; or ""
+    bool reproducible =
+        false; // a row's results are the same bits in whatever batches it is computed
+    int32_t batches_in_flight = 1; // most batches gone forward and not collected
+    std::string warning;           // to be logged once; or ""
 };
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/check_pages.h"
+#include "backend/check_states.h"
 
 namespace batchllm {
 namespace {
@@ -56,6 +57,7 @@ Status check_batch(const TokenBatch &batch, const BackendInfo &info,
     }
     RETURN_IF_ERROR(check_nodes(batch, info));
     RETURN_IF_ERROR(check_pages(batch, info));
+    RETURN_IF_ERROR(check_states(batch, info));
     for (const int32_t token : batch.tokens) {
         if (token >= info.vocabulary ||
             (token < 0 && (feedable == nullptr || !feedable(-1 - token)))) {

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/engine_options.h"
 #include "cli/option_kinds.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
@@ -69,10 +70,17 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
         ->type_name("TEXT");
 }
 
+// An empty name is most often a variable of the shell that is not set.
+CLI::Option *named_file(CLI::Option *option) {
+    return option->type_name("FILE")->check([](const std::string &path) {
+        return path.empty() ? std::string("no file is named") : std::string();
+    });
+}
+
 void add_input(CLI::App *app, InputOptions *options) {
-    app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin")
-        ->required()
-        ->type_name("FILE");
+    named_file(
+        app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin"))
+        ->required();
     app->add_flag("--ignore-unknown-keys", options->ignore_unknown_keys,
                   "pass over keys of rows that are not known, instead of an error");
     add_size(app, "--max-line-bytes", &options->max_line_bytes, 1,
@@ -216,26 +224,6 @@ void add_constraints(CLI::App *app, ConstraintText *constraint) {
                     "what a schema asks that cannot be enforced is passed over, with a warning");
 }
 
-void add_kv_memory(CLI::App *app, RunOptions *options) {
-    app->add_option_function<std::string>(
-           "--kv-memory",
-           [options](const std::string &text) {
-               const std::optional<double> share = parse_percentage(text);
-               const std::optional<int64_t> size = parse_size(text);
-               if (share && *share > 0 && *share <= 1) {
-                   options->kv_memory_fraction = *share;
-               } else if (size && *size > 0) {
-                   options->kv_memory_bytes = *size;
-               } else {
-                   throw CLI::ValidationError("--kv-memory", "\"" + text +
-                                                                 "\" is not a size such as 2GiB, "
-                                                                 "nor a share such as 40%");
-               }
-           },
-           "memory for keys and values: 2GiB, or a share of what is free: 40%")
-        ->type_name("SIZE");
-}
-
 void add_report(CLI::App *app, std::string *path) {
     app->add_option("--report", *path, "a page of what was shared and done, as one HTML file")
         ->type_name("FILE");
@@ -244,25 +232,16 @@ void add_report(CLI::App *app, std::string *path) {
 CLI::App *add_run(CLI::App *app, RunOptions *options) {
     CLI::App *run = app->add_subcommand("run", "run rows through a model");
     add_input(run, &options->in);
-    run->add_option("--output,-o", options->output, "result lines, as rows finish; - is stdout")
-        ->required()
-        ->type_name("FILE");
+    named_file(run->add_option("--output,-o", options->output,
+                               "result lines, as rows finish; - is stdout"))
+        ->required();
     run->add_option("--model,-m", options->in.model, "Hugging Face model directory")
         ->type_name("DIR");
     CLI::Option *resume =
         run->add_flag("--resume", options->resume, "go on with an output that was cut short");
     run->add_flag("--force", options->force, "overwrite an output that exists")->excludes(resume);
-    run->add_option("--backend", options->backend, "auto, cpu, cuda or sim (auto)");
-    run->add_option("--backend-options", options->backend_options,
-                    "key=value,key=value of the backend");
-    run->add_option("--devices", options->devices, "device numbers, such as 0,1 (0)");
-    run->add_option("--compute-type", options->compute_type, "auto, bf16, f16 or f32 (auto)");
-    add_kv_memory(run, options);
-    add_size(run, "--step-tokens", &options->step_tokens, 1, "most tokens computed in a step");
-    add_size(run, "--max-request-tokens", &options->max_request_tokens, 1,
-             "longest prompt plus output");
-    add_size(run, "--max-requests", &options->max_requests, 0,
-             "most rows running at once (0: as memory allows)");
+    add_engine(run, options);
+    add_prediction(run, &options->prediction);
     add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,
@@ -294,6 +273,8 @@ CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
     plan->add_option("--previous", options->previous,
                      "plan of an earlier version of the rows: unchanged rows keep their groups")
         ->type_name("FILE");
+    add_engine(plan, &options->engine);
+    add_prediction(plan, &options->prediction);
     plan->add_flag("--self-contained", options->self_contained, "keep the rows' tokens inside");
     plan->add_option("--stats", options->stats, "JSON of what was found")->type_name("FILE");
     add_report(plan, &options->report);
@@ -311,6 +292,9 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
         ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
         ->type_name("N");
     add_report(inspect, &options->report);
+    add_prediction(inspect, &options->prediction);
+    add_whole(inspect, "--max-tokens", &options->max_tokens, 1,
+              "that each row is predicted to generate (128)");
     inspect
         ->add_option("--model,-m", options->model,
                      "model directory or tokenizer.json: the report shows words, where the plan "
@@ -378,6 +362,15 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
         if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty())) {
             return report("--fields, --chat and --system need a --template");
         }
+    }
+    // A plan with a backend is a plan for that backend's device.
+    if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
+        plan_options.prediction.device = "here";
+    }
+    for (EngineChoice *choice : {static_cast<EngineChoice *>(&run_options), &plan_options.engine}) {
+        if (choice->quantize.empty()) continue;
+        std::string &extra = choice->backend_options;
+        extra += (extra.empty() ? "quantize=" : ",quantize=") + choice->quantize;
     }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);

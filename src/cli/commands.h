@@ -30,20 +30,33 @@ struct InputOptions {
     int32_t levels = 1;
 };
 
-struct RunOptions {
-    InputOptions in;
-    std::string output;
-    bool resume = false;
-    bool force = false;
+// What runs the rows, and with how much memory.
+struct EngineChoice {
     std::string backend = "auto";
     std::string backend_options;
     std::string devices;
     std::string compute_type = "auto";
+    std::string quantize; // one more of the backend's options, as its key has it
     int64_t kv_memory_bytes = 0;
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
+    bool reproducible = false;
+};
+
+// Of what device time is predicted.
+struct PredictionChoice {
+    std::string device; // "h200", a file, "here": this machine's; empty: none
+    int64_t expected_tokens = 0;
+};
+
+struct RunOptions : EngineChoice {
+    InputOptions in;
+    PredictionChoice prediction;
+    std::string output;
+    bool resume = false;
+    bool force = false;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;
@@ -59,6 +72,8 @@ struct RunOptions {
 
 struct PlanOptions {
     InputOptions in;
+    EngineChoice engine; // that would run the rows
+    PredictionChoice prediction;
     std::string output;
     std::string stats;
     std::string report;
@@ -68,6 +83,9 @@ struct PlanOptions {
 
 struct InspectOptions {
     std::string path;
+    EngineChoice engine;
+    PredictionChoice prediction;
+    int32_t max_tokens = 128; // of each row, for the prediction
     bool json = false;
     int64_t groups = 10; // the largest so many are listed
     std::string report;

@@ -3,10 +3,10 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/json_escape.h"
+
 namespace batchllm::cli {
 namespace {
-
-constexpr char hex_digits[] = "0123456789abcdef";
 
 // Length of the well-formed UTF-8 character at the front of text; 0 when there is none.
 size_t character_length(std::string_view text) {
@@ -40,38 +40,6 @@ std::string repaired(std::string_view text) {
     return out;
 }
 
-void append_escaped(std::string *out, std::string_view text) {
-    size_t plain = 0; // text[plain, i) needs no escape
-    for (size_t i = 0; i < text.size(); ++i) {
-        const auto c = static_cast<unsigned char>(text[i]);
-        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7F) continue;
-        out->append(text, plain, i - plain);
-        plain = i + 1;
-        switch (c) {
-        case '"':
-            *out += "\\\"";
-            break;
-        case '\\':
-            *out += "\\\\";
-            break;
-        case '\n':
-            *out += "\\n";
-            break;
-        case '\r':
-            *out += "\\r";
-            break;
-        case '\t':
-            *out += "\\t";
-            break;
-        default:
-            *out += "\\u00";
-            *out += hex_digits[c >> 4];
-            *out += hex_digits[c & 15];
-        }
-    }
-    out->append(text, plain);
-}
-
 template <typename T> void append_number(std::string *out, T value) {
     char buffer[32];
     const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
@@ -83,9 +51,9 @@ template <typename T> void append_number(std::string *out, T value) {
 void append_json(std::string *out, std::string_view text) {
     *out += '"';
     if (is_utf8(text)) {
-        append_escaped(out, text);
+        append_json_escaped(out, text);
     } else {
-        append_escaped(out, repaired(text));
+        append_json_escaped(out, repaired(text));
     }
     *out += '"';
 }

@@ -20,6 +20,33 @@ const char *find_line_end(const char *begin, const char *end) {
     return static_cast<const char *>(std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
 }
 
+// A file of another kind would be an error for each of its lines.
+Status check_kind(int fd, const std::string &path) {
+    struct Kind {
+        std::string_view begin;
+        const char *what, *how;
+    };
+    constexpr const char *python = "`python -m batchllm run` reads it";
+    constexpr const char *unpack = "unpack it, or pipe it in: --input -";
+    const Kind kinds[] = {{"PAR1", "a Parquet file", python},
+                          {"ARROW1", "an Arrow file", python},
+                          {"\x1f\x8b", "compressed by gzip", unpack},
+                          {"\x28\xb5\x2f\xfd", "compressed by zstd", unpack},
+                          {"BZh", "compressed by bzip2", unpack},
+                          {"\xfd\x37zXZ", "compressed by xz", unpack}};
+    char buffer[8];
+    const ssize_t got = ::pread(fd, buffer, sizeof buffer, 0);
+    const std::string_view begin(buffer, got > 0 ? static_cast<size_t>(got) : 0);
+    const char *what = nullptr, *how = nullptr;
+    for (const Kind &kind : kinds) {
+        if (begin.starts_with(kind.begin)) what = kind.what, how = kind.how;
+    }
+    const bool json = begin.find_first_of("{\xef \t\r\n") == 0; // \xef: a byte order mark
+    if (path.ends_with(".csv") && !begin.empty() && !json) what = "a CSV file", how = python;
+    if (what == nullptr) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is %s: %s", path.c_str(), what, how);
+}
+
 } // namespace
 
 bool Line::blank() const {
@@ -51,7 +78,10 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     }
     if (reader.owned_ && stop != nullptr) ::fcntl(reader.fd_, F_SETFL, 0);
     reader.regular_ = S_ISREG(info.st_mode);
-    if (reader.regular_) reader.file_bytes_ = info.st_size;
+    if (reader.regular_) {
+        RETURN_IF_ERROR(check_kind(reader.fd_, path));
+        reader.file_bytes_ = info.st_size;
+    }
     reader.reserve(2 * read_bytes);
     return reader;
 }

@@ -1,5 +1,6 @@
 #include "cli/option_kinds.h"
 
+#include <cstdio>
 #include <optional>
 
 #include "cli/size_text.h"
@@ -10,6 +11,21 @@ namespace {
 std::string names_of(const std::map<std::string, int32_t> &names) {
     std::string text;
     for (const auto &entry : names) text += (text.empty() ? "" : "|") + entry.first;
+    return text;
+}
+
+std::string range_text(float least, float most, bool least_excluded) {
+    char text[80];
+    const char *relation = least_excluded ? "more than" : "at least";
+    if (most > 1e30f) {
+        std::snprintf(text, sizeof text, "must be %s %g", relation, static_cast<double>(least));
+    } else if (most < 1 && most > 0.999f) {
+        std::snprintf(text, sizeof text, "must be %s %g and less than 1", relation,
+                      static_cast<double>(least));
+    } else {
+        std::snprintf(text, sizeof text, "must be %s %g and at most %g", relation,
+                      static_cast<double>(least), static_cast<double>(most));
+    }
     return text;
 }
 
@@ -36,8 +52,11 @@ void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t le
            name,
            [value, name, least](const std::string &text) {
                const std::optional<int64_t> size = parse_size(text);
-               if (!size || *size < least) {
+               if (!size) {
                    throw CLI::ValidationError(name, "\"" + text + "\" is not a size such as 2GiB");
+               }
+               if (*size < least) {
+                   throw CLI::ValidationError(name, "must be at least " + std::to_string(least));
                }
                *value = *size;
            },
@@ -51,7 +70,7 @@ void add_number(CLI::App *app, const std::string &name, float *value, float leas
            name,
            [=](const float &number) {
                if (!(number >= least && number <= most) || (least_excluded && number == least)) {
-                   throw CLI::ValidationError(name, "out of range");
+                   throw CLI::ValidationError(name, range_text(least, most, least_excluded));
                }
                *value = number;
            },

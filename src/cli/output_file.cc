@@ -129,6 +129,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
         } else {
             fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
             created = fd_ >= 0;
+            if (!created && errno != EEXIST) return io_error(path_, "cannot create");
             // Behind a link that leads to nothing yet the file is made, but not ours to remove.
             const bool link = ::lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
             if (!created) {

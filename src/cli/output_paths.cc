@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +49,10 @@ Status check_output_paths(const std::string &input, std::span<const NamedPath> o
     const auto named = [](const std::string &path) { return !path.empty() && path != "-"; };
     for (size_t i = 0; i < outputs.size(); ++i) {
         const NamedPath &output = outputs[i];
+        if (output.path == "-" && std::string_view(output.option) != "--output") {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: -: it is a file, and cannot be stdout", output.option);
+        }
         if (!named(output.path)) continue;
         ASSIGN_OR_RETURN(const bool is_input,
                          named(input) ? same_file(output.path, input) : Result<bool>(false));

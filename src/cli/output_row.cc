@@ -1,5 +1,6 @@
 #include "cli/output_row.h"
 
+#include "base/display.h"
 #include "cli/json_text.h"
 #include "cli/result_view.h"
 

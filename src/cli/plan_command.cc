@@ -1,4 +1,5 @@
 // batchllm plan and inspect: input rows -> a plan file, and a plan file -> what it holds.
+#include "base/display.h"
 #include "cli/commands.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "cli/api.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
+#include "cli/prediction.h"
 #include "cli/progress.h"
 #include "cli/report_file.h"
 #include "cli/window.h"
@@ -37,7 +39,13 @@ Result<batchllm_plan_advice> plan_advice(const batchllm_plan *plan) {
 Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *tokenizer) {
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(window.plan.get()));
     std::string text = advice.text;
-    if (advice.kind == BATCHLLM_ADVICE_NONE || tokenizer == nullptr) return text;
+    if (advice.kind == BATCHLLM_ADVICE_NONE) return text;
+    // The library counts the plan's rows; whoever reads this has the input's lines.
+    const std::string row = "row " + std::to_string(advice.row) + ")";
+    const std::string line = std::to_string(window.lines[static_cast<size_t>(advice.row)]);
+    const size_t at = text.find(row);
+    if (at != std::string::npos) text.replace(at, row.size(), "input line " + line + ")");
+    if (tokenizer == nullptr) return text;
     const int64_t first = window.offsets[static_cast<size_t>(advice.row)] + advice.begin;
     const int64_t offsets[2] = {0, std::min<int64_t>(12, advice.end - advice.begin)};
     batchllm_column *decoded = nullptr;
@@ -144,7 +152,8 @@ WholeRows count_whole_rows(const Window &window) {
 }
 
 Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stats,
-                        const WholeRows &whole, int64_t failed, double tokenize_seconds) {
+                        const WholeRows &whole, int64_t failed, double tokenize_seconds,
+                        const batchllm_prediction &predicted) {
     std::string out;
     JsonObject object(&out);
     append_plan_stats(&object, stats);
@@ -152,6 +161,7 @@ Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stat
         .field("whole_prompt_tokens", whole.tokens)
         .field("whole_rows_equal", whole.equal);
     object.field("rows_failed", failed);
+    if (predicted.rows > 0) append_prediction(&object, &out, predicted);
     object.key("seconds");
     JsonObject seconds(&out);
     seconds.field("tokenize", tokenize_seconds).field("plan", stats.seconds);
@@ -161,11 +171,15 @@ Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stat
 }
 
 Status write_plan_report(const PlanOptions &options, const Window &window,
-                         const batchllm_tokenizer *tokenizer) {
+                         const batchllm_tokenizer *tokenizer,
+                         const batchllm_prediction &predicted) {
     ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
     if (!file.wanted()) return {};
     RETURN_IF_ERROR(call_status(batchllm_report_add_plan(
         file.handle(), window.plan.get(), window.tokens.data(), window.offsets.data(), tokenizer)));
+    if (predicted.rows > 0) {
+        RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(file.handle(), &predicted)));
+    }
     for (const FailedRow &row : window.failed) {
         RETURN_IF_ERROR(file.add_failure(row.line, row.error.code, row.error.message));
     }
@@ -194,6 +208,20 @@ std::string describe(const batchllm_plan_stats &stats) {
     return text;
 }
 
+// A model that is named for a prediction need not have one: rows of tokens want none.
+Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
+    TokenizerHandle tokenizer;
+    if (options.in.model.empty()) return tokenizer;
+    if (!options.prediction.device.empty()) {
+        ASSIGN_OR_RETURN(const bool there, file_exists(options.in.model + "/tokenizer.json"));
+        if (!there) return tokenizer;
+    }
+    batchllm_tokenizer *created = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.in.model.c_str(), &created)));
+    tokenizer.reset(created);
+    return tokenizer;
+}
+
 Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &interrupted,
                       int64_t *failed) {
     ASSIGN_OR_RETURN(LineReader input,
@@ -201,12 +229,8 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     const NamedPath outputs[] = {
         {"--output", options.output}, {"--stats", options.stats}, {"--report", options.report}};
     RETURN_IF_ERROR(check_output_paths(options.in.input, outputs));
-    TokenizerHandle tokenizer;
-    if (!options.in.model.empty()) {
-        batchllm_tokenizer *created = nullptr;
-        RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.in.model.c_str(), &created)));
-        tokenizer.reset(created);
-    }
+    RETURN_IF_ERROR(check_prediction(options.in, options.engine, options.prediction));
+    ASSIGN_OR_RETURN(const TokenizerHandle tokenizer, open_tokenizer(options));
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
@@ -237,11 +261,16 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     RETURN_IF_ERROR(call_status(batchllm_plan_save(window->plan.get(), options.output.c_str())));
     ASSIGN_OR_RETURN(const batchllm_plan_stats stats, plan_stats(window->plan.get()));
     const WholeRows whole = count_whole_rows(*window);
-    if (!options.stats.empty()) {
-        RETURN_IF_ERROR(
-            write_plan_stats(options.stats, stats, whole, *failed, window->tokenize_seconds));
+    batchllm_prediction predicted = {};
+    if (!options.prediction.device.empty()) {
+        ASSIGN_OR_RETURN(predicted,
+                         predict_window(*window, options.in, options.engine, options.prediction));
     }
-    RETURN_IF_ERROR(write_plan_report(options, *window, tokenizer.get()));
+    if (!options.stats.empty()) {
+        RETURN_IF_ERROR(write_plan_stats(options.stats, stats, whole, *failed,
+                                         window->tokenize_seconds, predicted));
+    }
+    RETURN_IF_ERROR(write_plan_report(options, *window, tokenizer.get(), predicted));
     std::string text = describe(stats);
     if (!options.previous.empty()) {
         text += "reused          " + format_count(stats.reused_rows) + " rows\n";
@@ -254,13 +283,15 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     char seconds[64];
     std::snprintf(seconds, sizeof seconds, "planned in      %.3f s\n", stats.seconds);
     text += seconds;
+    if (predicted.rows > 0) text += prediction_text(predicted);
     ASSIGN_OR_RETURN(const std::string advice, advice_of(*window, tokenizer.get()));
     if (!advice.empty()) text += "advice          " + advice + "\n";
     std::fputs(text.c_str(), stderr);
     return {};
 }
 
-Status write_inspect_report(const InspectOptions &options, const batchllm_plan *plan) {
+Status write_inspect_report(const InspectOptions &options, const batchllm_plan *plan,
+                            const batchllm_prediction &predicted) {
     ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
     if (!file.wanted()) return {};
     TokenizerHandle tokenizer;
@@ -271,6 +302,9 @@ Status write_inspect_report(const InspectOptions &options, const batchllm_plan *
     }
     RETURN_IF_ERROR(call_status(
         batchllm_report_add_plan(file.handle(), plan, nullptr, nullptr, tokenizer.get())));
+    if (predicted.rows > 0) {
+        RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(file.handle(), &predicted)));
+    }
     RETURN_IF_ERROR(file.add_fact("Plan", options.path));
     return file.write("Plan: " + heading_of(options.path), {});
 }
@@ -285,12 +319,20 @@ Status inspect(const InspectOptions &options) {
     ASSIGN_OR_RETURN(const std::vector<GroupSummary> groups,
                      largest_groups(loaded, options.groups));
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(loaded));
-    RETURN_IF_ERROR(write_inspect_report(options, loaded));
+    batchllm_prediction predicted = {};
+    if (!options.prediction.device.empty()) {
+        InputOptions in;
+        in.model = options.model;
+        in.sampling.max_tokens = options.max_tokens;
+        ASSIGN_OR_RETURN(predicted, predict_plan(loaded, in, options.engine, options.prediction));
+    }
+    RETURN_IF_ERROR(write_inspect_report(options, loaded, predicted));
     std::string text;
     if (options.json) {
         JsonObject object(&text);
         append_plan_stats(&object, stats);
         if (advice.kind != BATCHLLM_ADVICE_NONE) object.field("advice", advice.text);
+        if (predicted.rows > 0) append_prediction(&object, &text, predicted);
         object.key("largest_groups");
         text += '[';
         for (size_t i = 0; i < groups.size(); ++i) {
@@ -309,6 +351,7 @@ Status inspect(const InspectOptions &options) {
         text += '\n';
     } else {
         text = describe(stats);
+        if (predicted.rows > 0) text += prediction_text(predicted);
         if (advice.kind != BATCHLLM_ADVICE_NONE) {
             text += "advice          " + std::string(advice.text) + "\n";
         }

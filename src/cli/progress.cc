@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/display.h"
 #include "cli/json_text.h"
 
 namespace batchllm::cli {
@@ -73,14 +74,6 @@ std::string format_duration(double seconds) {
         std::snprintf(text, sizeof text, "%llds", static_cast<long long>(whole));
     }
     return text;
-}
-
-std::string format_count(int64_t value) {
-    std::string digits = std::to_string(value);
-    for (auto i = static_cast<int64_t>(digits.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) {
-        digits.insert(static_cast<size_t>(i), 1, ',');
-    }
-    return digits;
 }
 
 ProgressDisplay::ProgressDisplay(ProgressMode mode)

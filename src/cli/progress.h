@@ -60,7 +60,5 @@ class ProgressDisplay {
 
 // "1h02m", "3m05s", "12s".
 std::string format_duration(double seconds);
-// "12,345".
-std::string format_count(int64_t value);
 
 } // namespace batchllm::cli

@@ -2,25 +2,6 @@
 
 namespace batchllm::cli {
 
-const char *finish_name(int32_t reason) {
-    switch (reason) {
-    case BATCHLLM_FINISH_STOP:
-        return "stop";
-    case BATCHLLM_FINISH_LENGTH:
-        return "length";
-    case BATCHLLM_FINISH_CANCELLED:
-        return "cancelled";
-    case BATCHLLM_FINISH_SCORED:
-        return "scored";
-    case BATCHLLM_FINISH_EMBEDDED:
-        return "embedded";
-    case BATCHLLM_FINISH_CLASSIFIED:
-        return "classified";
-    default:
-        return "error";
-    }
-}
-
 std::string_view text_of(const batchllm_results &results, int64_t i) {
     const int64_t begin = results.text_offsets[i];
     return {results.text + begin, static_cast<size_t>(results.text_offsets[i + 1] - begin)};

@@ -10,7 +10,6 @@
 
 namespace batchllm::cli {
 
-const char *finish_name(int32_t reason); // "stop" of BATCHLLM_FINISH_STOP
 std::string_view text_of(const batchllm_results &results, int64_t i);
 int64_t completion_tokens(const batchllm_results &results, int64_t i);
 RowError error_of(const batchllm_results &results, int64_t i);

@@ -3,12 +3,74 @@
 
 #include <cstdio>
 #include <ctime>
+#include <span>
 
+#include "cli/json_text.h"
 #include "cli/output_paths.h"
 #include "cli/run_job.h"
 
 namespace batchllm::cli {
 namespace {
+
+// The command-line options that change results, for the state file.
+void add_option_parts(JobIdentity *identity, const RunOptions &options) {
+    const SamplingOptions &sampling = options.in.sampling;
+    const auto add = [&](const char *name, const auto &value) {
+        std::string text;
+        append_json(&text, value);
+        identity->add(std::string("option ") + name, text);
+    };
+    const auto add_list = [&](const char *name, const auto &values) {
+        std::string text;
+        using Item = typename std::decay_t<decltype(values)>::value_type;
+        append_json_list(&text, std::span<const Item>(values));
+        identity->add(std::string("option ") + name, text);
+    };
+    add("backend", std::string_view(options.backend));
+    add("backend-options", std::string_view(options.backend_options));
+    add("compute-type", std::string_view(options.compute_type));
+    add("max-request-tokens", options.max_request_tokens);
+    add("seed", options.seed);
+    add("max-tokens", sampling.max_tokens);
+    add("temperature", sampling.temperature);
+    add("top-p", sampling.top_p);
+    add("min-p", sampling.min_p);
+    add("top-k", sampling.top_k);
+    add("repetition-penalty", sampling.repetition_penalty);
+    add("presence-penalty", sampling.presence_penalty);
+    add("frequency-penalty", sampling.frequency_penalty);
+    add("n", sampling.samples);
+    add("ignore-eos", sampling.ignore_eos);
+    add("logprobs", sampling.logprobs);
+    add("parse-special", sampling.parse_special);
+    add("add-special", sampling.add_special);
+    // Not where they are the defaults: a job begun before there were tasks goes on.
+    if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
+    if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
+    if (sampling.normalize != 0) add("normalize", sampling.normalize);
+    if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
+    add_list("stop", sampling.stop_strings);
+    add_list("stop-token", sampling.stop_tokens);
+    if (options.reproducible) add("reproducible", options.reproducible);
+    // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
+    // their own, too.
+    if (sampling.constraint_text != ConstraintText()) {
+        constexpr size_t longest = 200; // what has changed is told to the user
+        const std::string key = sampling.constraint_text.key();
+        add("constraint",
+            std::string_view(key.size() <= longest ? key
+                                                   : std::to_string(sampling.constraint_text.kind) +
+                                                         ":" + hash_text(key)));
+    }
+    if (options.in.prompt.used()) {
+        add("template", std::string_view(*options.in.prompt.text));
+        add("fields", options.in.prompt.fields);
+        add("chat", options.in.prompt.chat);
+        add("system", std::string_view(options.in.prompt.system));
+    }
+    add("ignore-unknown-keys", options.in.ignore_unknown_keys);
+    add("max-line-bytes", options.in.max_line_bytes);
+}
 
 // Everything that changes what the rows' results are. What only changes speed or memory does not
 // count: a job may be resumed with more threads or on another pool.

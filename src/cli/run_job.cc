@@ -5,8 +5,10 @@
 #include <new>
 #include <vector>
 
+#include "base/display.h"
 #include "base/file.h"
 #include "cli/json_text.h"
+#include "cli/prediction.h"
 
 namespace batchllm::cli {
 namespace {
@@ -31,67 +33,7 @@ template <typename Body> Status status_of(Body body) {
     }
 }
 
-const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
-
 } // namespace
-
-void add_option_parts(JobIdentity *identity, const RunOptions &options) {
-    const SamplingOptions &sampling = options.in.sampling;
-    const auto add = [&](const char *name, const auto &value) {
-        std::string text;
-        append_json(&text, value);
-        identity->add(std::string("option ") + name, text);
-    };
-    const auto add_list = [&](const char *name, const auto &values) {
-        std::string text;
-        using Item = typename std::decay_t<decltype(values)>::value_type;
-        append_json_list(&text, std::span<const Item>(values));
-        identity->add(std::string("option ") + name, text);
-    };
-    add("backend", std::string_view(options.backend));
-    add("backend-options", std::string_view(options.backend_options));
-    add("compute-type", std::string_view(options.compute_type));
-    add("max-request-tokens", options.max_request_tokens);
-    add("seed", options.seed);
-    add("max-tokens", sampling.max_tokens);
-    add("temperature", sampling.temperature);
-    add("top-p", sampling.top_p);
-    add("min-p", sampling.min_p);
-    add("top-k", sampling.top_k);
-    add("repetition-penalty", sampling.repetition_penalty);
-    add("presence-penalty", sampling.presence_penalty);
-    add("frequency-penalty", sampling.frequency_penalty);
-    add("n", sampling.samples);
-    add("ignore-eos", sampling.ignore_eos);
-    add("logprobs", sampling.logprobs);
-    add("parse-special", sampling.parse_special);
-    add("add-special", sampling.add_special);
-    // Not where they are the defaults: a job begun before there were tasks goes on.
-    if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
-    if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
-    if (sampling.normalize != 0) add("normalize", sampling.normalize);
-    if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
-    add_list("stop", sampling.stop_strings);
-    add_list("stop-token", sampling.stop_tokens);
-    // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
-    // their own, too.
-    if (sampling.constraint_text != ConstraintText()) {
-        constexpr size_t longest = 200; // what has changed is told to the user
-        const std::string key = sampling.constraint_text.key();
-        add("constraint",
-            std::string_view(key.size() <= longest ? key
-                                                   : std::to_string(sampling.constraint_text.kind) +
-                                                         ":" + hash_text(key)));
-    }
-    if (options.in.prompt.used()) {
-        add("template", std::string_view(*options.in.prompt.text));
-        add("fields", options.in.prompt.fields);
-        add("chat", options.in.prompt.chat);
-        add("system", std::string_view(options.in.prompt.system));
-    }
-    add("ignore-unknown-keys", options.in.ignore_unknown_keys);
-    add("max-line-bytes", options.in.max_line_bytes);
-}
 
 RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
                const std::atomic<bool> *interrupted)
@@ -110,27 +52,13 @@ Status RunJob::create_engine() {
             call_status(batchllm_tokenizer_create(options_.in.model.c_str(), &tokenizer)));
         tokenizer_.reset(tokenizer);
     }
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.threads = options_.in.threads;
-    options.model_dir = none_if_empty(options_.in.model);
-    options.backend = options_.backend.c_str();
-    options.devices = none_if_empty(options_.devices);
-    options.compute_type = options_.compute_type.c_str();
-    options.backend_options = none_if_empty(options_.backend_options);
-    options.kv_memory_bytes = options_.kv_memory_bytes;
-    options.kv_memory_fraction = options_.kv_memory_fraction;
-    options.step_tokens = options_.step_tokens;
-    options.max_request_tokens = options_.max_request_tokens;
-    options.max_requests = options_.max_requests;
-    options.enlarge = options_.in.enlarge;
-    options.levels = options_.in.levels;
+    batchllm_engine_options options = engine_options_of(options_.in, options_);
     options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
     options.log_user = &bar_;
     options.seed = options_.seed;
-    options.timeline_path = none_if_empty(options_.timeline);
+    if (!options_.timeline.empty()) options.timeline_path = options_.timeline.c_str();
     batchllm_engine *engine = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_engine_create(&options, &engine)));
     engine_.reset(engine);
@@ -160,7 +88,7 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(output_.start()); // not before: an output is not given up for a misspelt model
+    RETURN_IF_ERROR(check_prediction(options_.in, options_, options_.prediction));
     RowReaderOptions row_options;
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
@@ -178,7 +106,14 @@ Status RunJob::run(LineReader input) {
     windows.previous_plan = options_.plan;
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
                         tokenizer_.get(), &output_.done());
-    Status status = status_of([&] { return run_windows(&source); });
+    ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source));
+    if (interrupted()) return {};
+    // Not before: an output is not given up for a misspelt model or template.
+    RETURN_IF_ERROR(output_.start());
+    Status status = status_of([&] {
+        if (first != nullptr) RETURN_IF_ERROR(add_window(std::move(*first)));
+        return run_windows(&source);
+    });
     // What has finished is written, whatever happened after.
     if (!status.ok() && status.code() != BATCHLLM_ERROR_IO) {
         const Status written = status_of([&] { return write_results(); });
@@ -187,6 +122,16 @@ Status RunJob::run(LineReader input) {
     display_.update(progress(source), true);
     const Status synced = output_.sync();
     return status.ok() ? synced : status;
+}
+
+// With a template, the first rows have their prompts before there is an output: what is wrong with it shows
+// there. Null: rows bring their own, or the user has interrupted.
+Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source) {
+    std::unique_ptr<Window> window;
+    while (options_.in.prompt.used() && window == nullptr && !interrupted()) {
+        ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
+    }
+    return window;
 }
 
 // Whether the engine has so few rows waiting that the next window should join them.
@@ -227,6 +172,7 @@ Status RunJob::add_window(Window window) {
     plan_seconds_ += window.plan_seconds;
     RETURN_IF_ERROR(write_failed(window));
     if (window.rows() == 0) return {};
+    RETURN_IF_ERROR(predict(window));
     for (size_t i = 0; i < window.lines.size(); ++i) {
         if (static_cast<int64_t>(i) < window.generated) {
             window.records[i].most_tokens = window.params[i]->most_tokens();
@@ -372,6 +318,10 @@ int RunJob::finish(Status status) {
         if (!output_.started()) return report(status.message());
         const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
         return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
+    }
+    if (!output_.started()) {
+        report("interrupted before any row was run");
+        return exit_interrupted;
     }
     const bool complete = input_ended_ && records_.empty();
     Status written = write_stats(seconds);

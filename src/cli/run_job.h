@@ -22,9 +22,6 @@
 
 namespace batchllm::cli {
 
-// The command-line options that change results, for the state file.
-void add_option_parts(JobIdentity *identity, const RunOptions &options);
-
 class RunJob {
   public:
     RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
@@ -40,6 +37,7 @@ class RunJob {
     bool interrupted() const { return interrupted_->load(std::memory_order_relaxed); }
     Status create_engine();
     Status make_default_constraint(SamplingOptions *defaults);
+    Result<std::unique_ptr<Window>> first_window(WindowSource *source);
     Status run_windows(WindowSource *source);
     bool wants_window() const;
     Status add_window(Window window);
@@ -50,6 +48,7 @@ class RunJob {
     Status write_batch();
     Status write_stats(double seconds) const;
     Status write_report(double seconds);
+    Status predict(const Window &window);
     Status save_plan(const Window &window);
     int64_t expected_tokens_left() const;
     JobProgress progress(const WindowSource &source) const;
@@ -80,6 +79,7 @@ class RunJob {
     int64_t completion_tokens_ = 0;    // of finished rows
     int64_t finished_most_tokens_ = 0; // that they might have generated
     int64_t open_most_tokens_ = 0;     // that the rows in the engine may generate
+    batchllm_prediction predicted_ = {};
     double tokenize_seconds_ = 0;
     double plan_seconds_ = 0;
 };

@@ -2,8 +2,10 @@
 #include <cstdio>
 #include <sys/resource.h>
 
+#include "base/display.h"
 #include "base/file.h"
 #include "cli/json_text.h"
+#include "cli/prediction.h"
 #include "cli/run_job.h"
 
 namespace batchllm::cli {
@@ -15,6 +17,18 @@ int64_t peak_resident_bytes() {
 }
 
 } // namespace
+
+// A window's rows before they are run. One without a plan of its own has nothing to predict by.
+Status RunJob::predict(const Window &window) {
+    if (options_.prediction.device.empty() || window.plan == nullptr) return {};
+    ASSIGN_OR_RETURN(const batchllm_prediction predicted,
+                     predict_window(window, options_.in, options_, options_.prediction));
+    add_up(predicted, &predicted_);
+    if (report_.wanted()) {
+        RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(report_.handle(), &predicted)));
+    }
+    return {};
+}
 
 Status RunJob::write_stats(double seconds) const {
     if (options_.stats.empty() || engine_ == nullptr) return {};
@@ -61,6 +75,7 @@ Status RunJob::write_stats(double seconds) const {
         .field("page_bytes", stats.kv_page_bytes)
         .field("peak_bytes", stats.kv_pages_peak * stats.kv_page_bytes);
     kv.close();
+    if (predicted_.rows > 0) append_prediction(&object, &out, predicted_);
     object.field("peak_memory_bytes", peak_resident_bytes());
     object.close();
     return write_file(options_.stats, out + "\n");

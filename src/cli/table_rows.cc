@@ -60,7 +60,8 @@ void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
     }
 }
 
-Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *errors) {
+Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *errors,
+                             const std::atomic<bool> *stop) {
     errors->assign(rows->size(), {});
     if (rows->empty()) return {};
     std::vector<CellColumnText> texts(names_.size(), CellColumnText(rows->size()));
@@ -95,11 +96,16 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
     options.fields = options_.fields;
     options.chat = options_.chat ? 1 : 0;
     options.system = options_.system.c_str();
+    options.stop = [](void *user) -> int32_t {
+        return static_cast<const std::atomic<bool> *>(user)->load(std::memory_order_relaxed);
+    };
+    options.stop_user = const_cast<std::atomic<bool> *>(stop);
     batchllm_table *made = nullptr;
     RETURN_IF_ERROR(
         call_status(batchllm_table_create(static_cast<int64_t>(rows->size()), columns.data(),
                                           static_cast<int64_t>(columns.size()), &options, &made)));
     const TableHandle table(made);
+    std::vector<CellColumnText>().swap(texts); // the cells stand in the prompts now
     const batchllm_column &prompts = *batchllm_table_prompts(made);
     for (size_t i = 0; i < rows->size(); ++i) {
         Row &row = (*rows)[i];

@@ -2,6 +2,7 @@
 // made of them. "id" names the row as ever; no key is a parameter.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
@@ -38,6 +39,8 @@ class TableRenderer {
     explicit TableRenderer(TemplateOptions options);
 
     bool reorders() const { return options_.fields == BATCHLLM_FIELDS_REORDER; }
+    // What a row's prompt has beside its cells.
+    size_t template_bytes() const { return options_.text->size(); }
     // The cells of a line; numbers, lists and objects are text as JSON writes it. Only what the template
     // may name is kept.
     void read_cells(const JsonMembers &members, Row *row);
@@ -45,7 +48,9 @@ class TableRenderer {
     void pass_over_line() { all_seen_ = true; }
     // Of rows that cannot have a prompt the error is set. Fails when the template is wrong or names a
     // column that no line so far has had.
-    Status render(std::vector<Row> *rows, std::vector<RowError> *errors);
+    // STOPPED once *stop is set while an order of fields is looked for.
+    Status render(std::vector<Row> *rows, std::vector<RowError> *errors,
+                  const std::atomic<bool> *stop);
 
   private:
     TemplateOptions options_;

@@ -66,7 +66,7 @@ Status WindowBuilder::read_rows() {
             if (table_ != nullptr) table_->pass_over_line();
             continue;
         }
-        bytes += line.text.size() + 64;
+        bytes += line.text.size() + 64 + (table_ != nullptr ? table_->template_bytes() : 0);
         Row row;
         RowError error;
         if (line.too_long) {
@@ -90,7 +90,7 @@ Status WindowBuilder::read_rows() {
 Status WindowBuilder::render_rows() {
     if (table_ == nullptr) return {};
     std::vector<RowError> errors;
-    RETURN_IF_ERROR(table_->render(&chunk_, &errors));
+    RETURN_IF_ERROR(table_->render(&chunk_, &errors, stop_));
     std::vector<Row> rendered;
     for (size_t i = 0; i < chunk_.size(); ++i) {
         Row &row = chunk_[i];

@@ -6,8 +6,9 @@
 
 namespace batchllm {
 
-PagePool::PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows)
-    : total_(pages), page_tokens_(page_tokens), windows_(windows) {
+PagePool::PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows,
+                   int64_t state_slots)
+    : total_(pages), page_tokens_(page_tokens), windows_(windows), slots_(state_slots) {
     if (page_tokens < 1 || pages < 0 || pages > std::numeric_limits<int32_t>::max() ||
         windows.empty())
         throw std::logic_error("page pool: impossible size");
@@ -70,7 +71,8 @@ int32_t PagePool::take_page() {
 
 bool PagePool::take(PageTable *table) {
     const size_t wanted = windows_.size();
-    if (free() < static_cast<int64_t>(wanted)) return false;
+    const bool takes_slot = has_states() && table->state < 0;
+    if (free() < static_cast<int64_t>(wanted) || (takes_slot && slots_.free() == 0)) return false;
     // All memory first, which may throw: then nothing can fail in the middle. Room in the free list, too,
     // so that giving back cannot fail.
     if (table->groups() != wanted) table->other_groups.resize(wanted - 1);
@@ -82,6 +84,7 @@ bool PagePool::take(PageTable *table) {
     if (free_.capacity() < held_.size() + wanted)
         free_.reserve(std::max<size_t>(64, 2 * (held_.size() + wanted)));
     held_.reserve(free_.capacity());
+    if (takes_slot) table->state = slots_.take();
     for (size_t g = 0; g < wanted; ++g) table->group(g).pages.push_back(take_page());
     table->columns += 1;
     return true;
@@ -117,6 +120,8 @@ void PagePool::give(PageTable *table) {
         group.first = 0;
     }
     table->columns = 0;
+    if (table->state >= 0) slots_.give(table->state);
+    table->state = -1;
 }
 
 } // namespace batchllm

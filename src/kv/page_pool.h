@@ -14,6 +14,9 @@
 // A node's tokens start on a page of their own, so a prefix may end anywhere and is never copied; at most
 // one page a node and group is partly filled.
 //
+// A model with a state has, beside pages, slots of one fixed size (backend.h). A node takes its slot with its
+// first column and gives it back with its last pages.
+//
 // Always: a page that was ever taken is in the free list or in exactly one page table. Taking and
 // giving are O(1) amortised, and the pool's own memory grows with the most pages used at once.
 #pragma once
@@ -21,6 +24,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "kv/state_slots.h"
 
 namespace batchllm {
 
@@ -40,6 +45,7 @@ struct PageTable {
     int32_t columns = 0; // ever taken: there is room for so many pages' tokens
     GroupPageTable first_group;
     std::vector<GroupPageTable> other_groups; // none before the first column
+    int32_t state = -1;                       // slot; -1 before the first column
 
     size_t groups() const { return 1 + other_groups.size(); }
     GroupPageTable &group(size_t g) { return g == 0 ? first_group : other_groups[g - 1]; }
@@ -61,19 +67,22 @@ struct KvWindow {
 
 class PagePool {
   public:
-    // windows: of each KV group; 0: a token sees all positions.
-    PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows = {0});
+    // windows: of each KV group; 0: a token sees all positions. state_slots: 0 where the model has no state.
+    PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows = {0},
+             int64_t state_slots = 0);
 
-    // Puts a column at the end of the table: a free page for each group. False, and nothing done, when
-    // there are not as many.
+    // Puts a column at the end of the table: a free page for each group, and with the first a state
+    // slot. False, and nothing done, when there are not as many.
     bool take(PageTable *table);
+    // A table without a column could take one.
+    bool has_room() const { return free() >= groups() && (!has_states() || slots_.free() > 0); }
 
     // Gives back the pages whose tokens lie before the window of every token from `stored` on.
     void slide(PageTable *table, int64_t stored) {
         if (slides_) slide_groups(table, stored);
     }
 
-    // Gives back all pages of the table and empties it (its memory stays). This and slide throw
+    // Gives back all pages and the slot of the table and empties it (its memory stays). This and slide throw
     // std::logic_error on a page that is not held: a fault of the library, which the C boundary reports.
     void give(PageTable *table);
 
@@ -90,6 +99,8 @@ class PagePool {
     // Some group gives pages back before its node is done.
     bool slides() const { return slides_; }
     int64_t total() const { return total_; }
+    bool has_states() const { return slots_.total() > 0; }
+    const StateSlots &states() const { return slots_; }
     int64_t free() const { return total_ - used(); }
     int64_t used() const { return peak() - static_cast<int64_t>(free_.size()); }
     int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
@@ -110,6 +121,7 @@ class PagePool {
     // A new page is taken only when no other is free: those below peak() are the ones ever taken.
     std::vector<int32_t> free_; // of these
     std::vector<uint8_t> held_; // [peak]
+    StateSlots slots_;
 };
 
 } // namespace batchllm

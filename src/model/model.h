@@ -8,6 +8,7 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
+// where a layer with a delta net has that in place of attention;
 //     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -95,13 +96,16 @@ struct Attention {
     // after the rope; long_scale 0: they are not.
     float long_scale = 0;
     int32_t long_period = 1;
-    Weight q;                // [heads * head_dim, hidden]
+    Weight q;                // [heads * head_dim, hidden], or as `gated` says
     Weight k, v;             // [kv_heads * head_dim, hidden]
     Weight o;                // [hidden, heads * head_dim]
     Norm q_norm, k_norm;     // before the rope: of each head, [head_dim], or of all together
     bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
-    Norm v_norm;             // of each head of the values, [head_dim]
-    Tensor sinks;            // [heads] one more score a head, whose value is 0; or none
+    // q is [heads, 2, head_dim] by hidden: of each head its query and then a gate. The head's result is
+    // multiplied by sigmoid(gate).
+    bool gated = false;
+    Norm v_norm;  // of each head of the values, [head_dim]
+    Tensor sinks; // [heads] one more score a head, whose value is 0; or none
 
     // A layer before this one, with the same window and the same shape of heads, whose keys and values it
     // attends to: it has no k, v, k_norm and v_norm and stores nothing. -1: it has its own.
@@ -114,6 +118,35 @@ struct Attention {
     int32_t gqa_ratio() const { return heads / kv_heads; }
     int64_t q_size() const { return int64_t{heads} * head_dim; }
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
+};
+
+// A gated delta net (arXiv 2412.06464): a mixer whose memory of the tokens before is a state of a fixed size,
+// not keys and values. With q, k, v, z, b, a of a token from its input, q, k and v having gone through a causal
+// convolution and silu, and then q and k over their length, q also over sqrt(key_dim): of each value head
+//     S = exp(-exp(decay) * softplus(a + step)) * S
+//     S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
+//     result: norm(S^T q) * silu(z), of all heads through o
+// The state of a layer is S of all value heads and the last width - 1 inputs of the convolution.
+struct DeltaNet {
+    int32_t key_heads = 0;   // as many of queries
+    int32_t value_heads = 0; // a multiple: consecutive ones have a key head's query and key
+    int32_t key_dim = 0;     // of a head
+    int32_t value_dim = 0;
+    int32_t width = 0; // tokens that the convolution sees, the newest included; at least 2
+    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b, a of all heads, one after the other.
+    std::vector<Tensor> input;
+    Tensor convolution; // [channels(), width], the newest token's last
+    Tensor decay, step; // [value_heads]
+    Norm norm;          // of each head's result, [value_dim]: RMSNorm
+    Weight o;           // [hidden, value_heads * value_dim]
+
+    explicit operator bool() const { return value_heads > 0; }
+    int64_t keys_size() const { return int64_t{key_heads} * key_dim; }
+    int64_t values_size() const { return int64_t{value_heads} * value_dim; }
+    int64_t channels() const { return 2 * keys_size() + values_size(); } // of the convolution
+    int64_t input_rows() const { return channels() + values_size() + 2 * int64_t{value_heads}; }
+    // Numbers of a request's state.
+    int64_t state_size() const { return values_size() * key_dim + (width - 1) * channels(); }
 };
 
 enum class Activation : uint8_t {
@@ -172,7 +205,8 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention;
+    Attention attention;      // none (no heads) where there is a delta net
+    DeltaNet delta;           // or none
     FeedForward feed_forward; // none (width 0): experts alone
     Experts experts;          // or none
     Weight shared_gate;       // [1, hidden], or none: 1
@@ -253,6 +287,7 @@ struct Model {
     int64_t weight_bytes() const;
     int32_t kv_planes() const;               // of a page: layers of the largest group
     std::vector<int32_t> kv_windows() const; // [kv_groups]
+    int64_t state_size() const; // numbers of a request's state, all delta nets; 0: none
 };
 
 // Every tensor of the description, in a fixed order; the head's only when it is not the embedding.

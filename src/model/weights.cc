@@ -17,6 +17,7 @@
 #include "model/model.h"
 #include "model/safetensors.h"
 #include "model/scales.h"
+#include "model/stacked_experts.h"
 
 namespace batchllm {
 namespace {
@@ -326,6 +327,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint, model.get());
     drop_missing_head(taker, base_names, model.get());
+    find_stacked_experts([&](const std::string &name) { return taker.has(name); }, model.get());
     RETURN_IF_ERROR(take_head(&taker, model.get()));
     Status taken;
     for_each_tensor(model.get(), [&](Tensor *tensor) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/display.h"
 #include "report/markup.h"
 
 namespace batchllm {
@@ -118,6 +119,13 @@ struct Mapped {
 
 using Value = std::function<double(const CurvePoint &)>;
 
+// A line at the most that there can be.
+std::string draw_limit(const Mapped &map, int64_t value, const std::string &name) {
+    const double y = map.y(static_cast<double>(value)), right = map.frame.width - map.frame.right;
+    return line(map.frame.left, y, right, y, "limit") +
+           text_at(right, y - 6, "note end", name + ": " + format_count(value));
+}
+
 // The area between two values, in steps: a mean holds for all of its slot.
 std::string draw_area(const Mapped &map, std::span<const CurvePoint> points, const Value &lower,
                       const Value &upper, const char *kind) {
@@ -155,11 +163,7 @@ std::string draw_batches(std::span<const CurvePoint> points, int64_t most) {
     out += draw_area(map, points, none, decode, "decode");
     out += draw_area(map, points, decode, own, "own");
     out += draw_area(map, points, own, all, "prefix");
-    if (limited) {
-        const double y = map.y(static_cast<double>(most));
-        out += line(frame.left, y, frame.width - frame.right, y, "limit");
-        out += text_at(frame.width - frame.right, y - 6, "note end", "most: " + count_text(most));
-    }
+    if (limited) out += draw_limit(map, most, "most");
     out += draw_time_axis(frame, points.back().end) + "</svg>";
     return out +
            "<p class=\"legend\">Tokens of a batch: <span><i class=\"decode\"></i>decode</span> "
@@ -185,11 +189,7 @@ std::string draw_pages(std::span<const CurvePoint> points, int64_t total) {
     const auto peak = [](const CurvePoint &p) { return static_cast<double>(p.pages_peak); };
     out += draw_area(map, points, none, mean, "pages");
     out += draw_area(map, points, mean, peak, "peak");
-    if (limited) {
-        const double y = map.y(static_cast<double>(total));
-        out += line(frame.left, y, frame.width - frame.right, y, "limit");
-        out += text_at(frame.width - frame.right, y - 6, "note end", "all: " + count_text(total));
-    }
+    if (limited) out += draw_limit(map, total, "all");
     out += draw_time_axis(frame, points.back().end) + "</svg>";
     return out + "<p class=\"legend\">KV pages in use: <span><i class=\"pages\"></i>mean</span> "
                  "<span><i class=\"peak\"></i>peak</span></p>";
@@ -230,22 +230,22 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
         const double high = std::max(1.0, heights[i] / axis.end * frame.inner_height());
         const double from = begin + step * static_cast<double>(i);
         const bool last = cut && i + 1 == heights.size();
-        const std::string range_text = last ? count_text(std::llround(end)) + " tokens and more"
-                                       : step == 1 ? count_text(std::llround(from)) + " tokens"
-                                                   : count_text(std::llround(from)) + " to " +
-                                                         count_text(std::llround(from + step) - 1) +
-                                                         " tokens";
+        const std::string range_text =
+            last        ? format_count(std::llround(end)) + " tokens and more"
+            : step == 1 ? format_count(std::llround(from)) + " tokens"
+                        : format_count(std::llround(from)) + " to " +
+                              format_count(std::llround(from + step) - 1) + " tokens";
         out += "<rect class=\"bar\" x=\"" + coordinate(frame.left + wide * static_cast<double>(i)) +
                "\" y=\"" + coordinate(frame.base() - high) + "\" width=\"" +
                coordinate(std::max(0.5, wide - 1)) + "\" height=\"" + coordinate(high) +
-               "\"><title>" + range_text + ": " + count_text(std::llround(heights[i])) +
+               "\"><title>" + range_text + ": " + format_count(std::llround(heights[i])) +
                "</title></rect>";
     }
     const double shown = end + (cut ? step : 0);
     double tick = nice_step(shown - begin, 6);
     if (tick < 1) tick = 1;
     const auto label = [](double value) {
-        return value < 100000 ? count_text(std::llround(value)) : short_count(value);
+        return value < 100000 ? format_count(std::llround(value)) : short_count(value);
     };
     out += draw_x_axis(frame, begin, shown, tick, label, "tokens");
     return out + "</svg>";

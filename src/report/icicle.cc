@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/display.h"
 #include "report/markup.h"
 
 namespace batchllm {
@@ -57,7 +58,7 @@ int shade(double reuse) {
 }
 
 std::string plural(int64_t count, const char *what) {
-    return count_text(count) + " " + what + (count == 1 ? "" : "s");
+    return format_count(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 class Icicle {
@@ -95,7 +96,7 @@ class Icicle {
             const SharingNode &node = *branch.node;
             out += "<tr><td class=\"words\">" + escaped_within(label_of(branch), listed_columns);
             for (const int64_t figure : {node.length, node.rows, node.times, saved(node)}) {
-                out += "</td><td class=\"n\">" + count_text(figure);
+                out += "</td><td class=\"n\">" + format_count(figure);
             }
             out += "</td></tr>\n";
         }
@@ -150,7 +151,7 @@ class Icicle {
         const std::string figures = plural(node.length, "token") + " x " + plural(node.rows, "row");
         std::string title = escaped_within(label, 160) + "\n" + plural(node.length, "token") +
                             ", begun with by " + plural(node.rows, "row") + ", computed " +
-                            (node.times == 1 ? "once" : count_text(node.times) + " times");
+                            (node.times == 1 ? "once" : format_count(node.times) + " times");
         if (node.ending_rows > 0) {
             title += "\nown tokens behind it: " +
                      fixed(static_cast<double>(node.ending_tokens) /

@@ -72,6 +72,7 @@ class JobRecord {
     // Of rows that no engine had, and of plans that none ran. These may throw std::bad_alloc.
     void add_failure(uint64_t tag, const std::string &kind, const std::string &message);
     bool add_fact(const std::string &name, const std::string &value); // false: too many
+    void add_prediction(const batchllm_prediction &of);               // adds it to those before
     void add_plan(const Plan &plan, std::span<const TokenRow> rows, const TokenDecoder &decoder);
 
     // Written by an engine.
@@ -98,6 +99,8 @@ class JobRecord {
     const EngineFacts &engine() const { return engine_; }
     const batchllm_stats &stats() const { return stats_; } // while engines wrote to the record
     const PlannedSums &planned() const { return planned_; }
+    // Of all parts of the job that were predicted; null: none was.
+    const batchllm_prediction *prediction() const { return predicted_ ? &prediction_ : nullptr; }
     const SharingTree &tree() const { return tree_; }
     const BatchCurve &curve() const { return curve_; }
     double mean_fill() const; // of batches: tokens by most tokens; 0 when none ran
@@ -125,6 +128,8 @@ class JobRecord {
         stats_{};            // before: of the engine; earlier: of other attachments
     double clock_start_ = 0; // of the engine's clock, on the record's
     PlannedSums planned_;
+    bool predicted_ = false;
+    batchllm_prediction prediction_{};
     SharingTree tree_;
     BatchCurve curve_;
     int64_t batch_tokens_ = 0, small_batches_ = 0;

@@ -112,14 +112,6 @@ std::string escaped_within(std::string_view text, int columns) {
     return out;
 }
 
-std::string count_text(int64_t value) {
-    std::string digits = std::to_string(value);
-    for (auto i = static_cast<int64_t>(digits.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) {
-        digits.insert(static_cast<size_t>(i), 1, ',');
-    }
-    return digits;
-}
-
 std::string fixed(double value, int digits) {
     if (!std::isfinite(value)) return "-";
     const std::string format = "%." + std::to_string(digits) + "f";

@@ -16,7 +16,6 @@ std::string escaped(std::string_view text);
 // takes two; "..." for what does not.
 std::string escaped_within(std::string_view text, int columns);
 
-std::string count_text(int64_t value);       // 12,345
 std::string short_count(double value);       // 950, 12.3K, 4.5M
 std::string seconds_text(double seconds);    // 0.4 ms, 12.3 s, 3 min 05 s, 2 h 04 min
 std::string percent_text(double share);      // 89.2 %

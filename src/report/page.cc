@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/display.h"
 #include "report/charts.h"
 #include "report/icicle.h"
 #include "report/markup.h"
@@ -33,18 +34,18 @@ std::vector<KeyFigure> figures_of_run(const JobRecord &record, const PageOptions
     const double rate = seconds > 0 ? static_cast<double>(rows) / seconds : 0;
     std::vector<KeyFigure> figures;
     figures.push_back(
-        {count_text(rows), "rows",
-         failed == 0 ? "no errors" : count_text(failed) + (failed == 1 ? " error" : " errors")});
+        {format_count(rows), "rows",
+         failed == 0 ? "no errors" : format_count(failed) + (failed == 1 ? " error" : " errors")});
     figures.push_back(
         {short_count(static_cast<double>(stats.logical_prompt_tokens)), "prompt tokens",
          short_count(static_cast<double>(stats.processed_prompt_tokens)) + " computed"});
     figures.push_back({percent_text(stats.saving_ratio), "saved by sharing",
                        short_count(static_cast<double>(stats.shared_prompt_tokens)) + " tokens"});
     figures.push_back({short_count(static_cast<double>(stats.completion_tokens)),
-                       "tokens generated", count_text(stats.steps) + " batches"});
+                       "tokens generated", format_count(stats.steps) + " batches"});
     figures.push_back(
         {seconds_text(seconds), "time", record.engine().modelled ? "of this program" : "in all"});
-    figures.push_back({rate >= 100 ? count_text(static_cast<int64_t>(rate)) : fixed(rate, 1),
+    figures.push_back({rate >= 100 ? format_count(static_cast<int64_t>(rate)) : fixed(rate, 1),
                        "rows/s",
                        short_count(seconds > 0 ? static_cast<double>(stats.logical_prompt_tokens +
                                                                      stats.completion_tokens) /
@@ -61,15 +62,16 @@ std::vector<KeyFigure> figures_of_plan(const JobRecord &record) {
                              ? static_cast<double>(saved) / static_cast<double>(sums.logical_tokens)
                              : 0;
     const int64_t failed = record.rows_refused();
-    return {{count_text(sums.rows), "rows",
-             failed == 0 ? "planned" : count_text(failed) + " more cannot be run"},
-            {short_count(static_cast<double>(sums.logical_tokens)), "prompt tokens",
-             short_count(static_cast<double>(sums.processed_tokens)) + " to compute"},
-            {percent_text(ratio), "saved by sharing",
-             short_count(static_cast<double>(saved)) + " tokens"},
-            {count_text(sums.groups), "groups", count_text(sums.grouped_rows) + " rows in them"},
-            {count_text(sums.longest_prefix), "longest prefix", "tokens"},
-            {count_text(sums.largest_group), "largest group", "rows"}};
+    return {
+        {format_count(sums.rows), "rows",
+         failed == 0 ? "planned" : format_count(failed) + " more cannot be run"},
+        {short_count(static_cast<double>(sums.logical_tokens)), "prompt tokens",
+         short_count(static_cast<double>(sums.processed_tokens)) + " to compute"},
+        {percent_text(ratio), "saved by sharing",
+         short_count(static_cast<double>(saved)) + " tokens"},
+        {format_count(sums.groups), "groups", format_count(sums.grouped_rows) + " rows in them"},
+        {format_count(sums.longest_prefix), "longest prefix", "tokens"},
+        {format_count(sums.largest_group), "largest group", "rows"}};
 }
 
 std::string subtitle(const JobRecord &record) {
@@ -99,29 +101,29 @@ std::string batches_section(const JobRecord &record) {
     const batchllm_stats &stats = record.stats();
     const auto batches = static_cast<double>(std::max<int64_t>(1, record.curve().batches()));
     std::string out = "<section><h2>Batches over time</h2>\n<p>" +
-                      count_text(record.curve().batches()) + " batches, " +
+                      format_count(record.curve().batches()) + " batches, " +
                       percent_text(record.mean_fill()) + " full in the mean; " +
                       percent_text(static_cast<double>(record.small_batches()) / batches) +
                       " of them less than half full.";
     if (engine.modelled) out += " Time is the simulated device's.";
     out += "</p>\n" + draw_batches(points, engine.step_tokens);
-    out += "\n<h3>KV pages</h3>\n<p>At most " + count_text(stats.kv_pages_peak) + " of " +
-           count_text(stats.kv_pages_total) + " pages (" +
+    out += "\n<h3>KV pages</h3>\n<p>At most " + format_count(stats.kv_pages_peak) + " of " +
+           format_count(stats.kv_pages_total) + " pages (" +
            bytes_text(static_cast<double>(stats.kv_pages_peak) *
                       static_cast<double>(stats.kv_page_bytes)) +
            " of " +
            bytes_text(static_cast<double>(stats.kv_pages_total) *
                       static_cast<double>(stats.kv_page_bytes)) +
-           ") were in use; " + count_text(stats.preemptions) + " preemptions, " +
-           count_text(stats.recomputed_tokens) + " tokens computed again.</p>\n";
+           ") were in use; " + format_count(stats.preemptions) + " preemptions, " +
+           format_count(stats.recomputed_tokens) + " tokens computed again.</p>\n";
     return out + draw_pages(points, stats.kv_pages_total) + "</section>\n";
 }
 
 std::string length_figure(const LengthCounts &lengths, const char *heading, const char *name) {
     if (lengths.count() == 0) return "";
     return std::string("<figure><figcaption><b>") + heading + "</b> median " +
-           count_text(lengths.quantile(0.5)) + ", 95 % within " +
-           count_text(lengths.quantile(0.95)) + ", longest " + count_text(lengths.most()) +
+           format_count(lengths.quantile(0.5)) + ", 95 % within " +
+           format_count(lengths.quantile(0.95)) + ", longest " + format_count(lengths.most()) +
            " tokens</figcaption>" + draw_lengths(lengths, name) + "</figure>";
 }
 
@@ -152,9 +154,9 @@ std::string make_page(JobRecord *record, const PageOptions &options) {
     if (!record->advice().empty()) {
         out += "<p class=\"advice\"><b>Advice.</b> " + escaped(record->advice()) + "</p>\n";
     }
-    out += sharing_section(*record) + batches_section(*record) + time_section(*record, options) +
-           lengths_section(*record) + outcome_section(*record) + groups_section(*record) +
-           figures_section(*record, options);
+    out += sharing_section(*record) + batches_section(*record) + prediction_section(*record) +
+           time_section(*record, options) + lengths_section(*record) + outcome_section(*record) +
+           groups_section(*record) + figures_section(*record, options);
     const uint32_t version = batchllm_version();
     return out + "<footer>Written by libbatchllm " + std::to_string(version >> 16) + "." +
            std::to_string(version >> 8 & 0xFF) + "." + std::to_string(version & 0xFF) +

@@ -22,6 +22,9 @@ std::string outcome_section(const JobRecord &record);
 std::string groups_section(const JobRecord &record);
 std::string figures_section(const JobRecord &record, const PageOptions &options);
 
+// prediction_section.cc: "" where nothing was predicted.
+std::string prediction_section(const JobRecord &record);
+
 // style.cc
 extern const char page_style[];
 

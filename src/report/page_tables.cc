@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/display.h"
 #include "report/markup.h"
 #include "report/page.h"
 
@@ -9,25 +10,6 @@ namespace batchllm {
 namespace {
 
 constexpr int shown_words = 130; // columns
-
-const char *finish_name(int32_t reason) {
-    switch (reason) {
-    case BATCHLLM_FINISH_STOP:
-        return "stop";
-    case BATCHLLM_FINISH_LENGTH:
-        return "length";
-    case BATCHLLM_FINISH_CANCELLED:
-        return "cancelled";
-    case BATCHLLM_FINISH_SCORED:
-        return "scored";
-    case BATCHLLM_FINISH_EMBEDDED:
-        return "embedded";
-    case BATCHLLM_FINISH_CLASSIFIED:
-        return "classified";
-    default:
-        return "error";
-    }
-}
 
 // A bar of this share of its cell, with the text beside it.
 std::string bar_cell(double share, const char *kind) {
@@ -53,7 +35,7 @@ std::string words_of(const GroupRun &run) {
 // A figure by its name in --stats, exact: for readers and for programs.
 class Figures {
   public:
-    Figures &add(const char *name, int64_t value) { return row(name, count_text(value)); }
+    Figures &add(const char *name, int64_t value) { return row(name, format_count(value)); }
     Figures &add_ratio(const char *name, double value) { return row(name, fixed(value, 6)); }
     Figures &add_seconds(const char *name, double value) { return row(name, fixed(value, 3)); }
     std::string table() const { return "<table class=\"figures\">" + rows_ + "</table>"; }
@@ -112,26 +94,25 @@ void add_plan_figures(const JobRecord &record, Figures *figures) {
         .add_seconds("plan", sums.seconds);
 }
 
+void add_predicted_figures(const batchllm_prediction &of, Figures *figures) {
+    figures->add_seconds("predicted_seconds", of.seconds)
+        .add("predicted_steps", of.steps)
+        .add("predicted_processed_prompt_tokens", of.processed_prompt_tokens)
+        .add("predicted_completion_tokens", of.completion_tokens)
+        .add("predicted_kv_pages_peak", of.kv_pages_peak)
+        .add_ratio("predicted_saving_ratio", of.saving_ratio);
+}
+
 } // namespace
 
 std::string time_section(const JobRecord &record, const PageOptions &options) {
-    if (!record.ran()) {
-        return "<section><h2>Time</h2><p><b>Predicted:</b> nothing yet. This version has no model "
-               "of how long a "
-               "device takes; only a run shows it.</p></section>\n";
-    }
+    if (!record.ran()) return "";
     const batchllm_stats &stats = record.stats();
     const EngineFacts &engine = record.engine();
-    std::string out = "<section><h2>Time</h2>\n<p><b>Predicted:</b> ";
+    std::string out = "<section><h2>Time</h2>\n";
     if (engine.modelled) {
-        out += seconds_text(stats.backend_seconds) +
-               " on the device that the sim backend models. <b>Achieved:</b> no device ran; this "
-               "program took " +
-               seconds_text(job_seconds(record, options)) + ".</p>\n";
-    } else {
-        out += "nothing. This version has no model of the " + escaped(engine.backend) +
-               " backend's time, so there is nothing to hold the achieved time against. "
-               "<b>Achieved:</b> " +
+        out += "<p>" + seconds_text(stats.backend_seconds) +
+               " on the device that the sim backend models; this program took " +
                seconds_text(job_seconds(record, options)) + ".</p>\n";
     }
     struct Phase {
@@ -171,7 +152,7 @@ std::string outcome_section(const JobRecord &record) {
         const double share = static_cast<double>(results) / static_cast<double>(all);
         const bool failed = reason == BATCHLLM_FINISH_ERROR;
         out += "<tr><th>" + std::string(finish_name(reason)) + "</th>" +
-               number_cell(count_text(results)) + number_cell(percent_text(share)) +
+               number_cell(format_count(results)) + number_cell(percent_text(share)) +
                bar_cell(share, failed ? "bad" : "good") + "</tr>\n";
     }
     out += "</table>\n";
@@ -185,9 +166,8 @@ std::string outcome_section(const JobRecord &record) {
            "why</th></tr></thead><tbody>";
     for (const auto &[kind, failure] : kinds) {
         out += "<tr><td class=\"kind\">" + escaped(kind) + "</td>" +
-               number_cell(count_text(failure->rows)) + "<td>" +
-               count_text(static_cast<int64_t>(failure->tag)) + ": " + escaped(failure->message) +
-               "</td></tr>\n";
+               number_cell(format_count(failure->rows)) + "<td>" + std::to_string(failure->tag) +
+               ": " + escaped(failure->message) + "</td></tr>\n";
     }
     return out + "</tbody></table></section>\n";
 }
@@ -206,9 +186,10 @@ std::string groups_section(const JobRecord &record) {
         "<th class=\"n\">began at</th><th class=\"n\">took</th></tr></thead><tbody>";
     for (const GroupRun &run : record.slowest()) {
         out += "<tr><td class=\"words\">" + words_of(run) + "</td>" +
-               number_cell(count_text(run.rows)) + number_cell(count_text(run.prefix_tokens)) +
-               number_cell(count_text(run.prompt_tokens)) + number_cell(count_text(run.generated)) +
-               number_cell(count_text(run.longest_output)) +
+               number_cell(format_count(run.rows)) + number_cell(format_count(run.prefix_tokens)) +
+               number_cell(format_count(run.prompt_tokens)) +
+               number_cell(format_count(run.generated)) +
+               number_cell(format_count(run.longest_output)) +
                number_cell(seconds_text(run.started)) + number_cell(seconds_text(run.seconds)) +
                "</tr>\n";
     }
@@ -222,6 +203,7 @@ std::string figures_section(const JobRecord &record, const PageOptions &options)
     } else {
         add_plan_figures(record, &figures);
     }
+    if (record.prediction() != nullptr) add_predicted_figures(*record.prediction(), &figures);
     std::string facts;
     for (const auto &[name, value] : record.facts()) {
         facts += "<tr><th>" + escaped(name) + "</th><td>" + escaped(value) + "</td></tr>\n";

@@ -78,9 +78,13 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
         const BackendInfo &info = lanes_.back()->info();
         devices_.push_back({options.devices[i], info});
         if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
+        const std::string states = info.state_slots == 0
+                                       ? ""
+                                       : std::to_string(info.state_slots) + " state slots of " +
+                                             std::to_string(info.state_bytes) + " bytes, ";
         log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
                                     "): " + std::to_string(info.pages) + " KV pages of " +
-                                    std::to_string(info.page_tokens) + " tokens, " +
+                                    std::to_string(info.page_tokens) + " tokens, " + states +
                                     std::to_string(info.step_tokens) + " tokens a step");
     }
     masks_ = RowMasks(tokenizer_.get());
@@ -126,6 +130,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.hidden = of.hidden;
     info.page_tokens = of.page_tokens;
     info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
+    info.reproducible = of.reproducible ? 1 : 0;
     info.kv_pages = of.pages;
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;

@@ -13,6 +13,8 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     options.page_tokens = info.page_tokens;
     options.step_tokens = info.step_tokens;
     options.kv_windows = info.kv_windows;
+    options.single_tokens = info.reproducible;
+    options.state_slots = info.state_slots;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }

@@ -121,6 +121,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
         check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL));
     RETURN_IF_ERROR(check_range("min_prefix_tokens", options.min_prefix_tokens, 0,
                                 std::numeric_limits<int32_t>::max()));
+    RETURN_IF_ERROR(check_range("reproducible", options.reproducible, 0, 1));
     RETURN_IF_ERROR(
         check_range("log_level", options.log_level, BATCHLLM_LOG_ERROR, BATCHLLM_LOG_DEBUG));
     backend.threads = options.threads;
@@ -128,6 +129,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     backend.kv_memory_fraction = options.kv_memory_fraction;
     backend.step_tokens = options.step_tokens;
     backend.seed = options.seed;
+    backend.reproducible = options.reproducible != 0;
     read.threads = options.threads;
     read.max_request_tokens = options.max_request_tokens;
     read.max_requests = options.max_requests;

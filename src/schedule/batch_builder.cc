@@ -49,6 +49,7 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.token_begin = static_cast<int32_t>(batch_.tokens.size());
     node.token_count = chunk;
     node.shared = shared;
+    node.state = pages.state;
     const int64_t columns = pages_for(node.length, page_tokens_);
     for (size_t g = 0; g < batch_.pages.size(); ++g) {
         const GroupPageTable &table = pages.group(g);
@@ -149,8 +150,11 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     if (embedded(request->task)) {
         if (first_wanted + first >= end) return;
         row.token = token_begin + first_wanted + first - begin;
-        row.count = end - first_wanted - first;
-        add_row(request, row);
+        const int32_t count = end - first_wanted - first;
+        row.count = single_tokens_ ? 1 : count;
+        for (int32_t i = 0; i < count; i += row.count, row.token += row.count) {
+            add_row(request, row);
+        }
         return;
     }
     for (int32_t i = first; first_wanted + i < end; ++i) {

@@ -18,10 +18,10 @@ namespace batchllm {
 
 class BatchBuilder {
   public:
-    // feeds: SchedulerOptions::feeds.
+    // feeds, single_tokens: SchedulerOptions'.
     BatchBuilder(int32_t page_tokens, size_t kv_groups,
-                 std::function<bool(const SampleInput &)> feeds)
-        : page_tokens_(page_tokens), feeds_(std::move(feeds)) {
+                 std::function<bool(const SampleInput &)> feeds, bool single_tokens)
+        : page_tokens_(page_tokens), feeds_(std::move(feeds)), single_tokens_(single_tokens) {
         batch_.pages.resize(kv_groups);
     }
 
@@ -42,6 +42,7 @@ class BatchBuilder {
 
     int32_t page_tokens_;
     std::function<bool(const SampleInput &)> feeds_;
+    bool single_tokens_;
     uint64_t step_ = 0;
     TokenBatch batch_;
     BatchRecord *record_ = nullptr; // of the batch that is being built

@@ -41,6 +41,7 @@ void PrefixForest::hold(int32_t node) {
         ScheduledPrefix &prefix = at(node);
         if (prefix.live++ > 0) return;
         live_pages_ += pool_->pages_kept(prefix.length);
+        live_prefixes_ += 1;
         if (prefix.idle) {
             prefix.idle = false;
             idle_.erase(std::find(idle_.begin(), idle_.end(), node));
@@ -57,6 +58,7 @@ int32_t PrefixForest::release(int32_t node) {
         ScheduledPrefix &prefix = at(node);
         if (--prefix.live > 0) break;
         live_pages_ -= pool_->pages_kept(prefix.length);
+        live_prefixes_ -= 1;
         cancelled += prefix.chunk;
         prefix.chunk = 0;
         if (prefix.computed > 0) {
@@ -99,6 +101,15 @@ int64_t PrefixForest::pages_to_hold(int32_t node) const {
         if (at(node).resident) break;
     }
     return pages;
+}
+
+int64_t PrefixForest::prefixes_to_hold(int32_t node) const {
+    int64_t prefixes = 0;
+    for (; node >= 0 && at(node).live == 0; node = at(node).parent) {
+        prefixes += 1;
+        if (at(node).resident) break;
+    }
+    return prefixes;
 }
 
 void PrefixForest::finish_chunk(int32_t node) {

@@ -12,6 +12,9 @@
 // window it keeps the pages that the window reaches back to from its end; while it is computed, from its
 // next token.
 //
+// In a model with a state a resident prefix with pages has a slot too, which goes with its pages: what continues
+// it starts from there.
+//
 // Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
 // its children's); idle prefixes are resident, hold pages or (when no window reaches back into them, in
 // any group) none, and have live == 0 < pending.
@@ -66,6 +69,8 @@ class PrefixForest {
 
     int64_t live_pages() const { return live_pages_; } // of live prefixes, when fully computed
     int64_t pages_to_hold(int32_t node) const; // what live_pages would grow by with hold(node)
+    int64_t live_prefixes() const { return live_prefixes_; }
+    int64_t prefixes_to_hold(int32_t node) const;        // the same of live_prefixes
     int64_t tokens_left() const { return tokens_left_; } // never computed yet, of pending prefixes
 
     // The batch that was built is in flight: what it computes counts as stored from here on.
@@ -79,6 +84,7 @@ class PrefixForest {
     std::vector<int32_t> free_slots_;
     std::vector<int32_t> idle_;
     int64_t live_pages_ = 0;
+    int64_t live_prefixes_ = 0;
     int64_t tokens_left_ = 0;
     int64_t created_ = 0;
 };

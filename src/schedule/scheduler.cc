@@ -12,7 +12,8 @@
 //      the oldest, now alone, still finds none in a step in which nothing else was planned, then its
 //      pages fit but for the slots that its prefixes' last pages leave empty, and for the pages that its
 //      prefixes keep in groups whose window has moved on: it starts again without sharing, once, and
-//      Scheduler::fits says that this fits.
+//      Scheduler::fits says that this fits. Where state slots are what is short, the same holds: a request
+//      without a prefix needs one slot, and a token that decodes none.
 //   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
 // Order the states of a job by (requests finished, requests started again unshared, output tokens
 // generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
@@ -77,7 +78,7 @@ void Scheduler::Impl::schedule_prompts() {
         Request *request = next_waiting();
         if (!request) break;
         if (!running.empty()) {
-            if (preemptions > 0 || (pool.free() < pool.groups() && !forest.has_idle())) break;
+            if (preemptions > 0 || (!pool.has_room() && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
                 static_cast<int64_t>(running.size()) >= options.max_requests)
                 break;
@@ -236,7 +237,16 @@ void Scheduler::Impl::forecast_running() {
         forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
 }
 
+// Unlike pages, slots are all taken at the start.
+bool Scheduler::Impl::slots_allow(const Request &request) const {
+    if (!pool.has_states()) return true;
+    const int64_t prefixes =
+        forest.live_prefixes() + (request.prefix < 0 ? 0 : forest.prefixes_to_hold(request.prefix));
+    return prefixes + static_cast<int64_t>(running.size()) + 1 <= pool.states().total();
+}
+
 bool Scheduler::Impl::forecast_allows(const Request &request) const {
+    if (!slots_allow(request)) return false;
     const int64_t prefix_pages =
         forest.live_pages() + (request.prefix < 0 ? 0 : forest.pages_to_hold(request.prefix));
     const int64_t slots =
@@ -310,6 +320,8 @@ int64_t Scheduler::running() const {
 }
 int64_t Scheduler::pages_used() const { return impl_->pool.used(); }
 int64_t Scheduler::pages_peak() const { return impl_->pool.peak(); }
+int64_t Scheduler::states_used() const { return impl_->pool.states().used(); }
+int64_t Scheduler::states_peak() const { return impl_->pool.states().peak(); }
 int64_t Scheduler::prompt_tokens_left() const {
     int64_t tokens = impl_->own_tokens_left + impl_->forest.tokens_left();
     for (int32_t i = 0; i < impl_->in_flight; ++i) tokens += impl_->record(i).counts.prompt_tokens;

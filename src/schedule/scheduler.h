@@ -15,6 +15,10 @@
 // A request and a prefix have pages of each KV group. Those of a group with a window go back as soon as
 // no token to come sees them.
 //
+// In a model with a state each of them has a state slot too, from its first token on. A prefix's is a snapshot of
+// the state at its very end, and each of its requests starts from it in a slot of its own; one that was
+// preempted does so again. The forecast counts slots beside pages.
+//
 // Always: a page is in the free list or belongs to one node; progress is made by every step; any
 // request that fits the pool alone finishes. Batches run in the order in which they are built, so a
 // page given back may be used by the next batch, also when one in flight still reads or writes it.
@@ -97,6 +101,10 @@ struct SchedulerOptions {
     // before. Null: nothing is taken into a batch unknown.
     std::function<bool(const SampleInput &)> feeds = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
+    // A row of the batch for each embedded token, so that the sum over them can be taken in one order
+    // whatever steps they are computed in.
+    bool single_tokens = false;
+    int64_t state_slots = 0;               // BackendInfo::state_slots
 };
 
 struct StepCounts {
@@ -174,6 +182,8 @@ class Scheduler {
     int64_t running() const; // ending ones included
     int64_t pages_used() const;
     int64_t pages_peak() const;
+    int64_t states_used() const; // slots
+    int64_t states_peak() const;
     int64_t prompt_tokens_left() const;   // not computed yet or in flight, shared ones once;
                                           // recomputation not counted
     double expected_length_share() const; // of max_tokens, as the job has shown so far

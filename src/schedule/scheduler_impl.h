@@ -40,8 +40,9 @@ inline int64_t own_prompt_left(const Request &request) {
 
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
-        : options(given), pool(given.pages, given.page_tokens, given.kv_windows), forest(&pool),
-          builder(given.page_tokens, given.kv_windows.size(), given.feeds),
+        : options(given), pool(given.pages, given.page_tokens, given.kv_windows, given.state_slots),
+          forest(&pool),
+          builder(given.page_tokens, given.kv_windows.size(), given.feeds, given.single_tokens),
           forecast(pool.windows(), given.page_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
@@ -67,6 +68,7 @@ struct Scheduler::Impl {
     void pop_waiting();
     void forecast_running();
     bool forecast_allows(const Request &request) const;
+    bool slots_allow(const Request &request) const;
     int64_t pages_of_chunks(const Request &request) const;
     Outlook outlook(const Request &request) const;
     void admit(Request *request);

@@ -1,12 +1,19 @@
 #include "table/cells.h"
 
-#include <bit>
+#include <random>
 #include <xxhash.h>
 
 namespace batchllm {
 namespace {
 
-// Values by their hash, in an open table that grows; what is equal is compared.
+// A table of its own each time: whoever makes the cells cannot make their hashes meet.
+uint64_t random_seed() {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+}
+
+// Values by their hash, in an open table that grows; what is equal is compared. The numbers do not depend
+// on the hashes.
 class ValueNumbers {
   public:
     explicit ValueNumbers(const TableColumn &column) : column_(column), slots_(64) {}
@@ -14,7 +21,7 @@ class ValueNumbers {
     // The number of row `row`'s value; *added: it is a new one.
     int32_t number_of(int64_t row, bool *added) {
         const std::string_view value = column_[row];
-        const uint64_t hash = XXH3_64bits(value.data(), value.size());
+        const uint64_t hash = XXH3_64bits_withSeed(value.data(), value.size(), seed_);
         if (first_rows_.size() * 2 >= slots_.size()) grow();
         for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
             Slot &slot = slots_[at];
@@ -49,6 +56,7 @@ class ValueNumbers {
     }
 
     const TableColumn &column_;
+    const uint64_t seed_ = random_seed();
     std::vector<Slot> slots_;         // a power of two, at most half full
     std::vector<int64_t> first_rows_; // [values]
 };

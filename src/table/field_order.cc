@@ -109,7 +109,7 @@ FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int3
     return order;
 }
 
-FieldOrder best_order(std::span<const CellColumn> columns) {
+FieldOrder best_order(std::span<const CellColumn> columns, const StopCheck &stop) {
     const size_t rows = columns.empty() ? 0 : columns[0].codes.size();
     if (rows <= static_cast<size_t>(exact_rows) && columns.size() <= exact_columns) {
         return exact_order(columns);
@@ -124,8 +124,9 @@ FieldOrder best_order(std::span<const CellColumn> columns) {
         most = shared;
         best = std::move(order);
     };
+    if (stop && stop()) return best;
     consider(fixed_order(columns, by_repetition(columns)));
-    consider(greedy_order(columns));
+    consider(greedy_order(columns, stop));
     return best;
 }
 

@@ -7,12 +7,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "table/cells.h"
 
 namespace batchllm {
+
+// Asked now and then, if it is there: true ends a search, whose order is then any.
+using StopCheck = std::function<bool()>;
 
 struct FieldOrder {
     std::vector<int32_t> rows;   // [rows] row numbers, in the order of most sharing
@@ -47,7 +51,7 @@ FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int3
 // left and, with the fields that are left, in each group. What rows have in common is found by
 // looking, so that functional dependencies count without being stated. Groups of a few rows are solved exactly. O(rows x fields^2) for up to 16 fields; of more
 // the 16 that share most are placed so, and the rest follow in an order that is the same for all.
-FieldOrder greedy_order(std::span<const CellColumn> columns);
+FieldOrder greedy_order(std::span<const CellColumn> columns, const StopCheck &stop = {});
 
 // The optimum, by dynamic programming over subsets of rows. At most exact_rows rows and
 // exact_columns columns.
@@ -56,6 +60,6 @@ constexpr size_t exact_columns = 8;
 FieldOrder exact_order(std::span<const CellColumn> columns);
 
 // The optimum of a small table, else the best of the greedy order, a fixed order and the given one.
-FieldOrder best_order(std::span<const CellColumn> columns);
+FieldOrder best_order(std::span<const CellColumn> columns, const StopCheck &stop = {});
 
 } // namespace batchllm

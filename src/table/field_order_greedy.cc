@@ -21,8 +21,9 @@ constexpr int32_t trusts[] = {2, 0, 4};
 
 class GroupRecursion {
   public:
-    explicit GroupRecursion(std::span<const CellColumn> columns)
-        : columns_(columns), order_(given_order(columns[0].codes.size(), columns.size())),
+    GroupRecursion(std::span<const CellColumn> columns, const StopCheck &stop)
+        : columns_(columns), stop_(stop),
+          order_(given_order(columns[0].codes.size(), columns.size())),
           placement_(order_.rows.size(), columns.size()), ranked_(by_repetition(columns)),
           taken_(order_.rows.size(), 0) {
         for (const CellColumn &column : columns) {
@@ -107,7 +108,7 @@ class GroupRecursion {
     // rows: a stretch of the order that has shared all its fields so far. left: columns to come.
     // tries: other trusts in small groups below. Returns the bytes shared.
     int64_t solve(std::span<int32_t> rows, std::vector<int32_t> left, int32_t trust, bool tries) {
-        if (rows.size() < 2) return 0;
+        if (rows.size() < 2 || stopped(rows.size() * left.size())) return 0;
         int64_t shared = 0;
         std::erase_if(left, [&](int32_t column) {
             if (!place_if_equal(column, rows)) return false;
@@ -168,7 +169,7 @@ class GroupRecursion {
         std::vector<Group> groups;
         std::vector<int32_t> arranged;
         arranged.reserve(rows.size());
-        while (!queue.empty()) {
+        while (!queue.empty() && !stopped(1)) {
             Candidate best = queue.top();
             queue.pop();
             const int32_t now = count(best.column, best.code);
@@ -236,6 +237,7 @@ class GroupRecursion {
     // members: rows with the value, of which `now` have not been taken.
     int64_t score(const Candidate &candidate, int32_t now, std::span<const int32_t> members,
                   const std::vector<int32_t> &left, int32_t trust) {
+        if (stopped(members.size() * left.size())) return 0;
         const auto is_left = [&](int32_t row) { return taken_[static_cast<size_t>(row)] == 0; };
         const int32_t any = *std::find_if(members.begin(), members.end(), is_left);
         int64_t bytes = length(candidate.column, any) * (now - 1);
@@ -264,7 +266,19 @@ class GroupRecursion {
         return bytes;
     }
 
+    // cells: that were looked at since it was asked last.
+    bool stopped(size_t cells) {
+        constexpr size_t asked_after = size_t{1} << 20;
+        asked_ += cells;
+        if (asked_ < asked_after || stopped_ || !stop_) return stopped_;
+        asked_ = 0;
+        return stopped_ = stop_();
+    }
+
     std::span<const CellColumn> columns_;
+    const StopCheck &stop_;
+    size_t asked_ = 0;
+    bool stopped_ = false;
     FieldOrder order_;
     FieldPlacement placement_;
     std::vector<int32_t> ranked_; // all columns, those that share most first
@@ -278,9 +292,9 @@ class GroupRecursion {
 
 } // namespace
 
-FieldOrder greedy_order(std::span<const CellColumn> columns) {
+FieldOrder greedy_order(std::span<const CellColumn> columns, const StopCheck &stop) {
     if (columns.empty() || columns[0].codes.empty()) return given_order(0, columns.size());
-    return GroupRecursion(columns).run();
+    return GroupRecursion(columns, stop).run();
 }
 
 } // namespace batchllm

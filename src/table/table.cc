@@ -6,8 +6,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "base/json_escape.h"
 #include "base/printable.h"
-#include "table/json_escape.h"
 
 namespace batchllm {
 namespace {
@@ -58,7 +58,7 @@ class Renderer {
         before_ = "[";
         if (!options.system.empty()) {
             before_ += R"({"role":"system","content":")";
-            append_json_escaped(options.system, &before_);
+            append_json_escaped(&before_, options.system);
             before_ += "\"},";
         }
         before_ += R"({"role":"user","content":")";
@@ -100,7 +100,7 @@ class Renderer {
   private:
     void add(std::string_view text, std::string *out) const {
         if (escaped_) {
-            append_json_escaped(text, out);
+            append_json_escaped(out, text);
         } else {
             *out += text;
         }
@@ -143,10 +143,11 @@ std::vector<int64_t> check_rows(int64_t rows, const PromptTemplate &prompt,
 
 // Finds the order of the good rows and of their fields.
 FieldOrder plan_fields(const MovableTemplate &movable, const Renderer &renderer,
-                       std::span<const int64_t> good, Table *table) {
+                       std::span<const int64_t> good, const StopCheck &stop, Table *table) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<CellColumn> cells;
     for (const FieldLine &line : movable.lines) {
+        if (stop()) return {};
         const size_t line_bytes = line.before.size() + line.after.size() + 1;
         cells.push_back(
             encode_cells(renderer.column(line.field), good, static_cast<int64_t>(line_bytes)));
@@ -155,7 +156,7 @@ FieldOrder plan_fields(const MovableTemplate &movable, const Renderer &renderer,
     std::iota(as_given.begin(), as_given.end(), 0);
     table->given = shared_bytes(cells, given_order(good.size(), cells.size()));
     table->sorted = shared_bytes(cells, fixed_order(cells, as_given));
-    FieldOrder order = best_order(cells);
+    FieldOrder order = best_order(cells, stop);
     table->planned = shared_bytes(cells, order);
     table->seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -229,7 +230,15 @@ Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "%zu rows: fields of at most 2^31 - 2 rows can be reordered", good.size());
     }
-    const FieldOrder order = plan_fields(movable, renderer, good, &table);
+    bool stopped = false;
+    const StopCheck stop = [&] {
+        stopped = stopped || (options.stop && options.stop());
+        return stopped;
+    };
+    const FieldOrder order = plan_fields(movable, renderer, good, stop, &table);
+    if (stop()) {
+        return error(BATCHLLM_ERROR_STOPPED, "the search for an order of fields was stopped");
+    }
     render_moved(renderer, movable, good, order, &table);
     return table;
 }

@@ -23,6 +23,7 @@ struct TableOptions {
     bool reorder = false; // or the fields as the template has them
     bool chat = false;  // prompts are conversations: what the template gives is the user's message
     std::string system; // chat: the message before it; "": none
+    StopCheck stop = {};
 };
 
 struct Table {
@@ -58,7 +59,7 @@ struct Table {
 };
 
 // Columns that the template does not name are passed over. Fails with INVALID_ARGUMENT when the
-// template cannot be read or names no column.
+// template cannot be read or names no column, and with STOPPED where options.stop says so.
 Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
                          const TableOptions &options);
 

@@ -85,10 +85,12 @@ AT_LEAST(batchllm_plan_stats, 104);
 AT_LEAST(batchllm_plan_group_info, 40);
 AT_LEAST(batchllm_column, 64);
 AT_LEAST(batchllm_table_column, 40);
-AT_LEAST(batchllm_table_options, 40);
+AT_LEAST(batchllm_table_options, 56);
 AT_LEAST(batchllm_table_info, 64);
 AT_LEAST(batchllm_report_options, 40);
 AT_LEAST(batchllm_plan_advice, 72);
+AT_LEAST(batchllm_predict_options, 24);
+AT_LEAST(batchllm_prediction, 216);
 AT_LEAST(batchllm_constraint_options, 64);
 
 int batchllm_header_values(void);

@@ -3,10 +3,13 @@
 against it and runs it. Usage: installed.py BUILD_DIRECTORY SOURCE MODEL_DIRECTORY"""
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
+import zipfile
 
 
 def run(command, **options):
@@ -18,6 +21,32 @@ def run(command, **options):
     return done.stdout
 
 
+def check_jars(root, build):
+    """JARs are installed as they were built, and Maven's layout names what it has."""
+    built = {path.name: path.read_bytes() for path in (pathlib.Path(build) / "bindings" / "java").rglob("*.jar")}
+    jars = [path for path in root.rglob("*.jar") if not path.is_symlink()]
+    for path in jars:
+        if path.read_bytes() != built.get(path.name):
+            sys.exit(f"{path.name} is not the JAR that was built")
+    repository = next(root.rglob("maven-repo"), None)
+    poms = [] if repository is None else sorted(repository.rglob("*.pom"))
+    for pom in poms:
+        folder = pom.parent
+        model = xml.etree.ElementTree.parse(pom).getroot()
+        group, artifact, version = (model.find(f"{{*}}{name}").text for name in ("groupId", "artifactId", "version"))
+        if folder != repository.joinpath(*group.split("."), artifact, version) or pom.stem != f"{artifact}-{version}":
+            sys.exit(f"{pom} is of {group}:{artifact}:{version}")
+        names = {}
+        for kind in ("", "-sources", "-javadoc"):
+            with zipfile.ZipFile(folder / f"{pom.stem}{kind}.jar") as jar:
+                names[kind] = set(jar.namelist())
+        # Classes within others, and those of a file with several, are in their file.
+        classes = {re.sub(r"(\$.*)?\.class$", ".java", name) for name in names[""] if name.endswith(".class")}
+        if not classes or classes - names["-sources"] or "index.html" not in names["-javadoc"]:
+            sys.exit(f"{pom}: no sources of {sorted(classes - names['-sources'])}, or no pages")
+    print(f"{len(jars)} JARs, {len(poms)} POMs")
+
+
 def main():
     build, source, model = sys.argv[1:4]
     with tempfile.TemporaryDirectory() as directory:
@@ -27,6 +56,7 @@ def main():
         found = list(root.rglob("batchllm.pc"))
         if len(found) != 1:
             sys.exit(f"batchllm.pc installed {len(found)} times")
+        check_jars(root, build)
         library = next(root.rglob("libbatchllm.so")).parent
         environment = dict(os.environ, PKG_CONFIG_PATH=str(found[0].parent),
                            PKG_CONFIG_SYSROOT_DIR=str(root), LD_LIBRARY_PATH=str(library))

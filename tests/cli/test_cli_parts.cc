@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/display.h"
 #include "cli/json_text.h"
 #include "cli/line_reader.h"
 #include "cli/output_file.h"

@@ -246,6 +246,45 @@ class Usage(ProgramTest):
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(part, done.stderr)
 
+    def test_an_output_that_cannot_be_made_is_an_error_and_no_endless_loop(self):
+        self.input.write_bytes(lines(token_rows(3)))
+        gone = self.directory / "gone"
+        gone.mkdir()
+        enter = f"cd {gone} && rmdir {gone} && exec {PROGRAM} run --backend sim -i {self.input} -o "
+        for command, part in ((enter + "x.jsonl", b"x.jsonl: cannot create"),
+                              (enter + "/proc/x.jsonl", b"/proc/x.jsonl: cannot create"),
+                              (enter + "''", b"--output: no file is named")):
+            gone.mkdir(exist_ok=True)
+            done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=20)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(part, done.stderr)
+
+    def test_a_file_of_another_kind_is_refused_before_anything_is_written(self):
+        for name, begin, part in (("in.parquet", b"PAR1\x15\x04", b"is a Parquet file: `python -m batchllm run`"),
+                                  ("in.arrow", b"ARROW1\0\0", b"is an Arrow file"),
+                                  ("in.jsonl.gz", b"\x1f\x8b\x08\0", b"compressed by gzip: unpack it"),
+                                  ("in.csv", b"id,prompt\n1,x\n", b"is a CSV file")):
+            file = self.directory / name
+            file.write_bytes(begin)
+            done = self.run_program("run", *SIM, "-i", file, "-o", self.output)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(name.encode() + b": " + part if part.startswith(b"is") else part, done.stderr)
+            self.assertFalse(self.output.exists())
+        rows = self.directory / "rows.csv"  # whatever it is called
+        rows.write_bytes(lines(token_rows(2)))
+        self.assertEqual(self.run_program("run", *SIM, "-i", rows, "-o", self.output).returncode, 0)
+
+    def test_numbers_out_of_range_are_told_the_range(self):
+        for option, value, part in (("--top-p", "7", b"must be more than 0 and at most 1"),
+                                    ("--min-p", "2", b"must be at least 0 and less than 1"),
+                                    ("--temperature", "-3", b"must be at least 0"),
+                                    ("--step-tokens", "0", b"must be at least 1"),
+                                    ("--window-rows", "x", b"is not a size")):
+            done = self.run_program("run", "-i", "x", "-o", "y", option, value)
+            self.assertEqual(done.returncode, 1, option)
+            self.assertIn(part, done.stderr)
+            self.assertIn(option.encode(), done.stderr)
+
     def test_a_missing_input_leaves_no_output_behind(self):
         done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output)
         self.assertEqual(done.returncode, 1)
@@ -715,6 +754,17 @@ class GoldenModel(ProgramTest):
                                             score["logprobs"], strict=True):
                         for a, b in zip(ours, theirs, strict=True):
                             self.assertAlmostEqual(a, b, delta=2e-3)
+
+    def test_a_backend_that_cannot_quantise_says_so(self):
+        model = next(path for path in MODELS if path.name == "qwen3_bf16")
+        rows = [{"id": 0, "tokens": [1, 2, 3]}]
+        for kind, text in (("fp8", b"quantize: the cpu backend"), ("int4", b"--quantize")):
+            with self.subTest(kind=kind):
+                self.input.write_text(json.dumps(rows[0]) + "\n")
+                done = self.run_program("run", "--model", model, "--backend", "cpu", "--quantize", kind, "-i", self.input,
+                                        "-o", self.output)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(text, done.stderr)
 
     def compare(self, found, row):
         """How many tokens were compared: up to the first that rounding may decide."""

@@ -57,6 +57,11 @@ class Page(html.parser.HTMLParser):
             self.text.append(data)
 
 
+def few_tokens(count):
+    """Rows of ids that the text model has."""
+    return [{**row, "tokens": [token % 300 for token in row["tokens"]]} for row in token_rows(count)]
+
+
 def drawings(text):
     """The outermost svg elements, as XML."""
     found, depth, start = [], 0, 0
@@ -95,7 +100,9 @@ class ReportTest(ProgramTest):
         return page
 
     def assert_figures(self, page, stats):
-        seconds, kv = stats.get("seconds", {}), stats.get("kv", {})
+        predicted = {"predicted_" + name: value for name, value in stats.get("predicted", {}).items()}
+        stats = {**stats, **predicted}
+        seconds, kv = {**stats.get("seconds", {}), "predicted_seconds": 0}, stats.get("kv", {})
         for name, value in page.figures.items():
             wanted = stats[name] if name in stats else kv[name] if name in kv else seconds[name]
             self.assertAlmostEqual(value, wanted, delta=0.001 if name in seconds else 1e-6, msg=name)
@@ -207,8 +214,58 @@ class Plans(ReportTest):
         page = self.read_report()
         self.assert_figures(page, json.loads(self.stats.read_text()))
         self.assertEqual((page.figures["rows"], page.figures["rows_failed"]), (600, 1))
-        self.assertIn("Predicted: nothing yet", self.words.replace("  ", " "))
+        self.assertNotIn("Prediction", self.words)
         self.assertIn("ROW_JSON", self.words)
+
+    def test_what_a_plan_is_predicted_to_take_is_told_everywhere(self):
+        model = text_model(self.directory / "model")
+        rows = few_tokens(200)
+        self.plan(rows, "--model", model, "--device", "h200", "--max-tokens", "20", "--self-contained", "--report", self.report,
+                  "--stats", self.stats)
+        predicted = json.loads(self.stats.read_text())["predicted"]
+        page = self.read_report()
+        self.assert_figures(page, json.loads(self.stats.read_text()))
+        self.assertEqual(page.figures["predicted_steps"], predicted["steps"])
+        self.assertIn("For NVIDIA H200, before anything ran", self.words)
+        self.assertEqual((predicted["rows"], predicted["completion_tokens"]), (200, 4000))
+        done = self.run_program("inspect", self.directory / "p.plan", "--json", "--model", model, "--device", "h200", "--max-tokens", "20")
+        self.assertEqual(json.loads(done.stdout)["predicted"], predicted, done.stderr.decode())
+        self.assertEqual(self.run_program("inspect", self.directory / "p.plan", "--device", "h200").returncode, 1)
+
+    def test_a_run_shows_what_was_predicted_beside_what_it_took(self):
+        model = text_model(self.directory / "model")
+        self.input.write_bytes(lines(few_tokens(100)))
+        # A window's rows join those of the one before it, so the job takes less than its windows one after another.
+        for windows, within in ([], 0.01), (["--window-rows", "50"], 0.5):
+            done = self.run_program("run", "-i", self.input, "-o", self.output, "--model", model, "--backend", "sim", "--backend-options",
+                                    "device=h200", "--device", "h200", "--ignore-eos", "--max-tokens", "8", "--report", self.report,
+                                    "--stats", self.stats, "--force", *windows)
+            self.assertEqual(done.returncode, 0, done.stderr.decode())
+            stats = json.loads(self.stats.read_text())
+            self.assert_figures(self.read_report(), stats)
+            self.assertIn("off by", self.words)
+            self.assertLess(abs(stats["seconds"]["backend"] / stats["predicted"]["seconds"] - 1), within)
+            self.assertEqual(stats["predicted"]["completion_tokens"], stats["completion_tokens"])
+            self.assertEqual(stats["predicted"]["rows"], 100)
+
+    def test_an_unknown_device_is_told_before_anything_is_written(self):
+        model = text_model(self.directory / "model")
+        self.input.write_bytes(lines(token_rows(10)))
+        for command in (["plan"], ["run", "--backend", "sim"]):
+            done = self.run_program(*command, "-i", self.input, "-o", self.output, "--model", model, "--device", "h9")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b'device "h9" is not known: there are h200', done.stderr)
+            self.assertFalse(self.output.exists())
+
+    def test_a_report_is_a_file(self):
+        self.plan(token_rows(10))
+        self.input.write_bytes(lines(token_rows(10)))
+        for command in (["plan", "-i", self.input, "-o", self.directory / "q.plan"], ["run", *SIM, "-i", self.input, "-o", self.output],
+                        ["inspect", self.directory / "p.plan"]):
+            done = self.run_program(*command, "--report", "-")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"--report: -: it is a file, and cannot be stdout", done.stderr)
+        self.assertFalse(self.output.exists())
 
     def test_inspect_shows_lengths_and_where_it_can_words(self):
         model = text_model(self.directory / "model")

@@ -57,6 +57,15 @@ class Tables(ProgramTest):
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(words, done.stderr.decode())
 
+    def test_a_wrong_template_leaves_no_output(self):
+        self.input.write_bytes(lines(table(3)))
+        for template, words in (("{titel}", 'no column "titel"'), ("{own", "{ without its }")):
+            done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--template", template)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr.decode())
+            self.assertNotIn("--resume", done.stderr.decode())
+            self.assertEqual([path.name for path in self.directory.iterdir()], [self.input.name])
+
     def test_keys_of_a_line_s_own_cost_no_column(self):
         # A column for each would take 20,000 x 400,000 offsets.
         rows = [{"id": f"r{i}", "own": f"number {i}", **{f"key {i} {k}": k for k in range(20)}} for i in range(20000)]
@@ -152,6 +161,12 @@ class Advice(ProgramTest):
         self.assertRegex(told, r"advice +\d+\.\d % of the prompt tokens are saved, and about \d\d % could be")
         self.assertRegex(told, r'What they have in common begins ".*Rule')
         self.assertIn("Put what rows have in common first", shown)
+        # The example is named by its line of the input, which rows that failed are lines of too.
+        self.input.write_bytes(b"{\n\n" + self.input.read_bytes())
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "two.plan", "--model", MODEL)
+        row = int(re.search(r"tokens \d+ to \d+ of row (\d+)\)", shown).group(1))
+        self.assertIn(f" of input line {row + 3})", done.stderr.decode())
+        self.assertIn(f" of input line {row + 1})", told)
         self.assertIn("Put what rows have in common first", as_json["advice"])
 
     def test_the_instruction_first_is_silent(self):

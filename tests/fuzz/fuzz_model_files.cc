@@ -29,6 +29,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (config.ok()) {
         check(!config->layers.empty() && config->vocabulary > 0 && config->hidden > 0);
         for (const Layer &layer : config->layers) {
+            if (const DeltaNet &delta = layer.delta; delta) {
+                check(delta.key_heads > 0 && delta.value_heads % delta.key_heads == 0);
+                check(delta.key_dim > 0 && delta.value_dim > 0 && delta.width > 1);
+                int64_t rows = 0;
+                for (const Tensor &part : delta.input) rows += part.rows;
+                check(rows == delta.input_rows() && !layer.attention.q);
+                continue;
+            }
             const Attention &attention = layer.attention;
             check(attention.heads > 0 && attention.kv_heads > 0 && attention.head_dim > 0);
             check(attention.heads % attention.kv_heads == 0);

@@ -223,7 +223,7 @@ final class ColumnsTest {
             ByteBuffer errors = results.errors();
             byte[] error = new byte[errors.remaining()];
             errors.get(error);
-            Check.equal(results.get(2).error(), new String(error));
+            Check.equal(results.get(2).error(), Status.name(results.get(2).status()) + ": " + new String(error));
             Check.equal(0L, results.errorOffsets().get(2));
             Check.equal(results.logprobs().remaining(), (int) results.logprobOffsets().get(3));
             Check.equal(results.topTokens().remaining(), 2 * results.logprobs().remaining());

@@ -104,7 +104,7 @@ final class EngineTest {
             Check.equal(Status.ROW_INVALID_UTF8, results.get(1).status());
             Check.equal(Status.ROW_INVALID_UTF8, results.get(2).status());
             Check.equal(FinishReason.ERROR, results.get(1).finishReason());
-            Check.that(results.get(1).error().contains("UTF-8"), results.get(1).error());
+            Check.that(results.get(1).error().matches("BATCHLLM_ERROR_ROW_INVALID_UTF8: .*UTF-8.*"), results.get(1).error());
             Check.equal("BATCHLLM_ERROR_ROW_INVALID_UTF8", Status.name(Status.ROW_INVALID_UTF8));
         }
     }
@@ -510,6 +510,7 @@ final class EngineTest {
         Path none = Path.of("/nowhere/😀");
         BatchLlmException thrown = Check.throwing(BatchLlmException.Io.class, "/nowhere/😀", () -> Tokenizer.load(none));
         Check.equal("BATCHLLM_ERROR_IO", Status.name(thrown.status()));
+        Check.equal("BATCHLLM_ERROR_IO", thrown.code());
         Check.throwing(BatchLlmException.Io.class, "/nowhere/😀",
                 () -> Engine.create(EngineOptions.builder(none).backend("cpu").build()));
         Check.throwing(BatchLlmException.InvalidArgument.class, "abacus",

@@ -182,8 +182,6 @@ extern "C" cudaError_t __wrap_cudaGetLastError() {
 
 PLAIN(cudaError_t, cudaStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode),
       (stream, mode))
-PLAIN(cudaError_t, cudaStreamIsCapturing, (cudaStream_t stream, cudaStreamCaptureStatus *out),
-      (stream, out))
 PLAIN(cudaError_t, cudaStreamGetCaptureInfo,
       (cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
        cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,

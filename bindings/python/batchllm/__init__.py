@@ -34,9 +34,11 @@ from .errors import (
     UnsupportedError,
 )
 from .files import FilesReport, run_files
+from .jars import spark_jars
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
+from .predictions import Prediction
 from .report import Report
 from .results import Result, Results
 from .table import Table
@@ -70,6 +72,7 @@ __all__ = [
     "PlanFormatError",
     "PlanMismatchError",
     "PlanStats",
+    "Prediction",
     "Progress",
     "Report",
     "Result",
@@ -86,4 +89,5 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "run_files",
+    "spark_jars",
 ]

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     files.add_argument("--storage-options", metavar="JSON", help="for fsspec")
     rows = run.add_argument_group("prompts")
-    rows.add_argument("--prompt-column", default="prompt", metavar="NAME", help="(%(default)s)")
+    rows.add_argument("--prompt-column", metavar="NAME", help="(prompt)")
     rows.add_argument("--template", metavar="TEXT", help="a prompt of several columns: {name} is the row's value")
     rows.add_argument("--template-file", metavar="FILE")
     rows.add_argument("--fields", choices=("given", "reorder"), default="given", help="reorder: as rows share most")
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         engine.add_argument("--" + name.replace("_", "-"), metavar="TEXT")
     for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
         engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
+    engine.add_argument("--reproducible", action="store_true", help="the same bits for a row in any company")
     run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
     return parser
 
@@ -99,7 +100,8 @@ _PARAMETERS: list[tuple[str, Any, str]] = [
 
 def _params(given: argparse.Namespace) -> SamplingParams:
     names = [name for name, _, _ in _PARAMETERS] + ["stop", "stop_tokens", "ignore_eos", "regex", "choices"]
-    named = {name: getattr(given, name) for name in names if getattr(given, name) not in (None, False)}
+    # 0 is a value: only what was not given is left out.
+    named = {name: value for name in names if (value := getattr(given, name)) is not None and value is not False}
     if given.json_schema is not None:
         with open(given.json_schema, encoding="utf-8") as file:
             named["json_schema"] = file.read()
@@ -129,6 +131,7 @@ def _run(given: argparse.Namespace) -> int:
         step_tokens=given.step_tokens,
         max_request_tokens=given.max_request_tokens,
         max_requests=given.max_requests,
+        reproducible=given.reproducible,
         seed=given.engine_seed,
     ) as engine:
         report = run_files(

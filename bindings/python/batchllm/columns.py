@@ -90,6 +90,8 @@ def columns(rows: Rows) -> Iterator[Column]:
         for name in rows.__dataclass_fields__:
             _check_mask(name, getattr(rows, name))
         yield rows
+    elif isinstance(rows, Sparse):  # of this package's own
+        yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
     elif hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas, which needs pyarrow for its stream

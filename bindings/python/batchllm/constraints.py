@@ -119,7 +119,8 @@ def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return reference
 
 
-def _key_of(params: SamplingParams) -> Optional[_Key]:
+def constraint_key(params: SamplingParams) -> Optional[_Key]:
+    """What the parameters ask of the output; None: nothing."""
     named = ("choices", "regex", "json_schema", "grammar")
     given = [name for name in named if getattr(params, name) is not None]
     if len(given) > 1:
@@ -177,7 +178,7 @@ class Constraints:
         keys: dict[int, Optional[_Key]] = {}  # of params that are the same object
         for row, one in enumerate(rows):
             if id(one) not in keys:
-                keys[id(one)] = _key_of(one)
+                keys[id(one)] = constraint_key(one)
             key = keys[id(one)]
             if key is not None:
                 places.setdefault(key, array("q")).append(row)
@@ -186,6 +187,10 @@ class Constraints:
             used.append(self._get(engine, key))
             native.batchllm_params_set_constraint(column, those, used[-1])
         return used
+
+    def prepare(self, engine: native.batchllm_engine, key: _Key) -> None:
+        """Throws for a constraint that is wrong, or that the engine cannot enforce."""
+        self._get(engine, key)
 
     def clear(self) -> None:
         self._made.clear()

@@ -99,6 +99,7 @@ class EngineInfo:
     hidden: size of a hidden state, and so of an embedding that is not cut.
     page_tokens: positions of a KV page.
     kv_groups: groups of layers whose keys and values have pages of their own.
+    reproducible: as in the engine's options.
     kv_pages, kv_page_bytes: of this device.
     step_tokens: most tokens of a batch.
     max_request_tokens: most tokens of a row, prompt and output.
@@ -113,6 +114,7 @@ class EngineInfo:
     hidden: int
     page_tokens: int
     kv_groups: int
+    reproducible: bool
     kv_pages: int
     kv_page_bytes: int
     step_tokens: int
@@ -207,6 +209,8 @@ class Engine:
     levels: 1: one shared prefix a row; 2: prefixes share heads of their own too.
     order: of groups: "decode_first" (those that generate much for their prompts go first) or "arrival".
     min_prefix_tokens: shorter prefixes are not shared; 0: 16.
+    reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, at any
+        step_tokens, memory and number of threads (backends "cpu" and "sim"): docs/reproducible.md.
     seed: mixed into each row's own seed.
     timeline: a CSV file with a line for each batch: docs/scheduling.md.
     logger: where log lines go; None: `logging.getLogger("batchllm")`.
@@ -230,6 +234,7 @@ class Engine:
         levels: int = 1,
         order: str = "decode_first",
         min_prefix_tokens: int = 0,
+        reproducible: bool = False,
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
@@ -252,6 +257,7 @@ class Engine:
             "levels": levels,
             "order": named("order", ORDER, order),
             "min_prefix_tokens": min_prefix_tokens,
+            "reproducible": reproducible,
             "seed": seed,
             "timeline_path": timeline,
         }
@@ -675,7 +681,8 @@ class Engine:
         """What "auto" and 0 in the options became, on the device at this place of `devices`, and the model's sizes."""
         info = native.batchllm_info()
         native.batchllm_engine_info(self._enter(), index(device), info)
-        return EngineInfo(**{name: getattr(info, name) for name in EngineInfo.__dataclass_fields__})
+        found = {name: getattr(info, name) for name in EngineInfo.__dataclass_fields__}
+        return EngineInfo(**(found | {"reproducible": bool(info.reproducible)}))
 
     def stats(self) -> EngineStats:
         """Figures so far."""

@@ -16,6 +16,7 @@ from .frames import optional
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow",
            ".ipc": "arrow"}  # fmt: skip
 _PIECE_ROWS = 8192
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _CSV_BLOCK = 1 << 24  # a row is shorter than that
 
 Wanted = Callable[[int, int], bool]
@@ -92,7 +93,8 @@ class Reader:
         except (self._arrow.ArrowException, OSError) as fault:
             if getattr(fault, "errno", None):  # the disk's, and not the file's
                 raise
-            raise InvalidArgumentError(f"{self.path}: behind row {end}: {fault}") from None
+            where = "" if "Row #" in str(fault) else f"after row {end}: "
+            raise InvalidArgumentError(f"{self.path}: {where}{fault}") from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -110,7 +112,8 @@ class Reader:
     def _refuse(self, format_: str, fault: Exception) -> InvalidArgumentError:
         self._file.seek(0)
         begin = self._file.read(16)
-        return InvalidArgumentError(f"{self.path}: no {format_} file: {fault} (it begins with {begin!r})")
+        article = "an" if format_[0] in "AEIOU" else "a"
+        return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
 
 
 class _Parquet(Reader):
@@ -156,7 +159,8 @@ class _Csv(Reader):
         self._file.seek(0)
         return self._csv.open_csv(
             self._arrow.PythonFile(_Unclosed(self._file), mode="r"),
-            read_options=self._csv.ReadOptions(block_size=_CSV_BLOCK),
+            # With threads a row that cannot be read has no number in its error.
+            read_options=self._csv.ReadOptions(block_size=_CSV_BLOCK, use_threads=False),
             parse_options=self._csv.ParseOptions(newlines_in_values=True),
             convert_options=self._csv.ConvertOptions(
                 column_types=types,
@@ -195,6 +199,10 @@ class _Ipc(Reader):
     def _batches(self) -> Iterator[Any]:
         if not self._random:
             yield from self._reader
+            # Between two messages a stream that was cut looks as if it had ended.
+            self._file.seek(self._file.tell() - len(_STREAM_END))
+            if self._file.read(len(_STREAM_END)) != _STREAM_END:
+                raise self._arrow.ArrowInvalid("the stream has no end: it was cut, or its writer was not closed")
             return
         for i in range(self._reader.num_record_batches):
             yield self._reader.get_batch(i)

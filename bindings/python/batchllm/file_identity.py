@@ -35,6 +35,8 @@ def identity_of(
     }
     info = engine.info()
     found |= {"backend": info.backend, "compute_type": info.compute_type, "max_request_tokens": info.max_request_tokens}
+    if info.reproducible:  # a job begun before there was such a mode goes on
+        found |= {"reproducible": True}
     found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
     found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
     found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}

@@ -42,23 +42,23 @@ class Prompts:
                 or (types.is_list(prompts.type) or types.is_large_list(prompts.type))
                 and types.is_struct(prompts.type.value_type)
             ):
-                return _without_nulls(prompts.to_pylist())
+                return without_nulls(prompts.to_pylist())
             return prompts
         if open_rows is None:
             return table
         # The order of fields is that of the whole chunk.
-        texts = [table[i] for i in open_rows]
+        texts = [table._prompt(i) for i in open_rows]
         given = from_texts([text for text in texts if text is not None])
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
         nulls = [i for i, text in enumerate(texts) if text is None]
         return Sparse(column, nulls) if nulls else column
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Members of messages that a file has for some rows only are null in the others."""
     if isinstance(value, dict):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {name: without_nulls(one) for name, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 @dataclass

@@ -58,7 +58,7 @@ def run_files(
     input: Union[str, os.PathLike[str]],
     output: Union[str, os.PathLike[str]],
     *,
-    prompt_column: str = "prompt",
+    prompt_column: Optional[str] = None,
     template: Optional[str] = None,
     fields: str = "given",
     chat: bool = False,
@@ -81,7 +81,7 @@ def run_files(
 
     engine: an engine that has nothing else to do, or a model's directory.
     input, output: Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow), on this machine or an address that fsspec knows.
-    prompt_column: of texts, lists of token ids, or lists of chat messages.
+    prompt_column: of texts, lists of token ids, or lists of chat messages; None: "prompt".
     template, fields, chat, system: prompts from several columns, as in `Engine.generate_table`; chat without a template:
     prompt_column is the user's message.
     params: for all rows.
@@ -105,7 +105,9 @@ def run_files(
     source, target = os.fspath(input), os.fspath(output)
     kinds = format_of(source, input_format), format_of(target, output_format)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists")
-    prompts = Prompts(prompt_column, template, fields, chat, system)
+    if template is not None and prompt_column is not None:
+        raise ValueError("prompt_column and template both say what the prompts are")
+    prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system)
     if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
         raise InvalidArgumentError(f"{target}: is the input")
     files = job_files(target, storage_options)

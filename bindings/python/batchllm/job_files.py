@@ -51,7 +51,13 @@ class JobFiles:
         """Raises where another run writes to the output."""
         path = os.path.join(self.parts, "lock")
         while True:
-            os.makedirs(self.parts, exist_ok=True)
+            try:
+                os.mkdir(self.parts)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                folder = os.path.dirname(self.output)
+                raise InvalidArgumentError(f"{self.output}: there is no directory {folder!r}") from None
             try:
                 self._lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,6 +92,7 @@ class batchllm_engine_options(_Handle):
     seed: int
     timeline_path: Optional[Path]
     min_prefix_tokens: int
+    reproducible: int
 
 class batchllm_progress(_Handle):
     def __init__(self) -> None: ...
@@ -118,6 +119,7 @@ class batchllm_info(_Handle):
     hidden: int
     page_tokens: int
     kv_groups: int
+    reproducible: int
     kv_pages: int
     kv_page_bytes: int
     step_tokens: int
@@ -173,6 +175,26 @@ class batchllm_plan_stats(_Handle):
     saving_ratio: float
     seconds: float
     tokenizer_fingerprint: int
+
+class batchllm_prediction(_Handle):
+    def __init__(self) -> None: ...
+    devices: int
+    rows: int
+    steps: int
+    logical_prompt_tokens: int
+    processed_prompt_tokens: int
+    recomputed_tokens: int
+    completion_tokens: int
+    preemptions: int
+    kv_pages_peak: int
+    kv_pages_total: int
+    kv_page_bytes: int
+    saving_ratio: float
+    seconds: float
+    linear_seconds: float
+    attention_seconds: float
+    other_seconds: float
+    device: str
 
 def batchllm_version() -> int: ...
 def batchllm_status_name(status: int) -> str: ...
@@ -243,6 +265,7 @@ def batchllm_results_none() -> batchllm_results: ...
 def batchllm_results_join(a: batchllm_results, b: batchllm_results) -> batchllm_results: ...
 def batchllm_engine_set_report(engine: batchllm_engine, report: Optional[batchllm_report]) -> None: ...
 def batchllm_report_create_empty() -> batchllm_report: ...
+def batchllm_report_add_prediction(report: batchllm_report, prediction: batchllm_prediction) -> None: ...
 def batchllm_report_add_fact(report: batchllm_report, name: str, value: str) -> None: ...
 def batchllm_report_add_plan_of(
     report: batchllm_report, plan: batchllm_plan, tokenizer: Optional[batchllm_tokenizer]
@@ -260,6 +283,17 @@ def batchllm_plan_load_from(path: Path) -> batchllm_plan: ...
 def batchllm_plan_save(plan: batchllm_plan, path: Path) -> None: ...
 def batchllm_plan_get_stats(plan: batchllm_plan, stats: batchllm_plan_stats) -> None: ...
 def batchllm_plan_advice_text(plan: batchllm_plan) -> str: ...
+def batchllm_plan_predict_rows(
+    plan: batchllm_plan,
+    tokens: Optional[Buffer],
+    offsets: Optional[Buffer],
+    max_tokens: int,
+    samples: int,
+    engine_options: batchllm_engine_options,
+    device: str,
+    expected_tokens: int,
+    out: batchllm_prediction,
+) -> None: ...
 def batchllm_plan_groups_of(plan: batchllm_plan) -> batchllm_plan_groups: ...
 def batchllm_plan_groups_column_prefix_tokens(groups: batchllm_plan_groups) -> memoryview[int]: ...
 def batchllm_plan_groups_column_head_tokens(groups: batchllm_plan_groups) -> memoryview[int]: ...

@@ -10,6 +10,7 @@ from typing import Any, Iterator, Optional, Sequence, Union
 from . import native
 from .columns import Rows, token_column
 from .errors import ClosedError
+from .predictions import Prediction, prediction_of
 from .report import Report
 from .results import refuse_pickle
 from .tokenizer import Tokenizer
@@ -160,6 +161,52 @@ class Plan:
     def advice(self) -> str:
         """What to put first in the prompts so that rows share more; "" where there is nothing to say."""
         return native.batchllm_plan_advice_text(self._handle())
+
+    def predict(
+        self,
+        model: Union[str, os.PathLike[str]],
+        rows: Optional[Rows] = None,
+        *,
+        device: str = "",
+        max_tokens: int = 128,
+        samples: int = 1,
+        expected_tokens: int = 0,
+        backend: str = "auto",
+        devices: str = "0",
+        kv_memory_bytes: int = 0,
+        step_tokens: int = 0,
+        max_requests: int = 0,
+    ) -> Prediction:
+        """How long an engine would take for the plan's rows, before anything runs.
+
+        model: a directory with a config.json; weights are not read.
+        rows: those that the plan was made of; None: those that a plan made with `self_contained=True` keeps.
+        device: "h200", or a file with a device's costs; "": this machine's, measured once and kept.
+        max_tokens, samples: of each row. Nobody knows where a model ends a row: each is taken to run to max_tokens, or,
+            where the model may end it, to expected_tokens.
+        backend, devices, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
+        """
+        options = native.batchllm_engine_options()
+        options.model_dir = os.fspath(model)
+        options.backend = backend
+        options.devices = devices
+        options.kv_memory_bytes = kv_memory_bytes
+        options.step_tokens = step_tokens
+        options.max_requests = max_requests
+        column = None if rows is None else token_column(rows)
+        made = native.batchllm_prediction()
+        native.batchllm_plan_predict_rows(
+            self._handle(),
+            None if column is None else column.tokens,
+            None if column is None else column.offsets,
+            max_tokens,
+            samples,
+            options,
+            device,
+            expected_tokens,
+            made,
+        )
+        return prediction_of(made)
 
     def report(self, tokenizer: Optional[Tokenizer] = None) -> Report:
         """What the rows share as a page. Prefixes are shown by their words with the tokenizer and a plan made with

@@ -5,10 +5,13 @@ from __future__ import annotations
 import html
 import os
 import threading
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from . import native
 from .results import refuse_pickle
+
+if TYPE_CHECKING:
+    from .predictions import Prediction
 
 
 class Report:
@@ -31,6 +34,11 @@ class Report:
         """A line of the page's list of facts; the same name again replaces the value. At most 64."""
         with self._lock:
             native.batchllm_report_add_fact(self._native, name, str(value))
+
+    def add_prediction(self, prediction: Prediction) -> None:
+        """What `Plan.predict` gave, to be shown beside what the job took. Of several the page shows the sums."""
+        with self._lock:
+            native.batchllm_report_add_prediction(self._native, prediction._native)
 
     def to_html(self) -> str:
         """The page: one HTML file that refers to nothing outside, of less than 1 MB."""

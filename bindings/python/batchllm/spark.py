@@ -4,8 +4,8 @@
     answers = spark.transform(rows, model="/models/m", max_tokens=64)
 
 This calls the Java class BatchLlm in the driver's JVM, and the executors compute in theirs: the JARs
-batchllm.jar and batchllm-spark.jar must be on the class path (spark-submit --jars), and nothing of this
-package is needed on the executors. Why not in Python workers (mapInArrow): those are processes, one a
+batchllm.jar and batchllm-spark.jar, which batchllm.spark_jars() names, must be on the class path (the setting
+spark.jars, or spark-submit --jars), and nothing of this package is needed on the executors. Why not in Python workers (mapInArrow): those are processes, one a
 task slot. An executor's tasks could share no engine, and a worker that is idle would keep its model in
 the GPU's memory. In the JVM an executor has one engine a GPU, rows of all its tasks fill that engine's steps
 together, and no row is copied to Python. The results are the same as from Java, since it is the same code.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 from .constraints import schema_of
+from .options import no_option
 
 __all__ = ["Metrics", "transform"]
 
@@ -29,7 +30,7 @@ _OPTIONS = frozenset({
     "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
-    "max_requests", "idle_seconds",
+    "max_requests", "reproducible", "idle_seconds",
     "task", "pooling", "normalize", "dimensions",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",
@@ -113,7 +114,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
     java = package.BatchLlmOptions()
     for name, value in options.items():
         if name not in _OPTIONS:
-            raise TypeError(f"no option {name!r}; there are {', '.join(sorted(_OPTIONS))}")
+            raise no_option(name, _OPTIONS)
         if value is None:
             continue
         if name in _FRACTIONS:
@@ -143,7 +144,7 @@ def _package(session: SparkSession) -> Any:
     # What is on no class path looks like a package to py4j.
     if isinstance(package.BatchLlmOptions, JavaPackage):
         raise RuntimeError(
-            "batchllm.jar and batchllm-spark.jar are not on Spark's class path: give them by spark-submit --jars, or the"
-            " setting spark.jars, before the session starts"
+            "batchllm.jar and batchllm-spark.jar are not on Spark's class path: give batchllm.spark_jars() by spark-submit"
+            " --jars, or as the setting spark.jars, before the session starts"
         )
     return package

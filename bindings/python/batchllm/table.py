@@ -68,6 +68,11 @@ class Table:
 
     def __getitem__(self, row: int) -> Optional[str]:
         """A row's prompt, a conversation's JSON with `chat`; None where the row lacks a value."""
+        prompt = self._prompt(row)
+        return None if prompt is None else prompt.decode("utf-8", "replace")
+
+    def _prompt(self, row: int) -> Optional[bytes]:
+        """The same as it is: cells need not be UTF-8."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
@@ -75,7 +80,7 @@ class Table:
             return None
         offsets = native.batchllm_table_column_offsets(self._native)
         text = native.batchllm_table_column_text(self._native)
-        return bytes(text[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace")
+        return bytes(text[offsets[row] : offsets[row + 1]])
 
     def field_order(self, row: int) -> list[str]:
         """The row's fields as its prompt has them."""

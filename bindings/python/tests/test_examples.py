@@ -73,6 +73,9 @@ class Guide(unittest.TestCase):
     def test_blocks_of_reports_run_as_printed(self):
         self.run_blocks("report.md", 0)
 
+    def test_blocks_of_predictions_run_as_printed(self):
+        self.run_blocks("predictions.md", 0)
+
     def run_blocks(self, page, least):
         text = (ROOT / "docs" / page).read_text()
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

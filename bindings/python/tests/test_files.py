@@ -7,8 +7,8 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +16,12 @@ import tempfile
 import time
 import unittest
 import unittest.mock
+from array import array
 
 import batchllm
 from batchllm import SamplingParams, run_files
 from batchllm.file_formats import open_reader
+from batchllm.file_rows import Prompts
 from support import MODEL, SIM, chat_model, sim
 
 try:
@@ -176,6 +178,22 @@ class Formats(Files):
                 run_files(engine, source, self.path("chats_out.parquet"), prompt_column="messages", params=FEW)
                 self.assertEqual(read(self.path("chats_out.parquet")).column("text").to_pylist(), engine.generate(chats, FEW).texts)
 
+    def test_a_resumed_chunk_that_is_reordered_has_the_bytes_of_the_whole(self):
+        # "\xff" is no UTF-8: its row's error, and not a sign in its place, also when only a part of the chunk is added.
+        offsets = pyarrow.py_buffer(array("i", [0, 1, 2, 3]).tobytes())
+        bad = pyarrow.Array.from_buffers(pyarrow.utf8(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffa")])
+        chunk = pyarrow.table({"own": bad, "all": ["the same"] * 3})
+        prompts = Prompts("own", "{own}\n{all}", "reorder", False, None)
+        statuses = []
+        for wanted in (None, [1, 2]):
+            with batchllm.Engine(MODEL, backend="sim", backend_options={"pages": 4096}) as engine:
+                engine.add(prompts.rows(chunk, wanted), FEW)
+                engine.run()
+                results = engine.poll()
+                statuses.append({tag: status for tag, status in zip(results.tags, results.statuses)})
+        self.assertEqual([statuses[0][1], statuses[0][2]], [statuses[1][0], statuses[1][1]])
+        self.assertNotEqual(statuses[1][0], 0)
+
     def test_what_is_wrong_is_said_before_anything_runs(self):
         source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"], "text": ["b"]}))
         write(self.path("empty.parquet"), pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}))
@@ -189,6 +207,7 @@ class Formats(Files):
         write(self.path("cut.arrows"), pyarrow.table({"prompt": ["a long text"] * 99}))
         cut = pathlib.Path(self.path("cut.arrows")).read_bytes()
         pathlib.Path(self.path("cut.arrow")).write_bytes(cut[: len(cut) // 2])
+        pathlib.Path(self.path("between.arrow")).write_bytes(cut[:-8])  # behind a message, before the stream's end
         with batchllm.Engine(MODEL) as engine:
             def run(name=source, output="out.parquet", **how):
                 run_files(engine, os.path.join(self.folder, name), self.path(output), **how)
@@ -199,16 +218,18 @@ class Formats(Files):
                 ({"columns": ["x"]}, "has no column 'x'"),
                 ({"chunk_rows": 0}, "chunk_rows"),
                 ({"output": "out.txt"}, "which format"),
+                ({"output": "none/out.parquet", "columns": ["prompt"]}, "there is no directory '.*none'"),
                 ({"name": "rows.jsonl"}, "batchllm run --input"),
                 ({"input_format": "xls"}, "'parquet', 'csv' or 'arrow'"),
-                ({"name": "not.parquet"}, "no Parquet file.*begins with b'prompt,text"),
-                ({"name": "not.arrow"}, "no Arrow file"),
-                ({"name": "zero.csv"}, "no CSV file"),
+                ({"name": "not.parquet"}, "not a Parquet file.*begins with b'prompt,text"),
+                ({"name": "not.arrow"}, "not an Arrow file"),
+                ({"name": "zero.csv"}, "not a CSV file"),
                 ({"output": "in.parquet", "force": True}, "is the input"),
                 ({"output": "folder.parquet", "force": True}, "is a directory"),
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
-                ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: behind row"),
+                ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: after row"),
+                ({"name": "between.arrow", "output": "between.parquet"}, "between.arrow: after row 99: the stream has no end"),
                 ({"params": SamplingParams(temperature=-1.0), "columns": ["prompt"]}, "no row can run: temperature is -1"),
             ):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
@@ -217,6 +238,9 @@ class Formats(Files):
                 run("missing.parquet")
             with self.assertRaisesRegex(KeyError, "titel"):
                 run(template="{titel}", columns=[])
+            self.assertFalse(os.path.exists(self.path("none")))
+            with self.assertRaisesRegex(ValueError, "prompt_column and template both"):
+                run(template="{prompt}", prompt_column="prompt", columns=[])
             with self.assertRaisesRegex(ValueError, "samples is 'list'"):
                 run(samples="list")
             engine.add(["x"], FEW)
@@ -229,13 +253,25 @@ class Formats(Files):
             self.assertFalse(os.path.exists(self.path("out.parquet")))
             lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than is looked at first
             pathlib.Path(self.path("torn.csv")).write_text("prompt,text\n" + lines + "1,2,3\n")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: behind row [1-9].*Expected 2 columns, got 3"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: CSV parse error: Row #3000002: Expected 2 columns, got 3"):
                 with contextlib.closing(open_reader(self.path("torn.csv"), "csv", None)) as reader:
                     for _ in reader.pieces(lambda *_: True):
                         pass
             # Nothing to do is done.
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
+
+    def test_zeros_of_the_command_line_are_values(self):
+        source, target = self.path("in.parquet"), self.path("out.parquet")
+        write(source, pyarrow.table({"prompt": ["one", "two"]}))
+        same = ("--model", MODEL, "--input", source, "--output", target, "--max-tokens", "3")
+        done = program(*same, "--logprobs", "0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("logprobs", read(target).column_names)
+        for option in ("--n", "--top-p"):
+            done = program(*same, "--force", option, "0")
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn("must be", done.stderr)
 
     def test_without_pyarrow_it_is_said_what_to_install(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['pyarrow'] = None; import batchllm.__main__ as m;"

@@ -34,6 +34,26 @@ class Plans(unittest.TestCase):
         del plan, groups
         self.assertEqual(sorted(members), list(range(11)))
 
+    def test_what_a_plan_will_take_is_predicted_without_a_device(self):
+        made = rows(40)
+        plan = batchllm.Plan.build(made)
+        predicted = plan.predict(MODEL, made, device="h200", max_tokens=20)
+        self.assertEqual((predicted.device, predicted.devices, predicted.rows), ("NVIDIA H200", 1, 40))
+        self.assertEqual((predicted.completion_tokens, predicted.processed_prompt_tokens), (800, plan.stats().processed_tokens))
+        self.assertGreater(predicted.seconds, 0)
+        kept = batchllm.Plan.build(made, self_contained=True)
+        self.assertEqual(kept.predict(MODEL, device="h200", max_tokens=20), predicted)
+        self.assertLess(kept.predict(MODEL, device="h200", max_tokens=10).seconds, predicted.seconds)
+        report = plan.report()
+        report.add_prediction(predicted)
+        self.assertIn("For NVIDIA H200, before anything ran", report.to_html())
+        with self.assertRaises(batchllm.StateError):
+            plan.predict(MODEL, device="h200")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "the plan has 40 rows"):
+            plan.predict(MODEL, made[:3], device="h200")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200"):
+            plan.predict(MODEL, made, device="h2000")
+
     def test_saved_and_loaded_a_plan_is_the_same_and_is_carried_over(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "Pläne.plan"

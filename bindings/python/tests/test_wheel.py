@@ -38,6 +38,19 @@ except batchllm.BackendUnavailableError as error:
 print(why)
 """
 
+SPARK = """
+import os, sys
+import batchllm, batchllm.spark
+assert batchllm.__file__.startswith(sys.prefix), batchllm.__file__
+from pyspark.sql import SparkSession
+session = (SparkSession.builder.master("local[1]").config("spark.jars", batchllm.spark_jars()).config("spark.ui.enabled", "false")
+           .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
+rows = session.createDataFrame([(i, f"Row {i}") for i in range(4)], ["id", "prompt"])
+answers = batchllm.spark.transform(rows, model=sys.argv[1], backend="cpu", key_column="id", max_tokens=2, kv_memory_bytes=64 << 20)
+print("answers:", sorted((row.id, row.error, row.completion_tokens) for row in answers.collect()))
+session.stop()
+"""
+
 
 @unittest.skipUnless(all(importlib.util.find_spec(tool) for tool in TOOLS) and shutil.which("ninja"),
                      "needs pip, meson-python and auditwheel: scripts/setup --tests")
@@ -71,6 +84,24 @@ class Wheel(unittest.TestCase):
             # Where the wheel has the CUDA library, what may be missing is a device or what the library needs.
             missing = "libbatchllm_cuda.so: cannot open" in cuda
             self.assertEqual(missing, CUDA != "enabled", cuda)
+            self.check_spark(python, folder, environment, names)
+
+    def check_spark(self, python, folder, environment, names):
+        """Where the wheel was built with a JDK and pyspark, it has what Spark needs, and nothing else is given to Spark."""
+        pyspark = importlib.util.find_spec("pyspark")
+        if pyspark is None or shutil.which("javac") is None:
+            print("no JARs in the wheel: no pyspark, or no JDK")
+            return
+        self.assertLessEqual({"batchllm/jars/batchllm.jar", "batchllm/jars/batchllm-spark.jar"}, set(names))
+        packages = pathlib.Path(pyspark.origin).parent.parent
+        shown = pathlib.Path(folder) / "packages"  # Spark's own, and no other of the tests' environment
+        shown.mkdir()
+        for name in ("pyspark", "py4j"):
+            (shown / name).symlink_to(packages / name)
+        used = subprocess.run([python, "-c", SPARK, MODEL], cwd=folder, capture_output=True, text=True,
+                              env={**environment, "PYTHONPATH": str(shown), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"})
+        self.assertEqual(used.returncode, 0, used.stderr)
+        self.assertIn("answers: [(0, None, 2), (1, None, 2), (2, None, 2), (3, None, 2)]", used.stdout)
 
     def check_needs(self, contents):
         """What the files of the wheel need beyond it is the C and C++ runtime, and no CUDA."""

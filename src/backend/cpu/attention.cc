@@ -3,8 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 namespace batchllm::cpu {
+namespace {
+
+// Of the 16 sums of a part in order.
+float sum_of(const float *sums) {
+    float half[kGroupTokens / 2];
+    for (int i = 0; i < 8; ++i) half[i] = sums[i] + sums[i + 8];
+    for (int i = 0; i < 4; ++i) half[i] += half[i + 4];
+    return (half[0] + half[2]) + (half[1] + half[3]);
+}
+
+} // namespace
 
 PagedAttention::PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool)
     : kernels_(kernels), pages_(pages), pool_(pool), scratch_(static_cast<size_t>(pool->size())) {}
@@ -21,7 +33,7 @@ Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
         RETURN_IF_ERROR(scratch.scores.reserve(attention_scratch_floats() * 4, "attention scores"));
         if (scratch.maximum.size() < rows) {
             scratch.maximum.resize(rows);
-            scratch.sum.resize(rows);
+            scratch.sum.resize(rows * kGroupTokens);
             scratch.visible_begin.resize(rows);
             scratch.visible_end.resize(rows);
         }
@@ -33,20 +45,24 @@ Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
     return {};
 }
 
-// Each part's row, and whether it is that row's only one. True when some rows have several.
-bool PagedAttention::place_parts(const Worklist &list) {
-    bool some_merged = false;
+// Each part's row, and whether it is all that the row has.
+void PagedAttention::place_parts(const Worklist &list) {
+    some_merged_ = false;
     alone_.resize(list.queries.size());
     row_.resize(list.queries.size());
     for (int32_t r = 0; r < list.rows; ++r) {
         const bool alone = list.part_begin[r + 1] - list.part_begin[r] == 1;
-        some_merged = some_merged || !alone;
+        some_merged_ = some_merged_ || !alone;
         for (int32_t p = list.part_begin[r]; p < list.part_begin[r + 1]; ++p) {
             alone_[p] = alone;
             row_[p] = r;
         }
     }
-    return some_merged;
+    for (const AttentionQuery &query : list.queries) {
+        if (!query.goes_on) continue;
+        alone_[query.part] = false;
+        some_merged_ = true;
+    }
 }
 
 Status PagedAttention::run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
@@ -56,26 +72,34 @@ Status PagedAttention::run(const TokenBatch &batch, const Worklist &list, const 
     if (zeros_.size() < static_cast<size_t>(padded_head_dim(layer.head_dim))) {
         zeros_.resize(static_cast<size_t>(padded_head_dim(layer.head_dim)));
     }
-    const bool some_merged = place_parts(list);
+    place_parts(list);
+    part_sums_ = list.in_order ? kGroupTokens : 1;
     const size_t parts = list.queries.size() * static_cast<size_t>(layer.heads);
-    if (some_merged) {
+    if (some_merged_) {
         RETURN_IF_ERROR(
             parts_.reserve(static_cast<int64_t>(parts) * padded_head_dim(layer.head_dim) * 4,
                            "parts of attention"));
     }
     if (maxima_.size() < parts) {
         maxima_.resize(parts);
-        sums_.resize(parts);
+    }
+    if (sums_.size() < parts * static_cast<size_t>(part_sums_)) {
+        sums_.resize(parts * static_cast<size_t>(part_sums_));
     }
     std::byte *out = static_cast<std::byte *>(output);
     const std::byte *in = static_cast<const std::byte *>(queries);
-    pool_->parallel_for(static_cast<int64_t>(list.tasks.size()), [&](int64_t t, int32_t thread) {
-        const AttentionTask &task = list.tasks[t];
-        for (int32_t i = task.item_begin; i < task.item_end; ++i) {
-            run_item(batch, list, list.items[i], layer, task.kv_head, in, out, &scratch_[thread]);
-        }
-    });
-    if (some_merged) merge_parts(list, layer, out);
+    int32_t first = 0;
+    for (const int32_t end : list.wave_end) {
+        pool_->parallel_for(end - first, [&](int64_t t, int32_t thread) {
+            const AttentionTask &task = list.tasks[first + t];
+            for (int32_t i = task.item_begin; i < task.item_end; ++i) {
+                run_item(batch, list, list.items[i], layer, task.kv_head, in, out,
+                         &scratch_[thread]);
+            }
+        });
+        first = end;
+    }
+    if (some_merged_) merge_parts(list, layer, out);
     return {};
 }
 
@@ -91,7 +115,7 @@ void PagedAttention::merge_parts(const Worklist &list, const Attention &layer, s
         for (int64_t r = task * kRowsOfTask; r < last; ++r) {
             const int32_t first = list.part_begin[r];
             const int32_t count = list.part_begin[r + 1] - first;
-            if (count == 1) continue;
+            if (count == 1 && alone_[first] != 0) continue;
             // And one for a sink.
             outputs.resize(count + 1);
             maxima.resize(count + 1);
@@ -101,7 +125,8 @@ void PagedAttention::merge_parts(const Worklist &list, const Attention &layer, s
                     const int64_t at = int64_t{first + p} * layer.heads + head;
                     outputs[p] = parts_.floats() + at * padded;
                     maxima[p] = maxima_[at];
-                    sums[p] = sums_[at];
+                    const float *sum = sums_.data() + at * part_sums_;
+                    sums[p] = part_sums_ == 1 ? *sum : sum_of(sum);
                 }
                 merge_row(outputs, maxima, sums, layer, head,
                           output + (r * layer.heads + head) * row_bytes);
@@ -134,6 +159,9 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
     const std::byte *head_queries =
         queries + int64_t{kv_head} * static_cast<int64_t>(batch.tokens.size()) * token_bytes;
     const AttentionQuery *query = list.queries.data() + item.query_begin;
+
+    // The node's groups begin so many positions behind those of the row.
+    const int32_t shift = batch.nodes[item.node].start % kGroupTokens;
 
     const GroupPages &pages = batch.pages[layer.kv_group];
     const int32_t page_groups = pages_.page_tokens() / kGroupTokens;
@@ -175,17 +203,64 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
     call.output = scratch->output.floats();
     call.scratch = scratch->scores.floats();
     call.softcap = layer.softcap * 1.44269504088896341f;
-    kernels_.attention(call);
+    if (!list.in_order) {
+        kernels_.attention(call);
+    } else {
+        begin_parts(item, query, layer, kv_head, shift, &call);
+        kernels_.attention_in_order(call);
+    }
+    end_parts(item, query, layer, kv_head, shift, call, output);
+}
 
+// What the kernel goes on from: nothing, or what an ancestor's item has left.
+void PagedAttention::begin_parts(const AttentionItem &item, const AttentionQuery *query,
+                                 const Attention &layer, int32_t kv_head, int32_t shift,
+                                 AttentionCall *call) const {
+    const int64_t ratio = layer.gqa_ratio();
+    const int64_t values = ratio * call->head_dim;
+    for (int64_t q = 0; q < item.query_count; ++q) {
+        float *maximum = call->maximum + q * ratio;
+        float *sum = call->sum + q * ratio * kGroupTokens;
+        float *output = call->output + q * values;
+        if (!query[q].goes_on) {
+            std::fill_n(maximum, ratio, -std::numeric_limits<float>::infinity());
+            std::fill_n(sum, ratio * kGroupTokens, 0.0f);
+            std::fill_n(output, values, 0.0f);
+            continue;
+        }
+        const int64_t at = int64_t{query[q].part} * layer.heads + kv_head * ratio;
+        std::copy_n(maxima_.data() + at, ratio, maximum);
+        std::copy_n(parts_.floats() + at * call->head_dim, values, output);
+        const float *from = sums_.data() + at * kGroupTokens;
+        for (int64_t i = 0; i < ratio * kGroupTokens; ++i) {
+            sum[i] = from[i - i % kGroupTokens + (i + shift) % kGroupTokens];
+        }
+    }
+}
+
+// The kernel's results to where they belong: the parts, or merged at once into the output.
+void PagedAttention::end_parts(const AttentionItem &item, const AttentionQuery *query,
+                               const Attention &layer, int32_t kv_head, int32_t shift,
+                               const AttentionCall &call, std::byte *output) {
+    const int32_t ratio = layer.gqa_ratio();
+    const int64_t element = dtype_bytes(kernels_.element);
+    const int64_t padded = call.head_dim;
+    if (part_sums_ != 1) { // to the places that the positions have in their row
+        for (int64_t row = 0; row < call.rows; ++row) {
+            float *sums = call.sum + row * kGroupTokens;
+            std::rotate(sums, sums + (kGroupTokens - shift) % kGroupTokens, sums + kGroupTokens);
+        }
+    }
     for (int32_t q = 0; q < item.query_count; ++q) {
         const int64_t part = query[q].part;
         const int64_t head = int64_t{kv_head} * ratio;
         const float *result = call.output + int64_t{q} * ratio * padded;
+        const float *sum = call.sum + q * ratio * part_sums_;
         if (alone_[part] != 0) {
             for (int32_t r = 0; r < ratio; ++r) {
                 const float *outputs[] = {result + int64_t{r} * padded, nullptr};
                 float maxima[] = {call.maximum[q * ratio + r], 0};
-                float sums[] = {call.sum[q * ratio + r], 0};
+                float sums[] = {part_sums_ == 1 ? sum[r] : sum_of(sum + r * part_sums_), 0};
                 const int64_t row = int64_t{row_[part]} * layer.heads + head + r;
                 merge_row(outputs, maxima, sums, layer, head + r,
                           output + row * layer.head_dim * element);
@@ -196,7 +271,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
         std::memcpy(parts_.floats() + at * padded, result,
                     static_cast<size_t>(int64_t{ratio} * padded * 4));
         std::copy_n(call.maximum + q * ratio, ratio, maxima_.data() + at);
-        std::copy_n(call.sum + q * ratio, ratio, sums_.data() + at);
+        std::copy_n(sum, ratio * part_sums_, sums_.data() + at * part_sums_);
     }
 }
 

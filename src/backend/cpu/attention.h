@@ -1,5 +1,6 @@
 // Runs a worklist over the KV pages with the thread pool: phase one by the kernels' attention, phase
-// two by their merge.
+// two by their merge. A list in order: a row's result is a function of its query and of the keys and values
+// at each position, bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,12 @@ class PagedAttention {
     void run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
                   const Attention &layer, int32_t kv_head, const std::byte *queries,
                   std::byte *output, Scratch *scratch);
+    void begin_parts(const AttentionItem &item, const AttentionQuery *query, const Attention &layer,
+                     int32_t kv_head, int32_t shift, AttentionCall *call) const;
+    void end_parts(const AttentionItem &item, const AttentionQuery *query, const Attention &layer,
+                   int32_t kv_head, int32_t shift, const AttentionCall &call, std::byte *output);
     Status reserve(const Worklist &list, const Attention &layer);
-    bool place_parts(const Worklist &list);
+    void place_parts(const Worklist &list);
     void merge_parts(const Worklist &list, const Attention &layer, std::byte *output);
     void merge_row(std::span<const float *> outputs, std::span<float> maxima, std::span<float> sums,
                    const Attention &layer, int64_t head, void *output) const;
@@ -50,9 +55,11 @@ class PagedAttention {
     // Parts of rows that have more than one; the rest goes straight to the output.
     Buffer parts_;                 // [part][heads][D]
     std::vector<float> maxima_;    // [part][heads]
-    std::vector<float> sums_;      // [part][heads]
-    std::vector<uint8_t> alone_;   // [part] the only one of its row
+    std::vector<float> sums_;      // [part][heads][sums of a part]
+    std::vector<uint8_t> alone_;   // [part] the only one of its row, and of one node
     std::vector<int32_t> row_;     // [part]
+    bool some_merged_ = false;     // some row's parts are not alone
+    int64_t part_sums_ = 1;        // sums of a part: 1, or in order kGroupTokens
     std::span<const float> sinks_; // of this run
     std::vector<float> zeros_;     // [D] a sink's value
 };

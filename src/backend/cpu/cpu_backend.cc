@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backend/cpu/processor.h"
+#include "backend/state_memory.h"
 
 namespace batchllm::cpu {
 namespace {
@@ -20,6 +21,7 @@ struct Choice {
     DType element = DType::f32;
     Isa isa = Isa::portable;
     int32_t page_tokens = kDefaultPageTokens;
+    int64_t state_slots = 0; // 0: by memory
 };
 
 Result<Choice> read_options(const Model &model, const BackendOptions &options) {
@@ -52,6 +54,19 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              "backend option page_tokens=%s: not a multiple of 16 from 16 to 1024",
                              value.c_str());
             }
+        } else if (key == "state_slots") {
+            const char *end = value.data() + value.size();
+            const auto [stop, failure] = std::from_chars(value.data(), end, choice.state_slots);
+            if (failure != std::errc() || stop != end || choice.state_slots < 1) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "backend option state_slots=%s: not a number of at least 1",
+                             value.c_str());
+            }
+            if (model.state_size() == 0) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "backend option state_slots=%s: the model has no layer with a state",
+                             value.c_str());
+            }
         } else if (key == "kernels") {
             ASSIGN_OR_RETURN(choice.isa, isa_from_name(value.c_str()));
             if (!isa_runs_here(choice.isa) || kernels_for(choice.isa, choice.element) == nullptr) {
@@ -60,9 +75,10 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              value.c_str(), dtype_name(choice.element));
             }
         } else {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "backend option %s: the cpu backend has page_tokens and kernels",
-                         key.c_str());
+            return error(
+                BATCHLLM_ERROR_INVALID_ARGUMENT,
+                "backend option %s: the cpu backend has page_tokens, state_slots and kernels",
+                key.c_str());
         }
     }
     return choice;
@@ -103,6 +119,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                                                        const BackendOptions &options) {
     ASSIGN_OR_RETURN(const Choice choice, read_options(model, options));
+    if (options.reproducible && model.state_size() > 0) {
+        return error(
+            BATCHLLM_ERROR_UNSUPPORTED,
+            "reproducible: the last bits of a layer with a state depend on how a prompt is "
+            "cut into steps");
+    }
     const Kernels *kernels = kernels_for(choice.isa, choice.element);
     if (kernels == nullptr) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: no kernels for %s",
@@ -117,6 +139,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.compute_type = dtype_name(choice.element);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
+    info.reproducible = options.reproducible;
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
     info.page_tokens = choice.page_tokens;
@@ -125,11 +148,20 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                            ? options.step_tokens
                            : std::clamp<int64_t>(int64_t{64} * threads, 512, 2048);
 
-    ASSIGN_OR_RETURN(backend->forward_,
-                     Forward::create(model, *kernels, backend->pool_.get(), info.step_tokens));
+    ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
+                                                        info.step_tokens, options.reproducible));
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
+    const MemoryNeeds needs{StatePool::slot_bytes(model),
+                            KvPages::token_bytes(model, choice.element), info.step_tokens};
+    ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, choice.state_slots));
+    if (shares.state_slots > 0) {
+        ASSIGN_OR_RETURN(StatePool states, StatePool::create(model, shares.state_slots));
+        backend->forward_->take_states(std::move(states));
+        info.state_slots = shares.state_slots;
+        info.state_bytes = needs.slot_bytes;
+    }
     ASSIGN_OR_RETURN(KvPages pages,
-                     KvPages::create(model, choice.element, choice.page_tokens, bytes));
+                     KvPages::create(model, choice.element, choice.page_tokens, shares.bytes_left));
     info.page_bytes = pages.page_bytes();
     info.pages = pages.pages();
     info.warning = pages.warning();

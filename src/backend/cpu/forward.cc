@@ -9,9 +9,10 @@
 
 namespace batchllm::cpu {
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
-                                                 ThreadPool *pool, int64_t step_tokens) {
-    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens));
-    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool));
+                                                 ThreadPool *pool, int64_t step_tokens,
+                                                 bool reproducible) {
+    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
+    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool, reproducible));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
     RETURN_IF_ERROR(forward->allocate());
     return forward;
@@ -25,9 +26,9 @@ Status Forward::allocate() {
     bool delta = false;
     for (const Layer &layer : model_.layers) {
         const Attention &attention = layer.attention;
-        qkv = std::max(qkv, attention.q_size() + 2 * attention.kv_size());
+        qkv = std::max(qkv, attention.q.rows() + 2 * attention.kv_size());
         queries = std::max(queries, int64_t{attention.heads} * padded_head_dim(attention.head_dim));
-        attended = std::max(attended, attention.q_size());
+        attended = std::max({attended, attention.q_size(), layer.delta.values_size()});
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
         delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
@@ -52,6 +53,8 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
+    delta_nets_ = std::make_unique<DeltaLayers>(kernels_, linear_.get(), pool_);
+    RETURN_IF_ERROR(delta_nets_->allocate(model_, step_tokens_));
     if (model_.layer_inputs) {
         const int64_t inputs = model_.layer_inputs.projection.rows();
         ASSIGN_OR_RETURN(layer_inputs_, Buffer::create(step_tokens_ * inputs * 4, what));
@@ -61,18 +64,21 @@ Status Forward::allocate() {
     return {};
 }
 
-// One worklist for all layers of a window and a shape of heads but the last layer, which has its own.
+// One worklist for all layers of a window and a shape of heads but the last layer, which has its own. Layers
+// with a delta net have none.
 void Forward::choose_work() {
     const size_t last = model_.layers.size() - 1;
     for (size_t i = 0; i <= last; ++i) {
         const Attention &attention = model_.layers[i].attention;
+        work_of_.push_back(work_.size());
+        if (model_.layers[i].delta) continue;
         const WorklistOptions options{attention.window, attention.gqa_ratio(), attention.kv_heads,
-                                      pool_->size()};
+                                      pool_->size(), reproducible_ ? kStretchKeys : 0};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });
-        work_of_.push_back(static_cast<size_t>(found - work_.begin()));
-        if (found == work_.end()) work_.push_back({options, {}});
+        work_of_.back() = static_cast<size_t>(found - work_.begin());
+        if (found == work_.end()) work_.push_back({options, i == last, {}});
     }
 }
 
@@ -94,9 +100,10 @@ void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wante
     for (size_t i = 0; i < wanted.size(); ++i) row_of_[wanted[i]] = static_cast<int32_t>(i);
 
     for (Work &work : work_) {
-        const bool last = &work == &work_.back();
-        build_worklist(batch, last ? row_of_ : std::vector<int32_t>(), work.options, &work.list);
+        build_worklist(batch, work.wanted_only ? row_of_ : std::vector<int32_t>(), work.options,
+                       &work.list);
     }
+    if (!delta_nets_->empty()) delta_nets_->prepare(batch);
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) embed(batch, t);
@@ -143,8 +150,9 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
     }
     float *head = qkv_.floats() + token * weights.qkv.rows;
 
-    norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim);
-    for (int64_t h = 0; h < attention.heads; ++h, head += head_dim) {
+    const int32_t stride = attention.gated ? 2 * head_dim : head_dim; // of queries
+    norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+    for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
         const int64_t row = (h / ratio * tokens + token) * ratio + h % ratio;
         kernels_.store_elements(head, query_scale, head_dim, padded,
@@ -158,12 +166,12 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
-    norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim);
+    norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim, head_dim);
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         turn(attention, token, head);
         kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
-    norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim);
+    norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim, head_dim);
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
@@ -268,10 +276,20 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     Laps laps;
     norm(weights.before_attention, residual_.floats(), tokens, input_.data());
     laps.lap(&seconds_.norm);
-    RETURN_IF_ERROR(attend(batch, index));
+    if (layer.delta) {
+        RETURN_IF_ERROR(delta_nets_->run(layer.delta, weights.delta, index, input_.data(), tokens));
+        laps.lap(&seconds_.delta);
+    } else {
+        RETURN_IF_ERROR(attend(batch, index));
+    }
     const bool last = index + 1 == model_.layers.size();
     const int64_t rows = last ? wanted_rows_ : tokens;
     if (rows == 0) return {};
+    const std::vector<int32_t> *of = last ? &wanted : nullptr;
+    laps = Laps();
+    if (layer.delta) delta_nets_->results(layer.delta, weights.delta, of, rows, attended_.data());
+    if (layer.attention.gated) gate_heads(index, of, rows);
+    laps.lap(layer.delta ? &seconds_.delta : &seconds_.attention);
     if (last) gather(wanted, layer.parallel);
     laps = Laps();
     RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
@@ -284,7 +302,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     RETURN_IF_ERROR(feed_forward(index, rows));
     laps = Laps();
     if (model_.layer_inputs) {
-        RETURN_IF_ERROR(add_layer_input(index, rows, last ? &wanted : nullptr));
+        RETURN_IF_ERROR(add_layer_input(index, rows, of));
     }
     scale_residual(weights.scalar, rows);
     laps.lap(&seconds_.layer_inputs);

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/delta_layers.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
@@ -29,6 +30,7 @@ struct PartSeconds {
     double qkv = 0;
     double rope = 0; // with writing keys and values
     double attention = 0;
+    double delta = 0; // all of a layer's delta net but its output
     double output = 0;
     double gate_up = 0;
     double down = 0;
@@ -41,12 +43,15 @@ struct PartSeconds {
 
 class Forward {
   public:
-    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed.
+    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a token's
+    // hidden state is a function of the tokens up to it alone, bit by bit.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
-                                                   ThreadPool *pool, int64_t step_tokens);
+                                                   ThreadPool *pool, int64_t step_tokens,
+                                                   bool reproducible = false);
 
-    // The pages that run() writes; set once, after the weights are packed.
+    // The pages and states that run() writes; set once, after the weights are packed.
     Status take_pages(KvPages pages);
+    void take_states(StatePool states) { delta_nets_->take_states(std::move(states)); }
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: tokens whose hidden state is wanted, for logits or for itself; ascending
@@ -65,17 +70,21 @@ class Forward {
     // Attention's work for layers of one window and one shape of heads.
     struct Work {
         WorklistOptions options;
+        bool wanted_only; // the last layer's
         Worklist list;
     };
 
-    Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens)
-        : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens) {}
+    Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens,
+            bool reproducible)
+        : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens),
+          reproducible_(reproducible) {}
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
     void embed(const TokenBatch &batch, int64_t token);
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
     Status attend(const TokenBatch &batch, size_t layer);
+    void gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows);
     Status feed_forward(size_t layer, int64_t rows);
     Status shared_expert(size_t layer, int64_t rows);
     Status make_layer_inputs(const TokenBatch &batch);
@@ -85,7 +94,7 @@ class Forward {
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
     void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
     void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                    int32_t head_dim) const;
+                    int32_t head_dim, int32_t stride) const;
     void turn(const Attention &attention, int32_t token, float *head) const;
     void write_heads(const TokenBatch &batch, size_t layer);
     void write_token(const TokenBatch &batch, size_t layer, int32_t token);
@@ -101,11 +110,13 @@ class Forward {
     const Kernels &kernels_;
     ThreadPool *pool_;
     int64_t step_tokens_;
+    bool reproducible_;
     std::unique_ptr<Linear> linear_;
     PackedWeights weights_;
     KvPages pages_;
     std::unique_ptr<PagedAttention> attention_;
     std::unique_ptr<ExpertLayers> experts_;
+    std::unique_ptr<DeltaLayers> delta_nets_;
     std::vector<float> zeros_;          // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
     int64_t angles_ = 0;                // of a token, all ropes
@@ -113,14 +124,14 @@ class Forward {
     // Of the current step.
     std::vector<int32_t> node_of_; // [tokens]
     std::vector<int32_t> row_of_;  // [tokens] row of the last layer's result, or -1
-    std::vector<Work> work_;       // the last is the last layer's: wanted tokens alone
+    std::vector<Work> work_;       // the last layer has its own
     std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
     Buffer delta_;        // [tokens, hidden] float: a sublayer's result, where it is not just added
     Buffer input_;        // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;          // [tokens, (heads + 2 kv_heads) * head_dim] float, of the largest layer
+    Buffer qkv_;          // [tokens, rows of q, k and v] float, of the largest layer
     Buffer queries_;      // [kv_head][token][head of its group][D] elements
     Buffer attended_;     // [rows, heads * head_dim] elements
     Buffer activated_;    // [rows, largest width] elements

@@ -27,7 +27,7 @@ Status Forward::make_layer_inputs(const TokenBatch &batch) {
         for (int64_t t = task * kTokensOfTask; t < last; ++t) {
             float *to = layer_inputs_.floats() + t * all;
             norm_heads(weights_.input_norm, false, to, static_cast<int32_t>(all / inputs.width),
-                       inputs.width);
+                       inputs.width, inputs.width);
             read_row(inputs.embedding, batch.tokens[t], own.data());
             kernels_.add_scaled(own.data(), inputs.embedding_scale, static_cast<int32_t>(all), to);
             kernels_.cap(to, inputs.scale, 0, static_cast<int32_t>(all));

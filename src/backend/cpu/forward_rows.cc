@@ -1,7 +1,9 @@
 // What a token's row goes through by itself: its embedding and angles, norms of heads, the rotation.
+#include <algorithm>
 #include <cmath>
 
 #include "backend/cpu/forward.h"
+#include "backend/cpu/forward_tasks.h"
 
 namespace batchllm::cpu {
 
@@ -32,12 +34,39 @@ void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
     }
 }
 
-// `count` heads of queries or keys, one after the other.
+// `count` heads of queries or keys, `stride` apart.
 void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                         int32_t head_dim) const {
+                         int32_t head_dim, int32_t stride) const {
     if (!norm) return;
     if (whole) return norm_in_place(norm, heads, count * head_dim);
-    for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * head_dim, head_dim);
+    for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * stride, head_dim);
+}
+
+// Multiplies the heads' results by their tokens' gates. wanted: of which tokens the rows are; null: all.
+void Forward::gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows) {
+    const Attention &attention = model_.layers[layer].attention;
+    const int32_t head_dim = attention.head_dim;
+    Tensor head; // of a row
+    head.dtype = kernels_.element;
+    head.rows = 1;
+    head.columns = head_dim;
+    const int64_t head_bytes = head.bytes();
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        std::vector<float> values(static_cast<size_t>(head_dim));
+        Tensor from = head;
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            const int64_t token = wanted == nullptr ? r : (*wanted)[r];
+            const float *gate = qkv_.floats() + token * weights_.layers[layer].qkv.rows + head_dim;
+            for (int64_t h = 0; h < attention.heads; ++h, gate += 2 * head_dim) {
+                std::byte *at = attended_.data() + (r * attention.heads + h) * head_bytes;
+                from.data = at;
+                read_row(from, 0, values.data());
+                kernels_.scale_sigmoid(gate, head_dim, values.data());
+                kernels_.store_elements(values.data(), 1, head_dim, head_dim, at);
+            }
+        }
+    });
 }
 
 // Rotates a head by its token's angles.

@@ -7,6 +7,10 @@
 // scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output *
 // 2^(old maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile
 // sees are skipped.
+//
+// In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds nothing, and a
+// weight is rounded before it is scaled. Positions are added one by one, also in a multiply-add that takes a
+// pair. Skipped and hidden positions would add zeros. So nothing depends on tiles, passes and calls.
 
 using Type = Element::Type;
 using Vector = Simd::Vector;
@@ -147,8 +151,8 @@ KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
 }
 
 // One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
-KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t rows,
-                               int32_t begin, int32_t end) {
+template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first,
+                                                        int32_t rows, int32_t begin, int32_t end) {
     const int64_t head_dim = call.head_dim;
     const int32_t *visible_begin = call.visible_begin + first;
     const int32_t *visible_end = call.visible_end + first;
@@ -191,21 +195,31 @@ KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t
         }
         const float old_maximum = call.maximum[first + r];
         float maximum = Simd::reduce_maximum(most);
+        if constexpr (kInOrder) maximum = __builtin_rintf(maximum);
         if (!(maximum > old_maximum)) maximum = old_maximum;
         // Nothing seen so far: any finite maximum gives weights of zero. NaN scores stay NaN.
         const float base = maximum == -Simd::kInfinity ? 0.0f : maximum;
+        const float factor = Simd::exp2_one(old_maximum - base);
         const Vector offset = Simd::set(base);
         Vector total = Simd::zero();
+        float *sum = call.sum + (kInOrder ? (first + r) * kLanes : first + r);
+        if constexpr (kInOrder) total = Simd::multiply(Simd::load(sum), Simd::set(factor));
         Type *weight = weights + r * kPassKeys;
         for (int32_t i = 0; i < width; i += kLanes) {
-            const Vector power = Simd::exp2(Simd::subtract(Simd::load(row + i), offset));
+            const Vector score = Simd::load(row + i);
+            // In order the largest weight is not 1: rounded as an element is, the sum too.
+            const Vector power = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
+                                          : Simd::exp2(Simd::subtract(score, offset));
             total = Simd::add(total, power);
-            Element::store(weight + i, power);
+            Element::store_weights(weight + i, power);
         }
-        const float factor = Simd::exp2_one(old_maximum - base);
         rescale[r] = factor;
         call.maximum[first + r] = maximum;
-        call.sum[first + r] = call.sum[first + r] * factor + Simd::reduce_add(total);
+        if constexpr (kInOrder) {
+            Simd::store(sum, total);
+        } else {
+            *sum = *sum * factor + Simd::reduce_add(total);
+        }
     }
     for (int32_t r = 0; r < rows;) {
         const int32_t left = rows - r;
@@ -216,13 +230,7 @@ KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first, int32_t
     }
 }
 
-KERNEL_TARGET void attention(const AttentionCall &call) {
-    for (int32_t r = 0; r < call.rows; ++r) {
-        call.maximum[r] = -Simd::kInfinity;
-        call.sum[r] = 0;
-    }
-    const int64_t values = int64_t{call.rows} * call.head_dim;
-    for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
+template <bool kInOrder> KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
     // Tiles of equal size rather than one small last one.
     const int32_t tiles = (call.rows + Simd::kScoreRows - 1) / Simd::kScoreRows;
     // Wide heads in shorter passes: the keys and values of a pass take at most 128 KiB.
@@ -233,11 +241,23 @@ KERNEL_TARGET void attention(const AttentionCall &call) {
         int32_t first = 0;
         for (int32_t tile = 0; tile < tiles; ++tile) {
             const int32_t rows = (call.rows - first + tiles - tile - 1) / (tiles - tile);
-            attend_tile(call, first, rows, begin, end);
+            attend_tile<kInOrder>(call, first, rows, begin, end);
             first += rows;
         }
     }
 }
+
+KERNEL_TARGET void attention(const AttentionCall &call) {
+    for (int32_t r = 0; r < call.rows; ++r) {
+        call.maximum[r] = -Simd::kInfinity;
+        call.sum[r] = 0;
+    }
+    const int64_t values = int64_t{call.rows} * call.head_dim;
+    for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
+    attend_passes<false>(call);
+}
+
+KERNEL_TARGET void attention_in_order(const AttentionCall &call) { attend_passes<true>(call); }
 
 KERNEL_TARGET void merge(int32_t parts, const float *const *outputs, const float *maxima,
                          const float *sums, int32_t n, void *output) {

@@ -181,8 +181,8 @@ KERNEL_TARGET void store_key(const float *key, int32_t n, int32_t padded, int32_
 
 KERNEL_TARGET void store_value(const float *value, int32_t n, int32_t padded, int32_t slot,
                                void *group) {
-    Type *values =
-        static_cast<Type *>(group) + int64_t{slot / kPack} * kPack * padded + slot % kPack;
+    const int32_t place = Element::kLaterFirst ? kPack - 1 - slot % kPack : slot % kPack;
+    Type *values = static_cast<Type *>(group) + int64_t{slot / kPack} * kPack * padded + place;
     for (int32_t d = 0; d < padded; d += kLanes) {
         alignas(64) Type lanes[kLanes];
         Element::store(lanes, d + kLanes <= n ? Simd::load(value + d)
@@ -286,10 +286,13 @@ KERNEL_TARGET void activate(const float *gate, const float *up, const float *gat
     }
 }
 
+#include "backend/cpu/kernel_delta.h"
+
 constexpr Kernels kKernels = {
     KERNEL_NAME,
     Element::kType,
     attention,
+    attention_in_order,
     merge,
     rms_norm,
     rms_norm_head,
@@ -305,4 +308,8 @@ constexpr Kernels kKernels = {
     add_scaled,
     cap,
     {activate<Silu>, activate<Gelu>, activate<GeluTanh>},
+    convolve,
+    scale_sigmoid,
+    delta_recurrent,
+    delta_chunked,
 };

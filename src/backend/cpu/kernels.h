@@ -10,7 +10,8 @@
 // in which the kernels read them, head_dim padded with zeros to a multiple of 16 (D):
 //   keys   [D / P][16 tokens][P]     dimension-major, so that one vector holds 16 tokens
 //   values [16 / P tokens][D][P]     token-major, so that one vector holds 16 dimensions
-// Both are 16 * D elements.
+// Both are 16 * D elements. A table's own: for AVX-512's bfloat16 instruction, which adds the product of the
+// second of a pair before that of the first, the later of two tokens stands first.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,7 @@ struct AttentionCall {
     const int32_t *visible_end = nullptr;
     // Out: softmax parts, base 2. A row that sees nothing has maximum -inf, sum 0, output 0.
     float *maximum = nullptr; // [rows]
-    float *sum = nullptr;     // [rows] of 2^(score - maximum)
+    float *sum = nullptr;     // [rows] of 2^(score - maximum); in order: [rows, kGroupTokens]
     float *output = nullptr;  // [rows, D] sum of 2^(score - maximum) * value
     float *scratch = nullptr; // [attention_scratch_floats()], this thread's, 64-byte aligned
     // Scores become softcap * tanh(score / softcap), in base 2 as they are; 0: they stay.
@@ -58,11 +59,41 @@ constexpr int32_t kPassKeys = 256;
 constexpr int32_t kTileRows = 12;
 constexpr int64_t attention_scratch_floats() { return int64_t{2} * kTileRows * kPassKeys; }
 
+// The gated delta rule (model.h) of one value head, over consecutive tokens of one context node: results in place
+// of the values. queries and keys are as the rule takes them, normed and scaled.
+struct DeltaCall {
+    int32_t tokens = 0;
+    int32_t key_dim = 0;
+    int32_t value_dim = 0;          // D is it, padded to a multiple of kLanes
+    const float *queries = nullptr; // token t's at queries + t * token_stride, [key_dim]
+    const float *keys = nullptr;    // likewise
+    float *values = nullptr;        // likewise, [value_dim]
+    int64_t token_stride = 0;
+    const float *log_decay = nullptr; // token t's at log_decay + t * gate_stride, at most 0
+    const float *rate = nullptr;      // likewise, from 0 to 1
+    int64_t gate_stride = 0;
+    const float *from = nullptr; // [key_dim, D] the state before the first token; null: zeros
+    float *state = nullptr;      // [key_dim, D] out: the state behind the last; may be `from`
+    float *scratch = nullptr; // chunked: [delta_scratch_floats()], this thread's, 64-byte aligned
+};
+
+// Tokens of one pass of the chunked form.
+constexpr int32_t kDeltaChunk = 32;
+constexpr int64_t delta_scratch_floats(int32_t key_dim, int32_t value_dim) {
+    return int64_t{kDeltaChunk} *
+           (key_dim + 2 * kDeltaChunk + 2 * padded_head_dim(value_dim) + 2); // 2: a double
+}
+
 struct Kernels {
     const char *name;
     DType element;
 
     void (*attention)(const AttentionCall &call);
+    // The same, going on from what maximum, sum and output hold, and in an order that is the same wherever
+    // positions are cut between calls and passes: one after the other in `output`, and in a row's 16
+    // sums those of each place in a group. A maximum is a whole number, so that going over to a
+    // greater one is exact (but for weights less than 2^-126 of the largest).
+    void (*attention_in_order)(const AttentionCall &call);
     // output[i] = sum over parts of 2^(maximum[p] - max) * outputs[p][i], over the same sum of
     // sums: the log-sum-exp merge. Parts in the given order. n elements, written as elements.
     void (*merge)(int32_t parts, const float *const *outputs, const float *maxima,
@@ -99,6 +130,15 @@ struct Kernels {
     // activation(gate + gate_bias). Biases may be null.
     void (*activate[3])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
+
+    // out[i] = silu(sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n, weight: [width, n].
+    void (*convolve)(const float *const *inputs, const float *weight, int32_t width, int32_t n,
+                     float *out);
+    // x *= sigmoid(gate)
+    void (*scale_sigmoid)(const float *gate, int32_t n, float *x);
+    // The same rule in two forms: token by token, and by products of matrices.
+    void (*delta_recurrent)(const DeltaCall &call);
+    void (*delta_chunked)(const DeltaCall &call);
 };
 
 // The table for an instruction set, or null when this build has none for that compute type.

@@ -64,21 +64,36 @@ struct Simd {
         return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
     }
 
-    // As in simd_avx512.h; the exponent is put together by hand. Order of the operands of min and
-    // max: the second is returned when one is NaN.
-    KERNEL_TARGET static __m256 exp2_half(__m256 x) {
-        x = _mm256_min_ps(_mm256_set1_ps(128), _mm256_max_ps(_mm256_set1_ps(-127), x));
-        const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        const __m256 f = _mm256_sub_ps(x, whole);
+    KERNEL_TARGET static __m256 exp2_fraction(__m256 f) {
         __m256 p = _mm256_set1_ps(1.3276472e-3f);
         p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(9.6755415e-3f));
         p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.5507133e-2f));
         p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.4022120e-1f));
         p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.9314697e-1f));
-        p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+        return _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    }
+    // As in simd_avx512.h; the exponent is put together by hand. Order of the operands of min and
+    // max: the second is returned when one is NaN.
+    KERNEL_TARGET static __m256 exp2_half(__m256 x) {
+        x = _mm256_min_ps(_mm256_set1_ps(128), _mm256_max_ps(_mm256_set1_ps(-127), x));
+        const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m256 p = exp2_fraction(_mm256_sub_ps(x, whole));
         const __m256i exponent = _mm256_slli_epi32(
             _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
         return _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
+    }
+    KERNEL_TARGET static __m256 exp2_half_over(__m256 x, __m256 base) {
+        x = _mm256_max_ps(_mm256_set1_ps(-1e30f), x);
+        const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m256 p = exp2_fraction(_mm256_sub_ps(x, whole));
+        const __m256 exponent = _mm256_min_ps(
+            _mm256_set1_ps(128), _mm256_max_ps(_mm256_set1_ps(-127), _mm256_sub_ps(whole, base)));
+        const __m256i bits = _mm256_slli_epi32(
+            _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127)), 23);
+        return _mm256_mul_ps(p, _mm256_castsi256_ps(bits));
+    }
+    KERNEL_TARGET static Vector exp2_over(Vector x, Vector base) {
+        return {exp2_half_over(x.low, base.low), exp2_half_over(x.high, base.high)};
     }
     KERNEL_TARGET static Vector exp2(Vector x) { return {exp2_half(x.low), exp2_half(x.high)}; }
     KERNEL_TARGET static float exp2_one(float x) {
@@ -91,13 +106,16 @@ struct Element {
     using Operand = Simd::Vector;
     static constexpr DType kType = DType::f32;
     static constexpr int32_t kPack = 1;
+    static constexpr bool kLaterFirst = false;
 
     KERNEL_TARGET static Operand load(const Type *p) { return Simd::load(p); }
     KERNEL_TARGET static Operand broadcast(const Type *p) { return Simd::set(*p); }
     KERNEL_TARGET static Simd::Vector multiply_add(Operand a, Operand b, Simd::Vector c) {
         return Simd::multiply_add(a, b, c);
     }
+    KERNEL_TARGET static Simd::Vector rounded(Simd::Vector x) { return x; }
     KERNEL_TARGET static void store(Type *p, Simd::Vector x) { Simd::store(p, x); }
+    KERNEL_TARGET static void store_weights(Type *p, Simd::Vector x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"

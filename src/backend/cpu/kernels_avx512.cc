@@ -24,13 +24,16 @@ struct Element {
     using Operand = __m512;
     static constexpr DType kType = DType::f32;
     static constexpr int32_t kPack = 1;
+    static constexpr bool kLaterFirst = false;
 
     KERNEL_TARGET static Operand load(const Type *p) { return _mm512_loadu_ps(p); }
     KERNEL_TARGET static Operand broadcast(const Type *p) { return _mm512_set1_ps(*p); }
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_fmadd_ps(a, b, c);
     }
+    KERNEL_TARGET static __m512 rounded(__m512 x) { return x; }
     KERNEL_TARGET static void store(Type *p, __m512 x) { _mm512_storeu_ps(p, x); }
+    KERNEL_TARGET static void store_weights(Type *p, __m512 x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"

@@ -68,21 +68,36 @@ struct Simd {
         for (int i = 1; i < 16; ++i) most = a.lane[i] > most ? a.lane[i] : most;
         return most;
     }
+    static float exp2_fraction(float f) {
+        float p = 1.3276472e-3f;
+        p = p * f + 9.6755415e-3f;
+        p = p * f + 5.5507133e-2f;
+        p = p * f + 2.4022120e-1f;
+        p = p * f + 6.9314697e-1f;
+        return p * f + 1.0f;
+    }
     // As in simd_avx512.h.
     static float exp2_one(float x) {
         if (x < -127) x = -127;
         if (x > 128) x = 128;
         // Rounds to nearest by the addition of 1.5 * 2^23, whose last place is one.
         const float shifted = x + 12582912.0f;
-        const float f = x - (shifted - 12582912.0f);
-        float p = 1.3276472e-3f;
-        p = p * f + 9.6755415e-3f;
-        p = p * f + 5.5507133e-2f;
-        p = p * f + 2.4022120e-1f;
-        p = p * f + 6.9314697e-1f;
-        p = p * f + 1.0f;
+        const float p = exp2_fraction(x - (shifted - 12582912.0f));
         const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - 0x4B400000u + 127u;
         return p * std::bit_cast<float>(exponent << 23);
+    }
+    static float exp2_one_over(float x, float base) {
+        if (x < -1e30f) x = -1e30f;
+        const float whole = std::nearbyint(x);
+        float exponent = whole - base;
+        if (exponent < -127) exponent = -127;
+        if (!(exponent < 128))
+            exponent = 128; // of a NaN too, which the factor before it carries on
+        const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(exponent) + 127) << 23;
+        return exp2_fraction(x - whole) * std::bit_cast<float>(bits);
+    }
+    static Vector exp2_over(const Vector &x, const Vector &base) {
+        return each([&](int i) { return exp2_one_over(x.lane[i], base.lane[i]); });
     }
     static Vector exp2(const Vector &x) {
         return each([&](int i) { return exp2_one(x.lane[i]); });
@@ -96,13 +111,16 @@ struct Element {
     using Operand = Simd::Vector;
     static constexpr DType kType = DType::f32;
     static constexpr int32_t kPack = 1;
+    static constexpr bool kLaterFirst = false;
 
     static Operand load(const Type *p) { return Simd::load(p); }
     static Operand broadcast(const Type *p) { return Simd::set(*p); }
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a, b, c);
     }
+    static Simd::Vector rounded(const Simd::Vector &x) { return x; }
     static void store(Type *p, const Simd::Vector &x) { Simd::store(p, x); }
+    static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"
@@ -120,6 +138,7 @@ struct Element {
     };
     static constexpr DType kType = DType::bf16;
     static constexpr int32_t kPack = 2;
+    static constexpr bool kLaterFirst = false;
 
     static Operand load(const Type *p) {
         return {Simd::each([&](int i) { return bfloat16_to_float(p[2 * i]); }),
@@ -131,9 +150,13 @@ struct Element {
     static Simd::Vector multiply_add(const Operand &a, const Operand &b, const Simd::Vector &c) {
         return Simd::multiply_add(a.odd, b.odd, Simd::multiply_add(a.even, b.even, c));
     }
+    static Simd::Vector rounded(const Simd::Vector &x) {
+        return Simd::each([&](int i) { return bfloat16_to_float(float_to_bfloat16(x.lane[i])); });
+    }
     static void store(Type *p, const Simd::Vector &x) {
         for (int i = 0; i < 16; ++i) p[i] = float_to_bfloat16(x.lane[i]);
     }
+    static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
 
 #include "backend/cpu/kernel_attention.h"

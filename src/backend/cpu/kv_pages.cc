@@ -7,6 +7,16 @@
 
 namespace batchllm::cpu {
 
+int64_t KvPages::token_bytes(const Model &model, DType element) {
+    int64_t heads = 0; // numbers of a token in the largest plane
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        heads = std::max(heads, int64_t{2} * a.kv_heads * padded_head_dim(a.head_dim));
+    }
+    return heads * dtype_bytes(element) * model.kv_planes() *
+           static_cast<int64_t>(model.kv_groups.size());
+}
+
 Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_tokens,
                                 int64_t bytes) {
     KvPages pool;

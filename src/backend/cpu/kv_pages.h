@@ -29,6 +29,9 @@ class KvPages {
     static Result<KvPages> create(const Model &model, DType element, int32_t page_tokens,
                                   int64_t bytes);
 
+    // Keys and values of one token, in the pages of all KV groups.
+    static int64_t token_bytes(const Model &model, DType element);
+
     int32_t page_tokens() const { return page_tokens_; }
     int64_t page_bytes() const { return page_bytes_; }
     int64_t pages() const { return pages_; }

@@ -2,10 +2,14 @@
 
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <random>
 #include <span>
+
+#include "base/narrow_floats.h"
 
 // oneDNN as Debian builds it runs on OpenMP. Weak, so that a oneDNN of another kind links too.
 extern "C" {
@@ -46,6 +50,9 @@ void need_memory(size_t bytes) {
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
 constexpr size_t kCreateBytes = size_t{1} << 20;   // for making one
 
+// For how many threads a matrix is cut where their number must not count.
+constexpr int32_t kThreadsOfAny = 16;
+
 Status onednn_error(const dnnl::error &failure, int32_t code = BATCHLLM_ERROR_DEVICE) {
     if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
     return error(code, "cpu backend: oneDNN: %s", failure.what());
@@ -60,11 +67,27 @@ struct Primitive {
     dnnl::memory::desc input, weights, output, scratchpad;
 };
 
-int64_t round_block(int64_t rows) {
-    for (int64_t size : {1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112}) {
-        if (rows <= size) return size;
+// Rows of a block, ascending.
+constexpr std::array<int64_t, 16> kSizes = {1,  2,  4,  8,  12, 16, 24,  32,
+                                            40, 48, 56, 64, 80, 96, 112, kBlockRows};
+using Sizes = std::vector<int64_t>;
+
+int64_t round_block(int64_t rows, std::span<const int64_t> sizes) {
+    return *std::lower_bound(sizes.begin(), sizes.end(), rows);
+}
+
+// So many elements of size 1 at random, always the same.
+void fill_at_random(DType type, int64_t count, std::byte *out) {
+    std::minstd_rand random(1);
+    for (int64_t i = 0; i < count; ++i) {
+        const float x = static_cast<float>(random()) / static_cast<float>(random.max()) * 2 - 1;
+        if (type == DType::f32) {
+            std::memcpy(out + i * 4, &x, 4);
+        } else {
+            const uint16_t bits = float_to_bfloat16(x);
+            std::memcpy(out + i * 2, &bits, 2);
+        }
     }
-    return kBlockRows;
 }
 
 } // namespace
@@ -72,11 +95,13 @@ int64_t round_block(int64_t rows) {
 struct Linear::Impl {
     DType compute;
     ThreadPool *pool;
+    bool reproducible;
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
     std::vector<dnnl::stream> streams; // [threads]
     std::vector<Buffer> tiles;         // [threads] of kBlockRows * the widest slice floats
     std::vector<Buffer> scratchpads;   // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
+    std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, where not all may be used
 
     // Not thread-safe: called before the tasks start.
     const Primitive &primitive(int64_t m, int64_t n, int64_t k) {
@@ -104,6 +129,62 @@ struct Linear::Impl {
         return primitives.emplace(key, std::move(made)).first->second;
     }
 
+    std::span<const int64_t> sizes_of(int64_t n, int64_t k) const {
+        if (!reproducible) return kSizes;
+        return sizes.at({n, k});
+    }
+
+    void execute(const Primitive &made, std::byte *input, std::byte *matrix, size_t thread) {
+        need_memory(kExecuteBytes);
+        const dnnl::memory from(made.input, engine, input);
+        const dnnl::memory weights(made.weights, engine, matrix);
+        const dnnl::memory to(made.output, engine, tiles[thread].data());
+        const dnnl::memory scratchpad(made.scratchpad, engine, scratchpads[thread].data());
+        made.matmul.execute(streams[thread], {{DNNL_ARG_SRC, from},
+                                              {DNNL_ARG_WEIGHTS, weights},
+                                              {DNNL_ARG_DST, to},
+                                              {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    }
+
+    // Finds the sizes that give a row the same bits in every place: those that agree with the largest
+    // of them. One row stands in all places.
+    Status find_sizes(int64_t n, int64_t k) {
+        Sizes &found = sizes[{n, k}];
+        if (!found.empty()) return {};
+        const int64_t row_bytes = k * dtype_bytes(compute);
+        const auto weight_bytes = static_cast<int64_t>(primitive(64, n, k).weights.get_size());
+        ASSIGN_OR_RETURN(const Buffer weights, Buffer::create(weight_bytes, "weights to try"));
+        ASSIGN_OR_RETURN(const Buffer input, Buffer::create(kBlockRows * row_bytes, "rows to try"));
+        fill_at_random(compute, weight_bytes / dtype_bytes(compute), weights.data());
+        fill_at_random(compute, k, input.data());
+        for (int64_t r = 1; r < kBlockRows; ++r) {
+            std::memcpy(input.data() + r * row_bytes, input.data(), static_cast<size_t>(row_bytes));
+        }
+        std::vector<float> expected;
+        for (auto size = kSizes.rbegin(); size != kSizes.rend(); ++size) {
+            const Primitive &made = primitive(*size, n, k);
+            RETURN_IF_ERROR(reserve(made));
+            execute(made, input.data(), weights.data(), 0);
+            streams[0].wait();
+            const float *rows = tiles[0].floats();
+            if (expected.empty()) expected.assign(rows, rows + n);
+            bool equal = true;
+            for (int64_t r = 0; r < *size; ++r) {
+                equal = equal && std::memcmp(rows + r * n, expected.data(),
+                                             static_cast<size_t>(n) * sizeof(float)) == 0;
+            }
+            if (equal) found.push_back(*size);
+            if (found.empty()) expected.clear();
+        }
+        std::reverse(found.begin(), found.end());
+        if (!found.empty()) return {};
+        return error(
+            BATCHLLM_ERROR_UNSUPPORTED,
+            "reproducible: on this processor oneDNN's %s products of %lld by %lld depend on "
+            "the row's place",
+            dtype_name(compute), static_cast<long long>(n), static_cast<long long>(k));
+    }
+
     Status reserve(const Primitive &made) {
         for (size_t t = 0; t < scratchpads.size(); ++t) {
             RETURN_IF_ERROR(scratchpads[t].reserve(static_cast<int64_t>(made.scratchpad.get_size()),
@@ -118,12 +199,13 @@ struct Linear::Impl {
 Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Linear::~Linear() = default;
 
-Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) {
+Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible) {
     try {
         need_memory(kCreateBytes);
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
+        impl->reproducible = reproducible;
         for (int32_t t = 0; t < pool->size(); ++t) impl->streams.emplace_back(impl->engine);
         impl->tiles.resize(static_cast<size_t>(pool->size()));
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
@@ -134,8 +216,7 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool) 
 }
 
 int64_t Linear::rounded_rows(int64_t rows) {
-    const int64_t whole = rows / kBlockRows * kBlockRows;
-    return whole + (rows > whole ? round_block(rows - whole) : 0);
+    return rows + kBlockRows - 1; // the last block begins before `rows`
 }
 
 Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interleaved) {
@@ -147,14 +228,19 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
     for (const Tensor &tensor : tensors) matrix.rows += tensor.rows;
 
     // As wide as gives each thread a few slices to take; oneDNN pads slices to multiples of 64.
+    const int32_t threads = impl.reproducible ? kThreadsOfAny : impl.pool->size();
     matrix.slice_width = 256;
     while (matrix.slice_width > 64 &&
-           (matrix.rows + matrix.slice_width - 1) / matrix.slice_width < 4 * impl.pool->size()) {
+           (matrix.rows + matrix.slice_width - 1) / matrix.slice_width < 4 * threads) {
         matrix.slice_width -= 64;
     }
     matrix.slices = (matrix.rows + matrix.slice_width - 1) / matrix.slice_width;
 
     try {
+        if (impl.reproducible) {
+            RETURN_IF_ERROR(impl.find_sizes(matrix.width(0), matrix.columns));
+            RETURN_IF_ERROR(impl.find_sizes(matrix.width(matrix.slices - 1), matrix.columns));
+        }
         const Primitive &full = impl.primitive(64, matrix.width(0), matrix.columns);
         const Primitive &last = impl.primitive(64, matrix.width(matrix.slices - 1), matrix.columns);
         matrix.slice_bytes = static_cast<int64_t>((full.weights.get_size() + 63) / 64 * 64);
@@ -214,49 +300,46 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
     Impl &impl = *impl_;
     if (rows <= 0) return {};
     const OneThread one_thread;
-    const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-    // [last block of rows?][last slice?]
+    const std::array<int64_t, 2> widths{matrix.width(0), matrix.width(matrix.slices - 1)};
+    // [last slice?][last block of rows?]
     std::array<std::array<const Primitive *, 2>, 2> made{};
+    std::array<int64_t, 2> block_rows{}; // [last slice?]
+    std::array<int64_t, 2> blocks{};
     try {
-        const int64_t last_rows = round_block(rows - (blocks - 1) * kBlockRows);
-        for (int last = 0; last < 2; ++last) {
-            if (last == 0 && blocks == 1) continue;
-            const int64_t m = last == 1 ? last_rows : kBlockRows;
-            made[last][0] = &impl.primitive(m, matrix.width(0), matrix.columns);
-            made[last][1] = &impl.primitive(m, matrix.width(matrix.slices - 1), matrix.columns);
-            RETURN_IF_ERROR(impl.reserve(*made[last][0]));
-            RETURN_IF_ERROR(impl.reserve(*made[last][1]));
+        for (size_t last = 0; last < 2; ++last) {
+            const std::span<const int64_t> sizes = impl.sizes_of(widths[last], matrix.columns);
+            block_rows[last] = sizes.back();
+            blocks[last] = (rows + sizes.back() - 1) / sizes.back();
+            const int64_t left = rows - (blocks[last] - 1) * sizes.back();
+            const std::array<int64_t, 2> rows_of{sizes.back(), round_block(left, sizes)};
+            for (size_t end = blocks[last] == 1 ? 1 : 0; end < 2; ++end) {
+                made[last][end] = &impl.primitive(rows_of[end], widths[last], matrix.columns);
+                RETURN_IF_ERROR(impl.reserve(*made[last][end]));
+            }
         }
     } catch (const dnnl::error &failure) {
         return onednn_error(failure);
     }
 
+    const int64_t in_last_slice = blocks[1];
+    const int64_t tasks = (matrix.slices - 1) * blocks[0] + in_last_slice;
     const auto task = [&](int64_t index, int32_t thread) {
         const OneThread one;
-        const int64_t slice = index / blocks;
-        const int64_t block = index % blocks;
-        const Primitive &primitive = *made[block + 1 == blocks][slice + 1 == matrix.slices];
-        const size_t t = static_cast<size_t>(thread);
+        const bool last = index >= tasks - in_last_slice;
+        const int64_t slice = last ? matrix.slices - 1 : index / blocks[0];
+        const int64_t block = index - slice * blocks[0];
+        const int64_t row = block * block_rows[last];
         // oneDNN does not write to its input; its interface only lacks the const.
         std::byte *input = static_cast<std::byte *>(const_cast<void *>(x)) +
-                           block * kBlockRows * matrix.columns * dtype_bytes(impl.compute);
-        need_memory(kExecuteBytes);
-        const dnnl::memory from(primitive.input, impl.engine, input);
-        const dnnl::memory weights(primitive.weights, impl.engine,
-                                   matrix.data.data() + slice * matrix.slice_bytes);
-        const dnnl::memory to(primitive.output, impl.engine, impl.tiles[t].data());
-        const dnnl::memory scratchpad(primitive.scratchpad, impl.engine,
-                                      impl.scratchpads[t].data());
-        primitive.matmul.execute(impl.streams[t], {{DNNL_ARG_SRC, from},
-                                                   {DNNL_ARG_WEIGHTS, weights},
-                                                   {DNNL_ARG_DST, to},
-                                                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
-        const int64_t row = block * kBlockRows;
-        tile_done({impl.tiles[t].floats(), row, std::min(kBlockRows, rows - row), slice,
+                           row * matrix.columns * dtype_bytes(impl.compute);
+        const auto t = static_cast<size_t>(thread);
+        impl.execute(*made[last][block + 1 == blocks[last]], input,
+                     matrix.data.data() + slice * matrix.slice_bytes, t);
+        tile_done({impl.tiles[t].floats(), row, std::min(block_rows[last], rows - row), slice,
                    slice * matrix.slice_width, matrix.width(slice), thread});
     };
     try {
-        impl.pool->parallel_for(matrix.slices * blocks, task);
+        impl.pool->parallel_for(tasks, task);
     } catch (const dnnl::error &failure) {
         return onednn_error(failure);
     }

@@ -6,8 +6,11 @@
 // beside ours, several engines do not disturb each other, and what follows a product (bias,
 // residual, SwiGLU) is done by the task while its tile of the result is in the cache.
 //
-// Always: an output element is summed over K in one order that depends on neither the number of
-// threads nor the slice.
+// Reproducible: an output element is the same bits in whatever row of whatever number of rows it is
+// computed, on any number of threads. A slice's width is the matrix's alone then. oneDNN may sum in
+// another order for another number of rows, or for a row's place among them; so when a matrix is packed,
+// its shape is tried with every size of block that there is, and only sizes that give a row the same bits in
+// every place are used. The rows of a call are filled up to such a size.
 #pragma once
 
 #include <array>
@@ -52,12 +55,13 @@ constexpr int64_t kBlockRows = 128;
 class Linear {
   public:
     // pool is borrowed. compute: f32, or bf16.
-    static Result<std::unique_ptr<Linear>> create(DType compute, ThreadPool *pool);
+    static Result<std::unique_ptr<Linear>> create(DType compute, ThreadPool *pool,
+                                                  bool reproducible = false);
     ~Linear();
 
     Result<PackedMatrix> pack(std::span<const Tensor> tensors, bool interleaved);
 
-    // The rows of the input that a product of M rows may read: M rounded up.
+    // No less than the rows of the input that a product of M rows, or of fewer, may read.
     static int64_t rounded_rows(int64_t rows);
 
     struct Tile {

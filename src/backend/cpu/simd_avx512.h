@@ -27,19 +27,26 @@ struct Simd {
     KERNEL_TARGET static float reduce_add(Vector a) { return _mm512_reduce_add_ps(a); }
     KERNEL_TARGET static float reduce_maximum(Vector a) { return _mm512_reduce_max_ps(a); }
 
-    // 2^x within 2e-7: 2^round(x) * polynomial(x - round(x)), minimax of degree 5 on [-0.5, 0.5].
-    KERNEL_TARGET static Vector exp2(Vector x) {
-        // Past these the result is 0 or inf anyway, and -inf - round(-inf) would be NaN.
-        x = _mm512_min_ps(_mm512_set1_ps(160), _mm512_max_ps(_mm512_set1_ps(-160), x));
-        const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        const Vector f = _mm512_sub_ps(x, whole);
+    KERNEL_TARGET static Vector exp2_fraction(Vector f) {
         Vector p = _mm512_set1_ps(1.3276472e-3f);
         p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6755415e-3f));
         p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5507133e-2f));
         p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022120e-1f));
         p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314697e-1f));
-        p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-        return _mm512_scalef_ps(p, whole);
+        return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    }
+    // 2^x within 2e-7: 2^round(x) * polynomial(x - round(x)), minimax of degree 5 on [-0.5, 0.5].
+    KERNEL_TARGET static Vector exp2(Vector x) {
+        // Past these the result is 0 or inf anyway, and -inf - round(-inf) would be NaN.
+        x = _mm512_min_ps(_mm512_set1_ps(160), _mm512_max_ps(_mm512_set1_ps(-160), x));
+        const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        return _mm512_scalef_ps(exp2_fraction(_mm512_sub_ps(x, whole)), whole);
+    }
+    // 2^(x - base) for a whole number `base`: the same significand for every base. x may be -inf.
+    KERNEL_TARGET static Vector exp2_over(Vector x, Vector base) {
+        x = _mm512_max_ps(_mm512_set1_ps(-1e30f), x); // -inf - round(-inf) would be NaN
+        const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        return _mm512_scalef_ps(exp2_fraction(_mm512_sub_ps(x, whole)), _mm512_sub_ps(whole, base));
     }
     KERNEL_TARGET static float exp2_one(float x) {
         return _mm512_cvtss_f32(exp2(_mm512_set1_ps(x)));

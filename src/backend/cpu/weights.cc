@@ -1,5 +1,7 @@
 #include "backend/cpu/weights.h"
 
+#include <cmath>
+
 namespace batchllm::cpu {
 namespace {
 
@@ -49,7 +51,7 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     to->q_norm = pack_norm(from.q_norm, q_length);
     to->k_norm = pack_norm(from.k_norm, k_length);
     to->v_norm = pack_norm(from.v_norm, from.head_dim);
-    const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q_size()},
+    const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q.rows()},
                                                          {&from.k.bias, from.kv_size()},
                                                          {&from.v.bias, from.kv_size()}};
     const size_t parts = from.kv_layer < 0 ? 3 : 1; // of queries, keys and values
@@ -60,6 +62,30 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
     ASSIGN_OR_RETURN(to->qkv, linear->pack(std::span(qkv, parts), false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
+    return {};
+}
+
+Status pack_delta(const DeltaNet &from, Linear *linear, PackedLayer *to) {
+    PackedDelta &packed = to->delta;
+    ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
+    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
+    to->o_bias = read_vector(from.o.bias);
+    const Vector stored = read_vector(from.convolution); // [channels, width]
+    const auto channels = static_cast<size_t>(from.channels());
+    const auto width = static_cast<size_t>(from.width);
+    packed.convolution.resize(stored.size());
+    for (size_t c = 0; c < channels; ++c) {
+        for (size_t w = 0; w < width; ++w) {
+            packed.convolution[w * channels + c] = stored[c * width + w];
+        }
+    }
+    packed.decay = read_vector(from.decay);
+    for (float &decay : packed.decay) decay = -std::exp(decay);
+    packed.step = read_vector(from.step);
+    const float dim = static_cast<float>(from.key_dim);
+    packed.key_scale.assign(static_cast<size_t>(from.key_dim), 1 / std::sqrt(dim));
+    packed.query_scale.assign(static_cast<size_t>(from.key_dim), 1 / dim);
+    packed.norm = pack_norm(from.norm, from.value_dim);
     return {};
 }
 
@@ -107,7 +133,8 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_attention = pack_norm(from.after_attention, model.hidden);
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(pack_attention(from.attention, linear, &to));
+        RETURN_IF_ERROR(from.delta ? pack_delta(from.delta, linear, &to)
+                                   : pack_attention(from.attention, linear, &to));
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
         if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
         if (from.shared_gate) {

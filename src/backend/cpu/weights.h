@@ -34,16 +34,27 @@ struct PackedExperts {
     std::vector<PackedFeedForward> each;
 };
 
+struct PackedDelta {
+    PackedMatrix input; // [DeltaNet::input_rows, hidden]
+    Vector convolution; // [width, channels]
+    Vector decay;       // [value_heads] -exp(DeltaNet::decay)
+    Vector step;        // [value_heads]
+    Vector query_scale,
+        key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
+    PackedNorm norm; // [value_dim]
+};
+
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
-    PackedMatrix qkv; // [(heads + 2 kv_heads) * head_dim, hidden]; without keys and values
-                      // of its own [heads * head_dim, hidden]
-    Vector qkv_bias;  // [(heads + 2 kv_heads) * head_dim], zeros where only some have one
+    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; without keys and values
+                      // of its own [q rows, hidden]
+    Vector qkv_bias;  // as many, zeros where only some have one
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
-    PackedMatrix o;                    // [hidden, heads * head_dim]
-    Vector o_bias;                     // [hidden]
+    PackedDelta delta;
+    PackedMatrix o; // [hidden, heads * head_dim], of attention or of the delta net
+    Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;
     PackedMatrix shared_gate; // [1, hidden]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "backend/cpu/kernels.h"
 
@@ -21,6 +22,45 @@ int64_t cost(const AttentionItem &item) {
 
 int32_t round_down(int32_t x) { return x / kGroupTokens * kGroupTokens; }
 
+// Pieces of a list's items, in place of them once all are there.
+class Cut {
+  public:
+    explicit Cut(Worklist &list) : list_(list) {
+        items_.reserve(list.items.size());
+        queries_.reserve(list.queries.size());
+    }
+
+    // Positions [begin, end) of an item for the queries that see some of them; null where none does.
+    AttentionItem *add(const AttentionItem &item, int32_t begin, int32_t end) {
+        AttentionItem piece{item.node, begin, end, static_cast<int32_t>(queries_.size()), 0, 0};
+        for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
+            AttentionQuery query = list_.queries[q];
+            query.visible_begin = std::max(query.visible_begin, begin);
+            query.visible_end = std::min(query.visible_end, end);
+            if (query.visible_begin < query.visible_end) queries_.push_back(query);
+        }
+        piece.query_count = static_cast<int32_t>(queries_.size()) - piece.query_begin;
+        if (piece.query_count == 0) return nullptr;
+        items_.push_back(piece);
+        return &items_.back();
+    }
+
+    std::span<AttentionQuery> queries_of(const AttentionItem &piece) {
+        return std::span(queries_).subspan(static_cast<size_t>(piece.query_begin),
+                                           static_cast<size_t>(piece.query_count));
+    }
+
+    void finish() {
+        list_.items.swap(items_);
+        list_.queries.swap(queries_);
+    }
+
+  private:
+    Worklist &list_;
+    std::vector<AttentionItem> items_;
+    std::vector<AttentionQuery> queries_;
+};
+
 class Builder {
   public:
     Builder(const TokenBatch &batch, const std::vector<int32_t> &rows,
@@ -34,6 +74,7 @@ class Builder {
         list_.tasks.clear();
         list_.most_queries = 0;
         list_.most_groups = 0;
+        list_.in_order = options_.stretch > 0;
         find_members();
         for (int32_t node = 0; node < count_; ++node) {
             const size_t first_query = list_.queries.size();
@@ -43,7 +84,11 @@ class Builder {
         int64_t total = 0;
         for (const AttentionItem &item : list_.items) total += cost(item);
         target_ = std::max<int64_t>(1, total * options_.kv_heads / (int64_t{4} * options_.threads));
-        cut_by_positions();
+        if (options_.stretch > 0) {
+            cut_by_stretches();
+        } else {
+            cut_by_positions();
+        }
         number_parts();
         make_tasks();
     }
@@ -81,7 +126,7 @@ class Builder {
                     low = std::max(0, position - options_.window + 1 - node.start);
                 }
                 if (members_[m] == n) high = position - node.start + 1;
-                if (low < high) list_.queries.push_back({t, low, high, 0});
+                if (low < high) list_.queries.push_back({t, low, high, 0, false});
             }
         }
     }
@@ -94,8 +139,8 @@ class Builder {
         int32_t taken = 0;
         for (int32_t piece = 0; piece < pieces; ++piece) {
             const int32_t size = (all - taken + pieces - piece - 1) / (pieces - piece);
-            AttentionItem item{n, batch_.nodes[n].length, 0,
-                               static_cast<int32_t>(first_query) + taken, size};
+            AttentionItem item{
+                n, batch_.nodes[n].length, 0, static_cast<int32_t>(first_query) + taken, size, 0};
             for (int32_t q = item.query_begin; q < item.query_begin + size; ++q) {
                 item.key_begin = std::min(item.key_begin, list_.queries[q].visible_begin);
                 item.key_end = std::max(item.key_end, list_.queries[q].visible_end);
@@ -108,10 +153,7 @@ class Builder {
 
     // Cuts what is too long for one thread.
     void cut_by_positions() {
-        std::vector<AttentionItem> cut;
-        cut.reserve(list_.items.size());
-        std::vector<AttentionQuery> queries;
-        queries.reserve(list_.queries.size());
+        Cut cut(list_);
         for (const AttentionItem &item : list_.items) {
             const int32_t keys = item.key_end - item.key_begin;
             const int64_t wanted = (cost(item) + target_ - 1) / target_;
@@ -122,20 +164,48 @@ class Builder {
                 const int32_t last =
                     piece + 1 == pieces ? item.key_end
                                         : round_down(key + (item.key_end - key) / (pieces - piece));
-                AttentionItem part{item.node, key, last, static_cast<int32_t>(queries.size()), 0};
-                for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
-                    AttentionQuery query = list_.queries[q];
-                    query.visible_begin = std::max(query.visible_begin, key);
-                    query.visible_end = std::min(query.visible_end, last);
-                    if (query.visible_begin < query.visible_end) queries.push_back(query);
-                }
-                part.query_count = static_cast<int32_t>(queries.size()) - part.query_begin;
-                if (part.query_count > 0) cut.push_back(part);
+                cut.add(item, key, last);
                 key = last;
             }
         }
-        list_.items.swap(cut);
-        list_.queries.swap(queries);
+        cut.finish();
+    }
+
+    // Cuts between stretches of the row, and says what goes on from an ancestor's piece.
+    void cut_by_stretches() {
+        const std::vector<ContextNode> &nodes = batch_.nodes;
+        const int32_t stretch = options_.stretch;
+        std::vector<int32_t> wave(nodes.size(), 0); // [nodes] of the stretch that it begins in
+        for (size_t n = 0; n < nodes.size(); ++n) {
+            if (nodes[n].parent < 0 || nodes[n].start % stretch == 0) continue;
+            const auto parent = static_cast<size_t>(nodes[n].parent);
+            const bool same = nodes[parent].start / stretch == nodes[n].start / stretch;
+            wave[n] = 1 + (same ? wave[parent] : 0);
+        }
+        Cut cut(list_);
+        for (const AttentionItem &item : list_.items) {
+            const int32_t start = nodes[static_cast<size_t>(item.node)].start;
+            for (int32_t key = item.key_begin; key < item.key_end;) {
+                const int32_t begin = (start + key) / stretch * stretch; // in the row
+                const int32_t end = std::min(item.key_end, begin + stretch - start);
+                if (AttentionItem *piece = cut.add(item, key, end)) {
+                    piece->key_begin = round_down(key);
+                    if (begin < start) piece->wave = wave[static_cast<size_t>(item.node)];
+                    for (AttentionQuery &query : cut.queries_of(*piece)) {
+                        const int32_t first = first_seen(query.token);
+                        query.goes_on = std::max(first, begin) < start;
+                        query.part = (start + key) / stretch - first / stretch;
+                    }
+                }
+                key = end;
+            }
+        }
+        cut.finish();
+    }
+
+    // The first position of its row that a token sees.
+    int32_t first_seen(int32_t token) const {
+        return options_.window > 0 ? std::max(0, batch_.positions[token] - options_.window + 1) : 0;
     }
 
     // Parts of each row, in the order of the items: ancestors before descendants.
@@ -148,10 +218,15 @@ class Builder {
         std::vector<int32_t> &begin = list_.part_begin;
         begin.assign(static_cast<size_t>(list_.rows) + 1, 0);
         const auto row_of = [&](int32_t token) { return rows_.empty() ? token : rows_[token]; };
-        for (const AttentionQuery &query : list_.queries) ++begin[row_of(query.token) + 1];
+        for (const AttentionQuery &query : list_.queries) {
+            if (!query.goes_on) ++begin[row_of(query.token) + 1];
+        }
         std::partial_sum(begin.begin(), begin.end(), begin.begin());
         std::vector<int32_t> next(begin.begin(), begin.end() - 1);
-        for (AttentionQuery &query : list_.queries) query.part = next[row_of(query.token)]++;
+        for (AttentionQuery &query : list_.queries) {
+            int32_t &part = next[row_of(query.token)];
+            query.part = options_.stretch > 0 ? part + query.part : part++;
+        }
         for (const AttentionItem &item : list_.items) {
             list_.most_queries = std::max(list_.most_queries, item.query_count);
             list_.most_groups =
@@ -161,19 +236,25 @@ class Builder {
 
     // Longest first; short ones several to a task. Stable, so that the list is always the same.
     void make_tasks() {
-        std::stable_sort(
-            list_.items.begin(), list_.items.end(),
-            [](const AttentionItem &a, const AttentionItem &b) { return cost(a) > cost(b); });
+        std::stable_sort(list_.items.begin(), list_.items.end(),
+                         [](const AttentionItem &a, const AttentionItem &b) {
+                             return a.wave != b.wave ? a.wave < b.wave : cost(a) > cost(b);
+                         });
+        list_.wave_end.clear();
         const int64_t task_cost = std::max<int64_t>(1, target_ / 4);
         const int32_t items = static_cast<int32_t>(list_.items.size());
         for (int32_t first = 0; first < items;) {
             int32_t last = first;
             int64_t sum = 0;
-            while (last < items && (last == first || sum + cost(list_.items[last]) <= task_cost)) {
+            while (last < items && list_.items[last].wave == list_.items[first].wave &&
+                   (last == first || sum + cost(list_.items[last]) <= task_cost)) {
                 sum += cost(list_.items[last++]);
             }
             for (int32_t head = 0; head < options_.kv_heads; ++head) {
                 list_.tasks.push_back({first, last, head});
+            }
+            if (last == items || list_.items[last].wave != list_.items[first].wave) {
+                list_.wave_end.push_back(static_cast<int32_t>(list_.tasks.size()));
             }
             first = last;
         }

@@ -8,6 +8,10 @@
 // Built once a step, and used by every layer with the same window and shape of heads. Always: the
 // parts of a token cover the positions that it sees, each once; an item is of one node, and its
 // positions and tokens are cut so that the threads are kept busy; the same batch gives the same list.
+//
+// In order (WorklistOptions::stretch): a token has a part for each stretch of so many positions of its row
+// that it sees, wherever its nodes begin. Where a stretch lies in several nodes, the item of each
+// goes on from what the one before has left in the part, in a later wave.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +28,7 @@ struct AttentionItem {
     int32_t key_end;
     int32_t query_begin; // Worklist::queries[query_begin, query_begin + query_count)
     int32_t query_count;
+    int32_t wave; // after the items of the waves before
 };
 
 struct AttentionQuery {
@@ -31,6 +36,7 @@ struct AttentionQuery {
     int32_t visible_begin; // node-local positions that it sees
     int32_t visible_end;
     int32_t part; // where its result goes: Worklist::part_begin of its row, and on
+    bool goes_on; // from what stands there
 };
 
 // Items [item_begin, item_end) for one KV head after another: one task of the thread pool.
@@ -43,18 +49,25 @@ struct AttentionTask {
 struct Worklist {
     std::vector<AttentionItem> items;
     std::vector<AttentionQuery> queries;
-    std::vector<AttentionTask> tasks; // the longest first
+    std::vector<AttentionTask> tasks; // wave by wave, the longest first
+    std::vector<int32_t> wave_end;    // [waves] in tasks
     std::vector<int32_t> part_begin;  // [rows + 1] parts of a row: [part_begin[r], part_begin[r+1])
-    int32_t rows = 0;                 // tokens that attend
-    int32_t most_queries = 0;         // of any item
-    int32_t most_groups = 0;          // key groups up to the end of any item
+    bool in_order = false;
+    int32_t rows = 0;         // tokens that attend
+    int32_t most_queries = 0; // of any item
+    int32_t most_groups = 0;  // key groups up to the end of any item
 };
+
+// Of a model's layers: long, since a row has a part to merge for each; short enough for a long row to keep
+// several threads busy.
+constexpr int32_t kStretchKeys = 1024;
 
 struct WorklistOptions {
     int32_t window = 0; // positions a token sees, itself included; 0: all
     int32_t gqa_ratio = 1;
     int32_t kv_heads = 1;
     int32_t threads = 1;
+    int32_t stretch = 0; // positions, a multiple of kGroupTokens; 0: in no order
 
     bool operator==(const WorklistOptions &) const = default;
 };

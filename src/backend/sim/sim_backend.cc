@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/check_pages.h"
+#include "backend/check_states.h"
 
 namespace batchllm {
 
@@ -52,15 +53,20 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.name = "sim";
     info_.compute_type = "none";
     info_.device = "simulated, modelled time";
+    if (options.costs) info_.device = "as " + options.costs->costs().name + ", modelled time";
     info_.vocabulary = options.vocabulary;
     info_.hidden = options.hidden;
+    info_.reproducible = backend_options.reproducible;
     info_.page_tokens = options.page_tokens;
     info_.page_bytes = options.slot_bytes * options.page_tokens;
     info_.kv_windows.clear();
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
-    info_.step_tokens = backend_options.step_tokens > 0 ? backend_options.step_tokens : 2048;
+    info_.state_slots = options.state_slots;
+    info_.state_bytes = options.state_bytes;
+    info_.step_tokens =
+        backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
     info_.batches_in_flight = options.overlap ? 2 : 1;
 }
@@ -125,10 +131,12 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     }
 }
 
-// Keys and values read or written.
+// Keys and values read or written, and the states of nodes with tokens, read and written once.
 int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     const std::vector<int64_t> first = first_queries(batch);
     int64_t bytes = 0;
+    for (const ContextNode &node : batch.nodes)
+        bytes += node.token_count > 0 ? 2 * options_.state_bytes : 0;
     for (const SimOptions::GroupShape &group : options_.kv_groups) {
         int64_t slots = 0;
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
@@ -141,8 +149,13 @@ int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     return bytes;
 }
 
-double SimBackend::device_seconds(const TokenBatch &batch) const {
+double SimBackend::device_seconds(const TokenBatch &batch) {
     if (batch.tokens.empty()) return 0;
+    if (options_.costs) {
+        const StepSeconds seconds = options_.costs->seconds(batch);
+        spent_ += seconds;
+        return seconds.total();
+    }
     const double linear =
         std::max(options_.step_floor_us * 1e-6,
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
@@ -151,11 +164,14 @@ double SimBackend::device_seconds(const TokenBatch &batch) const {
 }
 
 Status SimBackend::forward(const TokenBatch &batch) {
+    RETURN_IF_ERROR(check_states(batch, info_));
     if (in_flight_ == info_.batches_in_flight)
         return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch goes forward with %d in flight",
                      in_flight_);
     InFlight &flight = batches_[(oldest_ + static_cast<size_t>(in_flight_)) % batches_.size()];
-    const double device = device_seconds(batch), host = options_.host_us * 1e-6;
+    const double device = device_seconds(batch);
+    const double host =
+        options_.costs ? options_.costs->host_seconds(batch) : options_.host_us * 1e-6;
     flight.seconds = in_flight_ > 0 ? std::max(device, host) : device + host;
     ++in_flight_;
     flight.rows.clear();

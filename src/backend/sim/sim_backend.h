@@ -6,9 +6,10 @@
 // that equal greedy rows, whose keys differ, are run as one while they wait together.
 //
 // Modelled seconds of a batch on the device:
-//     overhead + max(weights read, tokens / rate) + (KV bytes read + written) / bandwidth
+//     overhead + max(weights read, tokens / rate) + (KV and state bytes read + written) / bandwidth
 // and between two batches so many of the host's: behind the device's where a batch goes forward while
-// another is in flight (overlap), else added to them.
+// another is in flight (overlap), else added to them. With a described device (option `device`) both are
+// StepCost's instead.
 //
 // The linear layers wait for whichever is longer, reading the weights or the arithmetic. Attention
 // reads each context node of the batch once: a shared prefix once for all the requests below it. In layers
@@ -35,6 +36,9 @@ class SimBackend : public Backend {
     bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
 
+    // Of all batches that went forward; zeros where no device is described.
+    const StepSeconds &spent() const { return spent_; }
+
     // Output length of a row that does not ignore EOS, the EOS included; 0: without end.
     int64_t output_length(uint64_t random_key) const;
 
@@ -53,7 +57,7 @@ class SimBackend : public Backend {
         BatchOutput output;
         double seconds = 0;
     };
-    double device_seconds(const TokenBatch &batch) const;
+    double device_seconds(const TokenBatch &batch);
     int64_t kv_bytes(const TokenBatch &batch) const;
     void sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
@@ -65,6 +69,7 @@ class SimBackend : public Backend {
     size_t oldest_ = 0;
     int32_t in_flight_ = 0;
     int64_t collected_ = 0;
+    StepSeconds spent_;
     double seconds_ = 0; // of the batch collected last
 };
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/state_memory.h"
+
 namespace batchllm {
 
 namespace {
@@ -31,6 +33,8 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     constexpr double int32 = std::numeric_limits<int32_t>::max();
     if (key == "page_tokens")
         return read_number(key, value, 1, 4096, "not in [1, 4096]", &out->page_tokens);
+    if (key == "state_slots")
+        return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->state_slots);
     if (key == "pages") return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->pages);
     if (key == "vocabulary")
         return read_number(key, value, 2, int32, "not in [2, 2^31)", &out->vocabulary);
@@ -53,6 +57,7 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
+    if (key == "device") return {}; // read before all others
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -78,11 +83,54 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
         out->kv_groups.push_back(shape);
     }
     out->slot_bytes = largest * model->kv_planes();
+    out->state_bytes = model->state_size() * static_cast<int64_t>(sizeof(float));
+}
+
+// The description that the options ask for; none where they do not.
+Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
+    const std::string *device = nullptr;
+    for (const auto &[key, value] : options.extra) {
+        if (key == "device") device = &value;
+    }
+    if (device == nullptr) return std::optional<DeviceCosts>();
+    for (const auto &[key, value] : options.extra) {
+        for (const char *other : {"tokens_per_second", "step_floor_us", "kv_bandwidth",
+                                  "step_overhead_us", "host_us"}) {
+            if (key == other) return bad_value(key, value, "device says that already");
+        }
+    }
+    ASSIGN_OR_RETURN(DeviceCosts costs, find_device_costs(*device));
+    return std::optional<DeviceCosts>(std::move(costs));
+}
+
+// What follows from a description for options that are not given.
+Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
+    if (model == nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: device needs a model (model_dir)");
+    }
+    if (model->state_size() > 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "backend_options: device: no description says what layers with a state take");
+    }
+    out->page_tokens = costs.page_tokens;
+    out->step_tokens = costs.step_tokens;
+    out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
+    out->costs.emplace(std::move(costs), *model);
+    return {};
+}
+
+// KV memory where neither pages nor kv_memory_bytes say it.
+int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
+    if (!out.costs) return int64_t{64} << 30;
+    return out.costs->kv_bytes(options.kv_memory_fraction > 0 ? options.kv_memory_fraction
+                                                              : default_kv_fraction);
 }
 
 } // namespace
 
-Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options) {
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
+                                    std::optional<DeviceCosts> device) {
     SimOptions out;
     shape_keys_and_values(model, &out);
     if (model) {
@@ -90,6 +138,10 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         out.hidden = model->hidden;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
+    if (!device) {
+        ASSIGN_OR_RETURN(device, read_device(options));
+    }
+    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), &out));
     for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
     if (out.eos_token >= out.vocabulary)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -109,9 +161,22 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                      "backend_options: max_length and mean_length exclude each other");
     if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
         out.fails_after = -1;
+    if (out.state_slots > 0 && out.state_bytes == 0)
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend_options: state_slots=%lld: the model has no layer with a state",
+                     static_cast<long long>(out.state_slots));
+    int64_t memory =
+        options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
+    const MemoryNeeds needs{out.state_bytes,
+                            out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
+                            options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
+    // Pages that are given are not of this memory.
+    if (out.state_slots == 0 || out.pages == 0) {
+        ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.state_slots));
+        out.state_slots = shares.state_slots;
+        memory = shares.bytes_left;
+    }
     if (out.pages == 0) {
-        const int64_t memory =
-            options.kv_memory_bytes > 0 ? options.kv_memory_bytes : int64_t{64} << 30;
         out.pages = memory / (out.slot_bytes * out.page_tokens);
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

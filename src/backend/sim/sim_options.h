@@ -3,7 +3,8 @@
 //
 //   key                 default        meaning
 //   page_tokens         16             KV slots a page
-//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) / page_bytes
+//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) less the states' / page_bytes
+//   state_slots         by memory      slots for states, in a model with delta nets
 //   vocabulary          the model's    ids are drawn from [0, vocabulary)
 //   eos_token           the model's    id that ends a row; -1: none, every row runs to max_tokens
 //   min_length          1              with max_length: a row's output length, the EOS included, is
@@ -16,14 +17,21 @@
 //   host_us             0              of the host between two batches
 //   overlap             0              1: two batches in flight, the second with tokens that the first
 //                                        samples
+//   device              none           a description of a device (device_costs.h): "h200", or a file's
+//                                        path. Then seconds are StepCost's, of the model's shape, the host's
+//                                        included; pages, page_tokens and the tokens of a step are as on that
+//                                        device, unless given. Not with tokens_per_second, step_floor_us,
+//                                        kv_bandwidth, step_overhead_us and host_us; needs a model
 //   fails_after         -1 (never)     the device fails once it has computed so many batches
 //   failing_device      -1 (each)      only that one of the devices does
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/sim/step_cost.h"
 #include "base/status.h"
 #include "model/model.h"
 
@@ -31,6 +39,7 @@ namespace batchllm {
 
 struct SimOptions {
     int32_t page_tokens = 16;
+    int64_t step_tokens = 2048; // where the engine's options do not say
     int64_t pages = 0;
     int32_t vocabulary = 128256;
     int32_t hidden = 64;
@@ -52,10 +61,14 @@ struct SimOptions {
         int64_t token_bytes = 0;
     };
     std::vector<GroupShape> kv_groups;
-    int64_t slot_bytes = 0; // that a page has for it: the groups' most
+    std::optional<StepCost> costs; // of `device`
+    int64_t slot_bytes = 0;        // that a page has for it: the groups' most
+    int64_t state_slots = 0;
+    int64_t state_bytes = 0; // of a state slot, in float; 0: the model has none
 };
 
-// config may be null: the shape of Llama-3-8B.
-Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options);
+// model may be null: the shape of Llama-3-8B. device: as the option of that name gives one.
+Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
+                                    std::optional<DeviceCosts> device = std::nullopt);
 
 } // namespace batchllm

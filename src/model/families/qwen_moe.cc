@@ -1,8 +1,7 @@
 // Qwen2-MoE and Qwen3-MoE: Qwen2 and 3 with experts in most layers. Qwen2-MoE has a shared expert too,
 // behind a gate of its own.
-#include <algorithm>
+#include "model/families/qwen_moe.h"
 
-#include "model/config.h"
 #include "model/families/families.h"
 
 namespace batchllm {
@@ -11,7 +10,7 @@ namespace {
 // What the two have otherwise.
 struct Kind {
     ConfigDefaults defaults;
-    int32_t width, experts, chosen;
+    QwenExperts experts;
 };
 
 // Layers with experts: every "decoder_sparse_step"-th but those that "mlp_only_layers" names.
@@ -34,28 +33,34 @@ Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, kind.defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_rope(config, {}, model));
+    RETURN_IF_ERROR(set_sparse_layers(config, kind.experts, model));
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+} // namespace
+
+Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model) {
     ASSIGN_OR_RETURN(const ExpertCounts counts,
-                     read_expert_counts(config, {"num_experts", "num_local_experts"}, kind.experts,
-                                        kind.chosen, *model));
+                     read_expert_counts(config, {"num_experts", "num_local_experts"}, defaults.all,
+                                        defaults.chosen, *model));
     ExpertsShape experts;
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width,
-                     read_count(config, "moe_intermediate_size", kind.width, 1 << 20));
+                     read_count(config, "moe_intermediate_size", defaults.width, 1 << 20));
     Router router;
     router.chosen = counts.chosen;
-    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", false));
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", defaults.normalised));
     ASSIGN_OR_RETURN(const std::vector<bool> sparse,
                      read_sparse_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;
         set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
     }
-    return set_activation(config, "hidden_act", Activation::silu, model);
+    return {};
 }
 
-Status describe_shared_experts(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const int32_t width,
-                     read_count(config, "shared_expert_intermediate_size", 5632, 1 << 20));
+Status set_shared_experts(const JsonValue &config, int32_t width, Model *model) {
+    ASSIGN_OR_RETURN(width, read_count(config, "shared_expert_intermediate_size", width, 1 << 20));
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
         if (!layer.experts) continue;
@@ -66,10 +71,8 @@ Status describe_shared_experts(const JsonValue &config, Model *model) {
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 
-} // namespace
-
 Status describe_qwen2_moe(const JsonValue &config, Model *model) {
-    Kind kind{{}, 1408, 60, 4};
+    Kind kind{{}, {1408, 60, 4}};
     kind.defaults.vocabulary = 151936;
     kind.defaults.hidden = 2048;
     kind.defaults.intermediate = 5632;
@@ -78,7 +81,7 @@ Status describe_qwen2_moe(const JsonValue &config, Model *model) {
     kind.defaults.kv_heads = 16;
     kind.defaults.max_positions = 32768;
     RETURN_IF_ERROR(describe_both(config, kind, model));
-    RETURN_IF_ERROR(describe_shared_experts(config, model));
+    RETURN_IF_ERROR(set_shared_experts(config, 5632, model));
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "qkv_bias", true));
     if (bias) add_qkv_biases(model);
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
@@ -95,7 +98,7 @@ Status describe_qwen2_moe(const JsonValue &config, Model *model) {
 }
 
 Status describe_qwen3_moe(const JsonValue &config, Model *model) {
-    Kind kind{{}, 768, 128, 8};
+    Kind kind{{}, {768, 128, 8}};
     kind.defaults.vocabulary = 151936;
     kind.defaults.hidden = 2048;
     kind.defaults.intermediate = 6144;

@@ -30,7 +30,12 @@
     family("qwen2_moe", "Qwen2MoeForCausalLM", describe_qwen2_moe)                                 \
     family("qwen2_vl", "Qwen2VLForConditionalGeneration", describe_qwen2_vl)                       \
     family("qwen3", "Qwen3ForCausalLM", describe_qwen3)                                            \
+    family("qwen3_5", "Qwen3_5ForConditionalGeneration", describe_qwen3_5_vision)                  \
+    family("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", describe_qwen3_5_moe_vision)       \
+    family("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", describe_qwen3_5_moe)                      \
+    family("qwen3_5_text", "Qwen3_5ForCausalLM", describe_qwen3_5)                                 \
     family("qwen3_moe", "Qwen3MoeForCausalLM", describe_qwen3_moe)                                 \
+    family("qwen3_next", "Qwen3NextForCausalLM", describe_qwen3_next)                              \
     family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \

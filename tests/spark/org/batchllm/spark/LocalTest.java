@@ -45,6 +45,7 @@ public final class LocalTest {
         fieldsAreReordered();
         aWrongTemplateSaysWhy();
         equalKeysAreAllAnswered();
+        equalKeysShareLikeOthers();
         aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
         orderedResultsAreSortedAndComputedOnce();
@@ -313,6 +314,39 @@ public final class LocalTest {
                     "row " + number + " has another's answer");
         }
         check(notes.size() == 300, "rows given twice or lost");
+    }
+
+    /** Rows of one key share as others do; where they are equal too they have equal answers. */
+    private static void equalKeysShareLikeOthers() {
+        Dataset<Row> rows = SkewedRows.rows(spark, 600, 3);
+        try (Plan plan = SkewedRows.plan(600)) {
+            double best = plan.stats().savingRatio();
+            for (String key : List.of("id % 2", "5")) {
+                Dataset<Row> keyed = rows.withColumn("group", functions.expr("cast(" + key + " as bigint)"));
+                BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+                List<List<Object>> one = new ArrayList<>();
+                for (int partitions : new int[] {1, 4}) {
+                    BatchLlmOptions options = sim().keyColumn("group").partitions(partitions).windowRows(partitions == 1 ? 1000 : 37);
+                    List<Row> results = byId(BatchLlm.transform(keyed, options, metrics));
+                    check(results.size() == 600, results.size() + " results of equal keys");
+                    if (partitions == 1) {
+                        for (Row row : results) one.add(row.getList(row.fieldIndex("tokens")));
+                        check(metrics.savingRatio() > best - 0.02, key + ": saved " + metrics.savingRatio() + " of " + best);
+                    } else {
+                        for (int i = 0; i < 600; ++i) {
+                            check(one.get(i).equals(results.get(i).getList(results.get(i).fieldIndex("tokens"))),
+                                    key + ": row " + i + " differs with partitions");
+                        }
+                    }
+                }
+            }
+        }
+        Dataset<Row> twice = rows.withColumn("group", functions.lit(1L)).unionAll(rows.withColumn("group", functions.lit(1L)));
+        List<Row> results = byId(BatchLlm.transform(twice, sim().keyColumn("group").partitions(3)));
+        check(results.size() == 1200, results.size() + " results of equal rows");
+        for (int i = 0; i < 1200; i += 2) {
+            check(results.get(i).equals(results.get(i + 1)), "equal rows differ: " + results.get(i) + results.get(i + 1));
+        }
     }
 
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {

@@ -27,6 +27,15 @@ public class BatchLlmException extends RuntimeException {
         return status;
     }
 
+    /**
+     * The name of {@link #status}, which stays when messages change.
+     *
+     * @return such as "BATCHLLM_ERROR_IO"
+     */
+    public String code() {
+        return Status.name(status);
+    }
+
     /** An argument, or a column, cannot be what it is. */
     public static final class InvalidArgument extends BatchLlmException {
         private static final long serialVersionUID = 1;

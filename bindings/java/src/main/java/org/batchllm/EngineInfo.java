@@ -11,6 +11,7 @@ public final class EngineInfo {
     private final int hidden;
     private final int pageTokens;
     private final int kvGroups;
+    private final boolean reproducible;
     private final long kvPages;
     private final long kvPageBytes;
     private final long stepTokens;
@@ -26,6 +27,7 @@ public final class EngineInfo {
         hidden = info.getHidden();
         pageTokens = info.getPage_tokens();
         kvGroups = info.getKv_groups();
+        reproducible = info.getReproducible() != 0;
         kvPages = info.getKv_pages();
         kvPageBytes = info.getKv_page_bytes();
         stepTokens = info.getStep_tokens();
@@ -111,6 +113,15 @@ public final class EngineInfo {
      */
     public int kvGroups() {
         return kvGroups;
+    }
+
+    /**
+     * Whether a row's results are the same bits in any company.
+     *
+     * @return as {@link EngineOptions.Builder#reproducible} says
+     */
+    public boolean reproducible() {
+        return reproducible;
     }
 
     /**

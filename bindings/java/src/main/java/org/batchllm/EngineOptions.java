@@ -54,6 +54,7 @@ public final class EngineOptions {
             if (values.levels != null) options.setLevels(values.levels);
             if (values.order != null) options.setOrder(values.order.number);
             if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
+            if (values.reproducible) options.setReproducible(1);
             if (values.seed != null) options.setSeed(values.seed);
             options.setLog_level(NativeLog.level(logger()));
             Native.batchllm_set_log(options, logNumber);
@@ -82,6 +83,7 @@ public final class EngineOptions {
         private Integer levels;
         private GroupOrder order;
         private Integer minPrefixTokens;
+        private boolean reproducible;
         private Long seed;
         private Logger logger;
 
@@ -240,6 +242,18 @@ public final class EngineOptions {
          */
         public Builder minPrefixTokens(int value) {
             minPrefixTokens = value;
+            return this;
+        }
+
+        /**
+         * A row's results are the same bits whatever rows are computed with it, shared or not, at any step size,
+         * memory and number of threads. Backends "cpu" and "sim".
+         *
+         * @param value default false: last bits may differ
+         * @return this
+         */
+        public Builder reproducible(boolean value) {
+            reproducible = value;
             return this;
         }
 

@@ -23,7 +23,7 @@ public final class Result {
     Result(Results.Columns columns, int i) {
         tag = columns.tags.get(i);
         status = columns.statuses.get(i);
-        error = status == Status.OK ? null : columns.error(i);
+        error = status == Status.OK ? null : Status.name(status) + ": " + columns.error(i);
         finishReason = FinishReason.of(columns.finishReasons.get(i));
         sample = columns.samples.get(i);
         promptTokens = columns.promptTokens.get(i);
@@ -88,7 +88,7 @@ public final class Result {
     /**
      * Why the row failed.
      *
-     * @return a text; null when it did not
+     * @return the status's name and a text: "BATCHLLM_ERROR_ROW_TOO_LONG: ..."; null when it did not
      */
     public String error() {
         return error;
@@ -231,7 +231,7 @@ public final class Result {
 
     @Override
     public String toString() {
-        if (!ok()) return "Result(tag " + tag + ", " + Status.name(status) + ": " + error + ")";
+        if (!ok()) return "Result(tag " + tag + ", " + error + ")";
         if (finishReason == FinishReason.SCORED) return "Result(tag " + tag + ", " + scores.length + " scores)";
         if (finishReason == FinishReason.EMBEDDED) return "Result(tag " + tag + ", " + embedding.length + " dimensions)";
         if (finishReason == FinishReason.CLASSIFIED) return "Result(tag " + tag + ", " + labelLogits.length + " labels)";

@@ -399,7 +399,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The error texts of all results.
+     * The error texts of all results, without the names of their statuses.
      *
      * @return UTF-8
      */

@@ -97,6 +97,16 @@ public final class Rows {
     }
 
     /**
+     * The same from strings.
+     *
+     * @param conversations a row each
+     * @return rows with default parameters
+     */
+    public static Rows ofChat(String... conversations) {
+        return ofChat(TextColumn.of(conversations));
+    }
+
+    /**
      * A table's rows. One without a prompt is a result with {@link Status#ROW_NULL}. The table is to be open when the rows
      * are added.
      *

@@ -1,8 +1,8 @@
 package org.batchllm.spark;
 
 /** One result of one row. */
-final class Answer {
-    final Request request;
+final class Answer implements Cloneable {
+    Request request;
     boolean first; // of the row's
     String text;
     int[] tokens;
@@ -20,6 +20,17 @@ final class Answer {
 
     Answer(Request request) {
         this.request = request;
+    }
+
+    /** The same of another row. */
+    Answer of(Request other) {
+        try {
+            Answer copy = (Answer) clone();
+            copy.request = other;
+            return copy;
+        } catch (CloneNotSupportedException e) {
+            throw new AssertionError(e);
+        }
     }
 
     static Answer error(Request request, String error) {

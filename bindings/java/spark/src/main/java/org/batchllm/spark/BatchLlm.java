@@ -74,6 +74,12 @@ public final class BatchLlm {
         Columns columns = new Columns(keyed.schema(), options);
 
         PromptSample sample = sample(keyed, columns, options, context);
+        PromptSample keys = sample;
+        if (sample.keysRepeat()) {
+            LOG.info("column " + columns.keyName() + " has equal keys: rows are told apart by their prompts too");
+            columns.setKeysRepeat();
+            sample = sample(keyed, columns, options, context);
+        }
         int partitions = partitions(sample.rows(), options, context);
         PrefixRanges ranges = PrefixRanges.choose(sample, partitions, outputTokens(options));
         if (ranges.blind()) {
@@ -84,7 +90,7 @@ public final class BatchLlm {
         UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
         UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
         Dataset<Row> placed =
-                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.key()))
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.identity()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
                         .sortWithinPartitions(columns.prompt(), columns.key());
@@ -95,7 +101,7 @@ public final class BatchLlm {
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
         Dataset<Row> answers = placed.mapPartitions(compute, Encoders.row(columns.result()));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
-        return options.ordered ? inOrder(answers, columns, sample.keyCuts(ranges.partitions())) : answers;
+        return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
     }
 
     /** The rows with a column of prompts, made of the template. */
@@ -116,8 +122,10 @@ public final class BatchLlm {
     /** Of the rows' cells, by one pass over the rows: of each two hashes and its length. */
     private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
         List<Column> wanted = new ArrayList<>();
-        String key = options.keyColumn != null ? options.keyColumn : Columns.KEY;
-        wanted.add(Template.cell(key).cast(DataTypes.LongType));
+        List<Column> identity = new ArrayList<>(); // of a row, by which it is sampled: keys may be equal
+        identity.add(Template.cell(options.keyColumn != null ? options.keyColumn : Columns.KEY));
+        for (String field : fields) identity.add(Template.cell(field));
+        wanted.add(xxhash64(identity.toArray(new Column[0])));
         for (String field : fields) {
             wanted.add(xxhash64(Template.cell(field)));
             wanted.add(xxhash64(lit(1), Template.cell(field))); // from another seed
@@ -163,7 +171,7 @@ public final class BatchLlm {
         if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
         int headBytes = options.headBytes;
         if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
-        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.key())
+        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.identity())
                 .toJavaRDD()
                 .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
                     columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));

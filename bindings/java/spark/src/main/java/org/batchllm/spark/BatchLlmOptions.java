@@ -53,6 +53,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     long stepTokens;
     long maxRequestTokens;
     long maxRequests;
+    boolean reproducible;
     double idleSeconds = 60;
     // Task.
     String task = "generate";
@@ -289,6 +290,14 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** Shorter prefixes are not shared. */
     public BatchLlmOptions minPrefixTokens(int count) {
         minPrefixTokens = count;
+        return this;
+    }
+
+    /**
+     * A row's results are the same bits in any company, so that of a task that runs again, too. Backends "cpu" and "sim".
+     */
+    public BatchLlmOptions reproducible(boolean value) {
+        reproducible = value;
         return this;
     }
 

@@ -5,6 +5,7 @@ import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.size;
 import static org.apache.spark.sql.functions.slice;
 import static org.apache.spark.sql.functions.substring;
+import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
@@ -26,9 +27,6 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Constraint;
 import org.batchllm.Task;
-import scala.collection.Seq;
-import scala.collection.immutable.ArraySeq;
-import scala.jdk.javaapi.CollectionConverters;
 
 /** Where a row's prompt and key are, and how a result row is made of a row and its answer. */
 final class Columns implements Serializable {
@@ -56,6 +54,7 @@ final class Columns implements Serializable {
     private final Task task;
     private final RowConstraints constraints;
     private final StructType result;
+    private boolean keysRepeat;
 
     /** Throws IllegalArgumentException, with the column's name, for what cannot be used. */
     Columns(StructType input, BatchLlmOptions options) {
@@ -205,6 +204,20 @@ final class Columns implements Serializable {
         return col(quoted(keyName)).cast(DataTypes.LongType);
     }
 
+    /** Rows' keys alone do not tell them apart: their prompts do too. */
+    void setKeysRepeat() {
+        keysRepeat = true;
+    }
+
+    String keyName() {
+        return keyName;
+    }
+
+    /** By which rows are sampled, and told apart where the heads of their prompts are equal. */
+    Column identity() {
+        return keysRepeat ? xxhash64(key(), prompt()) : key();
+    }
+
     /** Of results: by key, and a row's own by sample. */
     Column[] order() {
         return sampled ? new Column[] {key(), col(quoted(sampleName))} : new Column[] {key()};
@@ -226,13 +239,21 @@ final class Columns implements Serializable {
 
     // ---- On the executors: values ----
 
+    /**
+     * An array's items. Spark has them in collections of its own version of Scala, which nothing here may name, so that one
+     * JAR serves several versions; a Row converts them.
+     */
+    static List<?> list(Object value) {
+        return RowFactory.create(new Object[] {value}).getList(0);
+    }
+
     /** A value of {@link #head}, or of a prompt, as bytes. */
     byte[] bytes(Object value) {
         return tokens ? Prompts.bytes(tokens(value)) : Prompts.bytes((String) value);
     }
 
     private static int[] tokens(Object value) {
-        List<?> list = CollectionConverters.asJava((Seq<?>) value);
+        List<?> list = list(value);
         int[] tokens = new int[list.size()];
         int i = 0;
         // What is no id of any vocabulary (null, beyond 32 bits) becomes -1: the row's error says so.
@@ -256,12 +277,13 @@ final class Columns implements Serializable {
         }
         byte[][] scored = null;
         if (scored() && values[continuations] != null) {
-            List<?> list = CollectionConverters.asJava((Seq<?>) values[continuations]);
+            List<?> list = list(values[continuations]);
             scored = new byte[list.size()][];
             for (int i = 0; i < scored.length; ++i)
                 scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
         }
-        return new Request(values, bytes, ((Number) values[key]).longValue(), scored, params(values));
+        long name = ((Number) values[key]).longValue();
+        return new Request(values, bytes, keysRepeat ? Prompts.hash(name, bytes) : name, scored, params(values));
     }
 
     void requireKey(Object value) {
@@ -299,18 +321,18 @@ final class Columns implements Serializable {
         int at = request.columns.length;
         if (sampled) values[at++] = answer.sample;
         if (scored()) {
-            values[at++] = answer.scores == null ? null : ArraySeq.unsafeWrapArray(answer.scores);
+            values[at++] = answer.scores;
         } else if (task == Task.EMBED) {
-            values[at++] = answer.embedding == null ? null : ArraySeq.unsafeWrapArray(answer.embedding);
+            values[at++] = answer.embedding;
         } else if (task == Task.CLASSIFY) {
             values[at++] = answer.label;
             values[at++] = answer.label == null ? null : answer.score;
-            values[at++] = answer.probabilities == null ? null : ArraySeq.unsafeWrapArray(answer.probabilities);
+            values[at++] = answer.probabilities;
         } else {
             values[at++] = answer.text;
-            values[at++] = answer.tokens == null ? null : ArraySeq.unsafeWrapArray(answer.tokens);
+            values[at++] = answer.tokens;
             if (logprobs)
-                values[at++] = answer.logprobs == null ? null : ArraySeq.unsafeWrapArray(answer.logprobs);
+                values[at++] = answer.logprobs;
         }
         values[at++] = answer.finishReason;
         values[at++] = answer.error;
@@ -325,10 +347,10 @@ final class Columns implements Serializable {
         if (!tokens) return new String(bytes, StandardCharsets.UTF_8);
         int[] ids = Prompts.tokens(bytes);
         if (tokenType instanceof LongType)
-            return ArraySeq.unsafeWrapArray(Arrays.stream(ids).asLongStream().toArray());
-        if (tokenType instanceof IntegerType) return ArraySeq.unsafeWrapArray(ids);
+            return Arrays.stream(ids).asLongStream().toArray();
+        if (tokenType instanceof IntegerType) return ids;
         short[] shorts = new short[ids.length];
         for (int i = 0; i < ids.length; ++i) shorts[i] = (short) ids[i];
-        return ArraySeq.unsafeWrapArray(shorts);
+        return shorts;
     }
 }

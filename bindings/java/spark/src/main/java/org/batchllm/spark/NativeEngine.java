@@ -27,7 +27,6 @@ import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
 import org.batchllm.Sharing;
-import org.batchllm.Status;
 import org.batchllm.TextColumn;
 import org.batchllm.TokenColumn;
 
@@ -55,7 +54,7 @@ final class NativeEngine implements AutoCloseable {
                 Integer.toString(options.levels), Integer.toString(options.minPrefixTokens),
                 Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
                 Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
-                Long.toString(options.maxRequests));
+                Long.toString(options.maxRequests), Boolean.toString(options.reproducible));
     }
 
     private static EngineOptions engineOptions(BatchLlmOptions options, String devices) {
@@ -72,7 +71,8 @@ final class NativeEngine implements AutoCloseable {
         builder.kvMemoryBytes(options.kvMemoryBytes).kvMemoryFraction(options.kvMemoryFraction);
         builder.stepTokens(options.stepTokens)
                 .maxRequestTokens(options.maxRequestTokens)
-                .maxRequests(options.maxRequests);
+                .maxRequests(options.maxRequests)
+                .reproducible(options.reproducible);
         return builder.build();
     }
 
@@ -247,7 +247,7 @@ final class NativeEngine implements AutoCloseable {
         answer.promptTokens = result.promptTokens();
         answer.sharedTokens = result.sharedTokens();
         if (!result.ok()) {
-            answer.error = Status.name(result.status()).substring(PREFIX) + ": " + result.error();
+            answer.error = result.error().substring(PREFIX);
         } else if (result.finishReason() == FinishReason.SCORED) {
             answer.scores = result.scores();
         } else if (result.finishReason() == FinishReason.EMBEDDED) {

@@ -101,6 +101,14 @@ final class PromptSample implements Serializable {
     }
 
     /**
+     * Whether some rows have one key. The sample has every row of the keys with the least hashes, so that it sees any share
+     * of rows that is worth a look, and each one where all rows are sampled.
+     */
+    boolean keysRepeat() {
+        return items.stream().mapToLong(item -> item.key).distinct().count() < items.size();
+    }
+
+    /**
      * Keys that cut all rows into so many ranges of about equal size, or into fewer where keys are equal: range i is
      * [cut i - 1, cut i).
      */

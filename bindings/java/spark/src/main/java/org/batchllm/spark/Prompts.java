@@ -42,6 +42,17 @@ final class Prompts {
         return differ < 0 ? a.length : differ;
     }
 
+    /** Of a key and a prompt, which may be null. */
+    static long hash(long key, byte[] prompt) {
+        long hash = hash(key);
+        if (prompt == null) return hash;
+        ByteBuffer words = ByteBuffer.wrap(prompt);
+        while (words.remaining() >= Long.BYTES) hash = hash(hash ^ words.getLong());
+        long last = prompt.length;
+        while (words.hasRemaining()) last = last << Byte.SIZE | words.get() & 0xff;
+        return hash(hash ^ last);
+    }
+
     /** Spreads keys evenly over 64 bits; a bijection (SplitMix64's finalizer). */
     static long hash(long key) {
         long z = key + 0x9e3779b97f4a7c15L;

@@ -1,5 +1,8 @@
 package org.batchllm.spark;
 
+import java.util.Arrays;
+import java.util.List;
+
 /** One row on its way through an engine. */
 final class Request implements Windows.HasPrompt {
     /**
@@ -13,7 +16,9 @@ final class Request implements Windows.HasPrompt {
     final byte[][] continuations;
     final RowParams params;
 
-    Feed feed; // of the engine's thread, while it has the row
+    // Of the engine's thread, while it has the row:
+    Feed feed;
+    List<Request> alike; // rows like this one, which take its answers; null: none
 
     Request(Object[] columns, byte[] prompt, long key, byte[][] continuations, RowParams params) {
         this.columns = columns;
@@ -21,6 +26,12 @@ final class Request implements Windows.HasPrompt {
         this.key = key;
         this.continuations = continuations;
         this.params = params;
+    }
+
+    /** Whether the other row, of the same task and key, has the same answers. */
+    boolean isLike(Request other) {
+        return Arrays.equals(prompt, other.prompt) && params.equals(other.params)
+                && Arrays.deepEquals(continuations, other.continuations);
     }
 
     @Override

@@ -9,8 +9,6 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Constraint;
-import scala.collection.Seq;
-import scala.jdk.javaapi.CollectionConverters;
 
 /** What the output of each row must look like: as a column of the row's own says, else as the options say. */
 final class RowConstraints implements Serializable {
@@ -114,7 +112,7 @@ final class RowConstraints implements Serializable {
     }
 
     private List<?> list(Object[] values) {
-        return CollectionConverters.asJava((Seq<?>) values[at]);
+        return Columns.list(values[at]);
     }
 
     /** Why the row's own cannot be one; null when it can, as far as is known without the model. */

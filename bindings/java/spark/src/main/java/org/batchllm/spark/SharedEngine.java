@@ -20,8 +20,9 @@ import java.util.concurrent.atomic.AtomicLong;
  * fill the engine's steps together.
  *
  * <p>A row's tag is its key, since the tag is a part of what fixes the row's random numbers. The
- * engine has at most one row of a key at a time: another one, of another job, or of a task that was
- * killed and runs again, is held until the first is done.
+ * engine has at most one row of a key at a time. One that is like it takes its answers; another one, of another job, or of
+ * a task that was killed and runs again, is held until the first is done. (Where a job's keys repeat, Columns makes
+ * others of keys and prompts.)
  */
 final class SharedEngine implements AutoCloseable {
     private static final AtomicLong LOADED = new AtomicLong();
@@ -147,8 +148,12 @@ final class SharedEngine implements AutoCloseable {
         List<Request> free = new ArrayList<>(rows.size());
         for (Request row : rows) {
             row.feed = feed;
-            if (running.putIfAbsent(row.key, row) == null) {
+            Request first = running.putIfAbsent(row.key, row);
+            if (first == null) {
                 free.add(row);
+            } else if (first.feed == feed && first.isLike(row)) {
+                if (first.alike == null) first.alike = new ArrayList<>();
+                first.alike.add(row);
             } else {
                 held.computeIfAbsent(row.key, key -> new ArrayDeque<>()).add(row);
             }
@@ -206,7 +211,10 @@ final class SharedEngine implements AutoCloseable {
         Set<Request> done = Collections.newSetFromMap(new IdentityHashMap<>());
         for (Answer answer : answers) {
             answer.first = done.add(answer.request);
-            byFeed.computeIfAbsent(answer.request.feed, feed -> new ArrayList<>()).add(answer);
+            List<Answer> all = byFeed.computeIfAbsent(answer.request.feed, feed -> new ArrayList<>());
+            all.add(answer);
+            if (answer.request.alike == null) continue;
+            for (Request equal : answer.request.alike) all.add(answer.of(equal));
         }
         byFeed.forEach(Feed::answer);
         startHeld(done);

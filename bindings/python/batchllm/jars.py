@@ -1,0 +1,28 @@
+"""The JARs of the Java and Spark packages, where they are installed with this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_NAMES = ("batchllm.jar", "batchllm-spark.jar")
+
+
+def spark_jars() -> str:
+    """Paths of batchllm.jar and batchllm-spark.jar, with a comma between them, as the setting `spark.jars` has them:
+
+        session = SparkSession.builder.config("spark.jars", batchllm.spark_jars()).getOrCreate()
+
+    A wheel has them inside (scripts/wheel); `meson install` puts them into share/java.
+
+    Raises:
+        FileNotFoundError: where this package was built without them.
+    """
+    here = Path(__file__).resolve().parent
+    for folder in (here / "jars", *(parent / "share" / "java" for parent in here.parents)):
+        jars = [folder / name for name in _NAMES]
+        if all(jar.is_file() for jar in jars):
+            return ",".join(map(str, jars))
+    raise FileNotFoundError(
+        f"{' and '.join(_NAMES)} are not in {here / 'jars'}: this package was built without a JDK 17 or without pyspark,"
+        " which scripts/wheel has from scripts/setup --tests"
+    )

@@ -1,0 +1,15 @@
+"""Options that are given by name: what is said of one that there is not."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Iterable
+
+
+def no_option(name: str, known: Iterable[str]) -> TypeError:
+    """With those that it may have been meant for, or else with all."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.7)
+    near += [other for other in names if other not in near and set(name.split("_")) <= set(other.split("_"))]
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else f"there are {', '.join(names)}"
+    return TypeError(f"no option {name!r}; {hint}")

@@ -1,0 +1,47 @@
+"""Predictions: how long a plan's rows will take on a device, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import native
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What rows are predicted to take: `Plan.predict`.
+
+    device: for people. devices: how many of them.
+    seconds: in steps, of the device that takes longest.
+    linear_seconds, attention_seconds, other_seconds: on all devices.
+    steps, preemptions: of all devices.
+    rows, logical_prompt_tokens, processed_prompt_tokens, recomputed_tokens, completion_tokens: of all rows; n samples of
+        a row count as n rows.
+    saving_ratio: 1 - processed / logical.
+    kv_pages_peak, kv_pages_total, kv_page_bytes: of keys and values.
+    """
+
+    device: str
+    devices: int
+    seconds: float
+    linear_seconds: float
+    attention_seconds: float
+    other_seconds: float
+    steps: int
+    preemptions: int
+    rows: int
+    logical_prompt_tokens: int
+    processed_prompt_tokens: int
+    recomputed_tokens: int
+    completion_tokens: int
+    saving_ratio: float
+    kv_pages_peak: int
+    kv_pages_total: int
+    kv_page_bytes: int
+    _native: native.batchllm_prediction = field(repr=False, compare=False)
+
+
+def prediction_of(made: native.batchllm_prediction) -> Prediction:
+    """The native one's figures."""
+    names = [name for name in Prediction.__dataclass_fields__ if name != "_native"]
+    return Prediction(_native=made, **{name: getattr(made, name) for name in names})

@@ -1,0 +1,291 @@
+"""One engine of a Ray dataset's job: blocks of rows in, blocks of answers out."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from typing import Any, Deque, Iterator, Mapping, Optional, Sequence
+
+from . import native
+from .columns import Tokens
+from .constraints import constraint_key
+from .continuations import continuation_columns
+from .embeddings import embedding_params, label_params
+from .engine import Engine, _add, _parts, _picked, mistake_of
+from .errors import Error, InvalidArgumentError, StateError
+from .params import SamplingParams, params_column
+from .prefix_ranges import windows
+from .progress import reporter
+from .ray_rows import RayRows, arrow, identities
+from .results import Results
+
+_SLICE_SECONDS = 0.05
+
+_Rows = Sequence[Optional[bytes]]
+
+
+class _Row:
+    """One that the engine has, and all that take its answer: equal ones beside it."""
+
+    def __init__(self, prompt: Optional[bytes], params: SamplingParams, continuations: Any) -> None:
+        self.what = prompt, params, continuations
+        self.wanted: list[tuple[_Window, int]] = []
+
+
+class _Window:
+    """Rows of a block that are planned together."""
+
+    def __init__(self, block: Any, prompts: _Rows, tags: Sequence[int], params: Sequence[SamplingParams], scored: Any) -> None:
+        self.block = block
+        self.prompts = prompts
+        self.tags = tags
+        self.params = params
+        self.scored = scored
+        self.left = len(tags)
+        self.waiting: list[int] = []  # rows whose tags other rows have that the engine has
+        self.answers: list[Any] = []  # batches
+        self.places: list[tuple[int, int, int]] = []  # row, sample, number in the batches
+
+    def row(self, at: int) -> _Row:
+        return _Row(self.prompts[at], self.params[at], None if self.scored is None else self.scored[at])
+
+    def take(self, batch: Any, found: Sequence[tuple[int, int, int]]) -> None:
+        """Answers of some rows: (row, sample, number in the batch)."""
+        first = sum(one.num_rows for one in self.answers)
+        self.answers.append(batch.take(arrow().array([at for _, _, at in found], arrow().int64())))
+        self.places += [(row, sample, first + i) for i, (row, sample, _) in enumerate(found)]
+        self.left -= sum(sample == 0 for _, sample, _ in found)
+
+    def table(self) -> Any:
+        """Rows and their answers, in an order that is the same whenever they are computed."""
+        pa = arrow()
+        self.places.sort()
+        answers = pa.Table.from_batches(self.answers).take(pa.array([at for _, _, at in self.places], pa.int64()))
+        table = self.block.take(pa.array([row for row, _, _ in self.places], pa.int64()))
+        for name in answers.schema.names:
+            table = table.append_column(answers.schema.field(name), answers.column(name))
+        return table
+
+
+class RowEngine:
+    """What Ray's actors run. Calls of several threads, one a block, share the engine: their rows fill its steps together.
+
+    A row's tag is what fixes its random numbers, so that it has the same answer wherever, and however often, it runs. The
+    engine has at most one row of a tag at a time. An equal one takes its answer; another one waits.
+    """
+
+    def __init__(
+        self,
+        rows: RayRows,
+        model: Optional[str],
+        options: Mapping[str, Any],
+        task: Mapping[str, Any],
+        repeated: bool,
+        dropped: Sequence[str],
+        limits: tuple[int, int],
+        metrics: Any,
+    ) -> None:
+        self._rows = rows
+        self._repeated = repeated
+        self._dropped = list(dropped)
+        self._limits = limits
+        self._metrics = metrics
+        self._engine = Engine(model, **options)
+        self._labels = self._engine.labels
+        self._task = _task_params(rows, task)
+        self._lock = threading.Lock()
+        self._running: dict[int, _Row] = {}
+        self._processed = 0
+        self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
+        if (refused := self._refusal(rows.params)) is not None:
+            raise InvalidArgumentError(refused, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+
+    def __call__(self, block: Any) -> Iterator[Any]:
+        ahead = self._windows(block)
+        following: Optional[_Window] = next(ahead, None)
+        if following is None:
+            yield self._empty(block)
+        open_windows: Deque[_Window] = deque()
+        while following is not None or open_windows:
+            last = len(open_windows[-1].tags) if open_windows else 0
+            if following is not None and sum(one.left for one in open_windows) * 2 <= last:
+                with self._lock:
+                    self._start(following, range(len(following.tags)))
+                open_windows.append(following)
+                following = next(ahead, None)
+            while open_windows and open_windows[0].left == 0:
+                yield open_windows.popleft().table()
+            if open_windows:
+                self._turn(open_windows)
+
+    # ---- In ----
+
+    def _windows(self, block: Any) -> Iterator[_Window]:
+        prompts = self._rows.bytes_of(block)
+        tags = identities(self._rows.keys_of(block), prompts, self._repeated)
+        params = self._rows.params_of(block)
+        scored = self._rows.continuations_of(block)
+        order = sorted(range(len(prompts)), key=lambda i: (prompts[i] or b"", tags[i]))
+        block = block.drop_columns(self._dropped)
+        for part in windows([prompts[i] for i in order], *self._limits):
+            rows = [order[i] for i in part]
+            yield _Window(
+                block.take(arrow().array(rows, arrow().int64())),
+                [prompts[i] for i in rows],
+                [tags[i] for i in rows],
+                [params[i] for i in rows],
+                None if scored is None else [scored[i] for i in rows],
+            )
+
+    def _empty(self, block: Any) -> Any:
+        table = block.drop_columns(self._dropped)
+        for name, kind in self._rows.result_fields():
+            table = table.append_column(name, arrow().array([], kind))
+        return table
+
+    def _start(self, window: _Window, rows: Sequence[int]) -> None:
+        """Gives the engine those rows whose tags are free. Under the lock."""
+        window.waiting = []
+        free = []
+        failed: dict[str, list[int]] = {}
+        for at in rows:
+            row = window.row(at)
+            reason = self._refusal(row.what[1])
+            if reason is not None:
+                reason = f"ROW_CONSTRAINT: {reason}"
+            elif row.what[2] is None and self._rows.continuations_column is not None:
+                reason = "ROW_EMPTY: no continuations"
+            if reason is not None:
+                failed.setdefault(reason, []).append(at)
+                continue
+            running = self._running.setdefault(window.tags[at], row)
+            if running is row:
+                free.append(at)
+            elif running.what != row.what:
+                window.waiting.append(at)
+                continue
+            running.wanted.append((window, at))
+        for reason, those in failed.items():
+            self._fail(window, those, reason)
+        if free:
+            self._add(window, free)
+            refused = self._engine.poll()
+            mistake = mistake_of(refused) if len(refused) >= len(free) else None
+            if mistake is not None:
+                raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+            self._deliver(refused)
+
+    def _add(self, window: _Window, rows: Sequence[int]) -> None:
+        column = self._rows.column_of([window.prompts[at] for at in rows])
+        tags = array("Q", (window.tags[at] for at in rows))
+        if window.scored is not None:
+            self._add_scored(column, [window.scored[at] for at in rows], tags)
+        elif self._task is not None:
+            self._engine.add(column, self._task, tags=tags)  # type: ignore[arg-type]
+        else:
+            params = [window.params[at] for at in rows]
+            same = all(one is params[0] for one in params)
+            self._engine.add(column, params[0] if same else params, tags=tags)
+
+    def _add_scored(self, column: Any, continuations: Sequence[Any], tags: array[int]) -> None:
+        engine = self._engine._enter()
+        params = params_column(self._rows.params, 1)
+        for part, places in _parts(column):
+            own = _picked(tags, places)
+            if places is not None and not hasattr(part, "offsets"):  # rows without a prompt
+                _add(engine, part, own, params)
+                continue
+            lists = list(continuations) if places is None else [continuations[i] for i in places]
+            found = continuation_columns(part, lists, 0, len(lists), None)  # type: ignore[arg-type]
+            if isinstance(part, Tokens):
+                native.batchllm_add_score_columns(
+                    engine, part.tokens, part.offsets, found.items, found.offsets, found.rows, own
+                )
+            else:
+                native.batchllm_add_score_text_columns(
+                    engine, part.data, part.offsets, found.items, found.offsets, found.rows, own, params  # type: ignore[union-attr]
+                )
+
+    def _refusal(self, params: SamplingParams) -> Optional[str]:
+        """Why rows cannot have these parameters' constraint; None where they can."""
+        known = self._refusals.get(id(params))
+        if known is None:
+            reason = None
+            try:
+                key = constraint_key(params)
+                if key is not None:
+                    self._engine._constraints.prepare(self._engine._enter(), key)
+            except (Error, ValueError, TypeError) as error:
+                reason = str(error)
+            if len(self._refusals) >= 4096:
+                self._refusals.clear()
+            known = self._refusals[id(params)] = params, reason
+        return known[1]
+
+    # ---- Out ----
+
+    def _turn(self, open_windows: Deque[_Window]) -> None:
+        """A slice of work, by whichever thread; rows of all may finish."""
+        with self._lock:
+            if all(window.left == 0 for window in open_windows):
+                return
+            self._engine._advance(_SLICE_SECONDS, reporter(False, 0))
+            results = self._engine.poll()
+            self._deliver(results)
+            for window in open_windows:
+                if window.waiting:
+                    self._start(window, window.waiting)
+                elif window.left and len(results) == 0 and self._engine._idle():
+                    raise StateError("rows without results: another block of this engine has failed")
+
+    def _deliver(self, results: Results) -> None:
+        if len(results) == 0:
+            return
+        batch = self._rows.batch(results, self._labels)
+        tags, samples = results.tags.tolist(), results.samples.tolist()
+        found: dict[_Window, list[tuple[int, int, int]]] = {}
+        for i, (tag, sample) in enumerate(zip(tags, samples)):
+            for window, at in self._running[tag].wanted:
+                found.setdefault(window, []).append((at, sample, i))
+        for tag in set(tags):  # all of a row's samples come together
+            del self._running[tag]
+        for window, those in found.items():
+            window.take(batch, those)
+        self._count([i for those in found.values() for _, _, i in those], batch)
+
+    def _fail(self, window: _Window, rows: Sequence[int], error: str) -> None:
+        pa = arrow()
+        values: dict[str, Any] = {"finish_reason": "error", "error": error}
+        columns = []
+        for name, kind in self._rows.result_fields():
+            value = values.get(name[len(self._rows.prefix) :], 0 if pa.types.is_integer(kind) else None)
+            columns.append(pa.array([value] * len(rows), kind))
+        batch = pa.record_batch(columns, schema=pa.schema(self._rows.result_fields()))
+        window.take(batch, [(at, 0, i) for i, at in enumerate(rows)])
+        self._count(range(len(rows)), batch)
+
+    def _count(self, answers: Sequence[int], batch: Any) -> None:
+        if self._metrics is None:
+            return
+        prefix = self._rows.prefix
+        errors = batch.column(prefix + "error").is_valid().to_pylist()
+        prompts = batch.column(prefix + "prompt_tokens").to_pylist()
+        completions = batch.column(prefix + "completion_tokens").to_pylist()
+        now = self._engine.stats().processed_prompt_tokens
+        self._metrics.add.remote(
+            rows=len(answers),
+            errors=sum(errors[i] for i in answers),
+            prompt_tokens=sum(prompts[i] for i in answers),
+            processed_prompt_tokens=now - self._processed,
+            completion_tokens=sum(completions[i] or 0 for i in answers),
+        )
+        self._processed = now
+
+
+def _task_params(rows: RayRows, task: Mapping[str, Any]) -> Optional[native.batchllm_params_column]:
+    """Of rows that are embedded or classified."""
+    special = rows.params.add_special, rows.params.parse_special
+    if rows.task == "embed":
+        return embedding_params(task["pooling"], task["normalize"], task["dimensions"], *special)
+    return label_params(*special) if rows.task == "classify" else None

@@ -1,0 +1,183 @@
+// A Forward's products: which of them are in e4m3, what they read and write, and all of them alone.
+#include <algorithm>
+
+#include "base/cache_path.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/norm.h"
+#include "elementwise/quantize.h"
+#include "step/forward.h"
+
+namespace batchllm::cuda {
+
+Status Forward::make_linear() {
+    std::string path = options_.tuning_cache;
+    const std::string stamp = Linear::stamp(options_.device);
+    if (path.empty()) path = cache_path(stamp + ".txt");
+    if (path == "none" || !options_.tune) path.clear();
+    TuningCache cache(path, stamp, &warning_);
+    ASSIGN_OR_RETURN(Linear linear, Linear::create(options_.element, nullptr, 0, std::move(cache)));
+    linear_ = std::make_unique<Linear>(std::move(linear));
+    linear_->set_fast_accumulation(options_.fast_accumulation);
+    return {};
+}
+
+bool Forward::takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) const {
+    // In f32 nothing is rounded that need not be.
+    if (options_.element == DType::f32 || columns > kMostNormed) return false;
+    const DType result = ends ? options_.residual : options_.element;
+    return linear_->has(rows, columns, scaling, result, false, rows_);
+}
+
+bool Forward::adds(const Matrix &w) const {
+    return w.scaling == Scaling::none ||
+           linear_->has(w.rows, w.columns, w.scaling, options_.residual, true, rows_);
+}
+
+// The products first: they say what can be in e4m3.
+Status Forward::load() {
+    rows_ = padded_rows(options_.step_tokens);
+    RETURN_IF_ERROR(make_linear());
+    LoadOptions load;
+    load.element = options_.element;
+    load.random = options_.random_weights;
+    load.seed = options_.seed;
+    load.threads = options_.threads;
+    load.quantize = options_.quantize;
+    load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {
+        return takes(rows, columns, scaling, ends);
+    };
+    ASSIGN_OR_RETURN(weights_, load_weights(model_, load));
+    const std::string &refusal = linear_->refusal();
+    const std::string why = refusal.empty() ? "of their shapes or scales" : refusal;
+    if (options_.quantize == Quantize::fp8 && !weights_.scaled()) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: quantize=fp8: none of the layers' matrices can be in fp8: %s",
+                     why.c_str());
+    }
+    if (options_.quantize != Quantize::none && options_.element != DType::f32 &&
+        weights_.widened > 0) {
+        if (!warning_.empty()) warning_ += "; ";
+        warning_ += std::to_string(weights_.widened) +
+                    " of the checkpoint's matrices in fp8 are "
+                    "widened to " +
+                    dtype_name(options_.element) + ": " + why;
+    }
+    return {};
+}
+
+std::string Forward::compute_type() const {
+    const std::string element = dtype_name(options_.element);
+    if (!weights_.scaled()) return element;
+    const auto all = static_cast<int64_t>(4 * weights_.layers.size());
+    return element +
+           (weights_.in_e4m3 == all ? ", products in fp8 (e4m3)" : ", some products in fp8 (e4m3)");
+}
+
+Status Forward::allocate_scales() {
+    if (!weights_.scaled()) return {};
+    const auto scales = [&](Scaling scaling, int64_t columns) {
+        return scaling == Scaling::none ? 0 : scaling == Scaling::rows ? 1 : columns / kScaleBlock;
+    };
+    int64_t normed = 0, attended = 0, activated = 0;
+    for (const DeviceLayer &layer : weights_.layers) {
+        for (const Matrix *w : {&layer.qkv, &layer.gate_up}) {
+            normed = std::max(normed, scales(w->scaling, w->columns));
+        }
+        attended = std::max(attended, scales(layer.o.scaling, layer.o.columns));
+        activated = std::max(activated, scales(layer.down.scaling, layer.down.columns));
+    }
+    ASSIGN_OR_RETURN(normed_scales_, zeroed_memory(rows_ * normed * 4, "scales"));
+    ASSIGN_OR_RETURN(attended_scales_, zeroed_memory(rows_ * attended * 4, "scales"));
+    ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(rows_ * activated * 4, "scales"));
+    return {};
+}
+
+// The queries in qkv_ have been read.
+Result<Input> Forward::attended(const Matrix &w, const int32_t *wanted, int64_t rows,
+                                cudaStream_t stream) {
+    const auto count = static_cast<int32_t>(rows);
+    if (w.scaling != Scaling::none) {
+        const QuantizeArguments arguments{options_.element,
+                                          attended_.data(),
+                                          qkv_.data(),
+                                          scales_of(attended_scales_, w.scaling, rows),
+                                          count,
+                                          static_cast<int32_t>(w.columns),
+                                          wanted};
+        RETURN_IF_CUDA(launch_quantize_rows(arguments, stream));
+        RETURN_IF_ERROR(profile_.mark(Part::quantize, stream));
+        return Input(qkv_.data(), attended_scales_.as<float>());
+    }
+    if (wanted == nullptr) return Input(attended_.data());
+    RETURN_IF_CUDA(launch_gather(attended_.data(), wanted, qkv_.data(), count,
+                                 w.columns * dtype_bytes(options_.element), stream));
+    return Input(qkv_.data());
+}
+
+std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
+    const DType element = options_.element, residual = options_.residual;
+    // What ends a sublayer: added to the residual stream, or a delta.
+    const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after) {
+        const bool delta = after || !adds(matrix);
+        return Product{matrix, x, delta ? delta_.data() : residual_.data(), residual, !delta};
+    };
+    const Input normed{normed_.data(), normed_scales_.as<float>()};
+    const Input attended{w.o.scaling == Scaling::none ? attended_.data() : qkv_.data(),
+                         attended_scales_.as<float>()};
+    const Input activated{activated_.data(), activated_scales_.as<float>()};
+    std::vector<Product> products = {{w.qkv, normed, qkv_.data(), element, false},
+                                     end(w.o, attended, w.after_attention)};
+    if (w.gate_up.rows > 0) {
+        products.push_back({w.gate_up, normed, gate_up_.data(), element, false});
+        products.push_back(w.experts ? Product{w.down, activated, delta_.data(), residual, false}
+                                     : end(w.down, activated, w.after_feed_forward));
+    }
+    if (w.experts) {
+        products.push_back({w.experts.router, normed, experts_.logits(), DType::f32, false});
+    }
+    if (model_.layer_inputs) {
+        products.push_back({w.input_gate, normed, gate_up_.data(), element, false});
+        products.push_back(end(w.input_down, activated, w.after_input));
+    }
+    return products;
+}
+
+Status Forward::prepare(cudaStream_t stream) {
+    for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
+        for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
+            for (const Product &p : products(layer)) {
+                RETURN_IF_ERROR(linear_->prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream));
+            }
+        }
+        if (rows > logits_rows_ || weights_.head.rows == 0) continue;
+        RETURN_IF_ERROR(
+            linear_->prepare(weights_.head, normed_.data(), rows, DType::f32, false, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
+Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) {
+    for (const DeviceLayer &w : weights_.layers) {
+        const bool last = &w == &weights_.layers.back();
+        for (const Product &p : products(w)) { // but for QKV, the last layer's are of the wanted
+            const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
+            RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
+        }
+        if (!w.experts) continue;
+        const Ending ending{w.down,        nullptr, nullptr, {}, 1, nullptr,
+                            Scaling::none, Part::combine};
+        RETURN_IF_ERROR(
+            experts_.run(model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
+                         normed_.data(), addition(ending, residual_.data(), last ? wanted : tokens),
+                         &profile_, stream));
+    }
+    if (weights_.head.rows == 0) return {};
+    for (int64_t first = 0; first < wanted; first += logits_rows_) {
+        RETURN_IF_ERROR(linear_->run(weights_.head, normed_.data(),
+                                     std::min(logits_rows_, wanted - first), logits_.data(),
+                                     DType::f32, false, stream));
+    }
+    return {};
+}
+
+} // namespace batchllm::cuda

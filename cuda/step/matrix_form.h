@@ -1,0 +1,46 @@
+// How the device holds a matrix that is made of tensors of the checkpoint: which of the tensors' own scales
+// the products can multiply in as they are, and those scales in the products' layout. Without CUDA, so that
+// it is tested anywhere.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "linear/scaling.h"
+#include "model/model.h"
+
+namespace batchllm::cuda {
+
+// Where a tensor's rows and columns go, and what becomes of its elements: ConvertArguments.
+struct Placing {
+    int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
+    float scale = 1, offset = 0;
+    bool swizzled = false; // experts' alone, whose scales are multiplied in
+
+    int64_t row(int64_t of_tensor) const {
+        return of_tensor / row_group * row_group_out + of_tensor % row_group;
+    }
+    bool moves() const { return row_group != row_group_out || column_group != column_group_out; }
+};
+
+using MatrixPart = std::pair<const Tensor *, int64_t>; // and its first row in the whole
+
+// What a matrix is made of. Tensors that the model does not have are no part of it.
+struct MatrixSource {
+    int64_t rows, columns; // with padding
+    std::vector<MatrixPart> parts;
+    Placing placing;
+};
+
+// The scaling with which the parts' elements and scales can be used as they are. none: some part is not e4m3,
+// or parts have scales of other kinds.
+Scaling own_scaling(const MatrixSource &source);
+
+// Of such a matrix, as Matrix::scales has them. Those of padding are 1.
+std::vector<float> own_scales(const MatrixSource &source, Scaling scaling);
+
+// How many floats that is.
+int64_t scale_count(int64_t rows, int64_t columns, Scaling scaling);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,141 @@
+// batchllm_plan_predict: how long a plan's rows will take.
+#include "runtime/predict.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "api/boundary.h"
+#include "api/plan.h"
+
+using namespace batchllm;
+using api::guard;
+using api::need;
+
+namespace {
+
+batchllm_predict_options default_options() {
+    batchllm_predict_options options{};
+    options.struct_size = sizeof options;
+    return options;
+}
+
+Result<PredictOptions> read_options(const batchllm_predict_options *options) {
+    batchllm_predict_options known = default_options();
+    if (options != nullptr) {
+        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
+    }
+    if (known.reserved != 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->reserved is %d: it must be 0",
+                     known.reserved);
+    }
+    if (known.expected_tokens < 0 || known.expected_tokens > INT32_MAX) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "expected_tokens is %" PRId64 ": it must be 0 to 2^31 - 1",
+                     known.expected_tokens);
+    }
+    PredictOptions read;
+    if (known.device != nullptr) read.device = known.device;
+    read.expected_tokens = known.expected_tokens;
+    return read;
+}
+
+// The plan's rows as a column: the caller's, or those that a self-contained plan keeps.
+struct PlanRows {
+    Column<int32_t> column;
+    std::vector<int64_t> offsets; // where the plan has none
+};
+
+Result<PlanRows> rows_of(const Plan &plan, const int32_t *tokens, const int64_t *offsets) {
+    PlanRows rows;
+    const int64_t count = plan.row_count();
+    if (offsets == nullptr && tokens != nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets is NULL and tokens is not");
+    }
+    if (offsets == nullptr) {
+        if (plan.tokens.empty() && plan.logical_tokens() > 0) {
+            return error(BATCHLLM_ERROR_STATE,
+                         "the plan does not keep its rows' tokens: give them, or make it with "
+                         "self_contained");
+        }
+        rows.offsets.push_back(0);
+        for (const int32_t length : plan.lengths) {
+            rows.offsets.push_back(rows.offsets.back() + length);
+        }
+        rows.column = {count, plan.tokens.data(), rows.offsets.data()};
+        return rows;
+    }
+    RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, count));
+    rows.column = {count, tokens, offsets};
+    for (int64_t i = 0; i < count; ++i) {
+        const int32_t length = plan.lengths[static_cast<size_t>(i)];
+        if (static_cast<int64_t>(rows.column[i].size()) == length) continue;
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "row %" PRId64 " has %zu tokens, and the plan's has %d", i,
+                     rows.column[i].size(), length);
+    }
+    return rows;
+}
+
+batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
+    const batchllm_stats &stats = prediction.stats;
+    batchllm_prediction full{};
+    full.struct_size = sizeof full;
+    full.devices = static_cast<int32_t>(devices);
+    full.rows = stats.rows;
+    full.steps = stats.steps;
+    full.logical_prompt_tokens = stats.logical_prompt_tokens;
+    full.processed_prompt_tokens = stats.processed_prompt_tokens;
+    full.recomputed_tokens = stats.recomputed_tokens;
+    full.completion_tokens = stats.completion_tokens;
+    full.preemptions = stats.preemptions;
+    full.kv_pages_peak = stats.kv_pages_peak;
+    full.kv_pages_total = stats.kv_pages_total;
+    full.kv_page_bytes = stats.kv_page_bytes;
+    full.saving_ratio = stats.saving_ratio;
+    full.seconds = stats.backend_seconds;
+    full.linear_seconds = prediction.parts.linear;
+    full.attention_seconds = prediction.parts.attention;
+    full.other_seconds =
+        prediction.parts.elementwise + prediction.parts.logits + prediction.parts.step;
+    size_t length = std::min(prediction.device.size(), sizeof full.device - 1);
+    while (length > 0 && length < prediction.device.size() &&
+           (static_cast<unsigned char>(prediction.device[length]) & 0xc0) == 0x80) {
+        --length; // back to the start of the character that does not fit
+    }
+    std::memcpy(full.device, prediction.device.data(), length);
+    return full;
+}
+
+} // namespace
+
+extern "C" {
+
+void batchllm_predict_options_init(batchllm_predict_options *options, size_t struct_size) {
+    const batchllm_predict_options defaults = default_options();
+    api::init_struct(&defaults, sizeof defaults, options, struct_size);
+}
+
+int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
+                              const int64_t *offsets, const batchllm_params *params,
+                              int64_t params_count, const batchllm_engine_options *engine_options,
+                              const batchllm_predict_options *options, batchllm_prediction *out) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("plan", plan));
+        RETURN_IF_ERROR(need("engine_options", engine_options));
+        RETURN_IF_ERROR(need("out", out));
+        batchllm_engine_options known = default_engine_options();
+        RETURN_IF_ERROR(copy_known("engine_options", engine_options, &known, sizeof known));
+        ASSIGN_OR_RETURN(const EngineOptions engine, read_engine_options(known));
+        ASSIGN_OR_RETURN(const PredictOptions read, read_options(options));
+        ASSIGN_OR_RETURN(const PlanRows rows, rows_of(plan->plan, tokens, offsets));
+        ASSIGN_OR_RETURN(const ParamsColumn column,
+                         ParamsColumn::open(params, params_count, rows.column.n));
+        ASSIGN_OR_RETURN(const Prediction prediction,
+                         predict(plan->plan, rows.column, column, engine, read));
+        const batchllm_prediction full = as_struct(prediction, engine.devices.size());
+        return api::copy_out("out", &full, sizeof full, out);
+    });
+}
+
+} // extern "C"

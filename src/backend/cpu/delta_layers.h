@@ -1,0 +1,90 @@
+// The layers with gated delta nets: projections, convolution, the delta rule over each context node, gated norms.
+//
+// A node's first token starts from its parent's state, which the same batch may still be computing. So the nodes
+// of a batch go in levels: those of one level need no state that is made in it. Mostly there are one or two.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/buffer.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.h"
+#include "backend/cpu/state_pool.h"
+#include "backend/cpu/weights.h"
+#include "base/thread_pool.h"
+
+namespace batchllm::cpu {
+
+// linear, kernels and pool are borrowed.
+class DeltaLayers {
+  public:
+    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool)
+        : kernels_(kernels), linear_(linear), pool_(pool) {}
+
+    // Room for so many tokens in any layer of the model; none where no layer has a delta net.
+    Status allocate(const Model &model, int64_t step_tokens);
+    void take_states(StatePool states) { states_ = std::move(states); }
+
+    bool empty() const { return scratch_.empty(); } // no layer has one
+
+    // Before a batch's first layer.
+    void prepare(const TokenBatch &batch);
+
+    // Of all tokens of the batch: brings the states of their nodes up to date. x: [rounded_rows(tokens), hidden]
+    // elements.
+    Status run(const DeltaNet &delta, const PackedDelta &weights, size_t layer, const std::byte *x,
+               int64_t tokens);
+    // The heads' results, gated and normed, of some tokens, or where `wanted` is null of the first `rows`: [rows,
+    // values_size] elements.
+    void results(const DeltaNet &delta, const PackedDelta &weights,
+                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+
+  private:
+    struct Node {
+        int32_t state;
+        int32_t from; // slot of the state before its first token of the batch; -1: zeros
+        int32_t token_begin, token_count;
+    };
+    struct Piece { // tokens [begin, end) of a node
+        int32_t node;
+        int32_t begin, end;
+    };
+    struct Level {
+        size_t node_begin, node_end;
+        size_t piece_begin, piece_end;
+    };
+    void convolve(const DeltaNet &delta, const PackedDelta &weights, size_t layer,
+                  const Piece &piece);
+    void gates(const DeltaNet &delta, const PackedDelta &weights, int64_t token);
+    void run_head(const DeltaNet &delta, size_t layer, const Node &node, int64_t head,
+                  int32_t thread);
+    void keep_inputs(const DeltaNet &delta, size_t layer, const Node &node);
+    float *projected(const DeltaNet &delta, int64_t token) const {
+        return projected_.floats() + token * delta.input_rows();
+    }
+    float *mixed(const DeltaNet &delta, int64_t token) const {
+        return mixed_.floats() + token * delta.channels();
+    }
+
+    const Kernels &kernels_;
+    Linear *linear_;
+    ThreadPool *pool_;
+    StatePool states_;
+
+    // Of the batch.
+    std::vector<Node> nodes_;
+    std::vector<Piece> pieces_;
+    std::vector<Level> levels_;
+
+    // Of the layer that is run.
+    Buffer projected_; // [tokens, input_rows] float
+    Buffer mixed_;     // [tokens, channels] float: q, k and v convolved; then results in place of v
+    Buffer log_decay_; // [tokens, value_heads] float
+    Buffer rate_;      // [tokens, value_heads] float
+    std::vector<float> zeros_;    // [most channels]
+    std::vector<Buffer> scratch_; // [threads]
+};
+
+} // namespace batchllm::cpu

@@ -1,0 +1,160 @@
+#include "backend/sim/device_costs.h"
+
+#include <array>
+#include <cstdio>
+#include <functional>
+
+#include "base/file.h"
+#include "base/json.h"
+
+namespace batchllm {
+namespace {
+
+constexpr size_t most_file_bytes = size_t{1} << 20;
+constexpr size_t most_products = 256;
+
+// Fitted to the jobs of bench/throughput and the cases of bench_attention as docs/performance.md has them.
+DeviceCosts h200() {
+    DeviceCosts costs;
+    costs.name = "NVIDIA H200";
+    costs.memory_bytes = int64_t{150754820096};
+    costs.page_tokens = 64;
+    costs.step_tokens = 4096;
+    costs.batches_in_flight = 2;
+    costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14},  {512, 5.96e14},
+                      {1024, 6.7e14}, {2048, 7.2e14}, {4096, 7.25e14}, {8192, 7.25e14}};
+    costs.product_us = 2;
+    costs.memory_bandwidth = 3.5e12;
+    costs.attention_flops = 5.6e14;
+    costs.attention_bandwidth = 4.4e12;
+    costs.attention_overlap = 0.8;
+    costs.attention_us = 12;
+    costs.merge_ns = 2.7;
+    costs.step_us = 60;
+    costs.host_us = 300;
+    costs.host_token_us = 0.18;
+    return costs;
+}
+
+struct Named {
+    const char *name;
+    DeviceCosts (*make)();
+};
+constexpr std::array<Named, 1> known = {{{"h200", h200}}};
+
+struct Key {
+    const char *name;
+    double DeviceCosts::*field;
+    double least, most;
+};
+constexpr std::array<Key, 10> numbers = {{
+    {"product_us", &DeviceCosts::product_us, 0, 1e9},
+    {"memory_bandwidth", &DeviceCosts::memory_bandwidth, 1, 1e18},
+    {"attention_flops", &DeviceCosts::attention_flops, 1, 1e21},
+    {"attention_bandwidth", &DeviceCosts::attention_bandwidth, 1, 1e18},
+    {"attention_overlap", &DeviceCosts::attention_overlap, 0, 1},
+    {"attention_us", &DeviceCosts::attention_us, 0, 1e9},
+    {"merge_ns", &DeviceCosts::merge_ns, 0, 1e9},
+    {"step_us", &DeviceCosts::step_us, 0, 1e9},
+    {"host_us", &DeviceCosts::host_us, 0, 1e9},
+    {"host_token_us", &DeviceCosts::host_token_us, 0, 1e9},
+}};
+
+Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
+    if (items.empty() || items.size() > most_products) {
+        return value.fail("not 1 to 256 pairs of rows and flops a second");
+    }
+    std::vector<DeviceCosts::Product> products;
+    for (const JsonValue &item : items) {
+        ASSIGN_OR_RETURN(const std::vector<JsonValue> pair, item.elements());
+        if (pair.size() != 2) return item.fail("not a pair of rows and flops a second");
+        DeviceCosts::Product product;
+        ASSIGN_OR_RETURN(product.rows, pair[0].number(1, 1e9));
+        ASSIGN_OR_RETURN(product.flops, pair[1].number(1, 1e21));
+        if (!products.empty() && product.rows <= products.back().rows) {
+            return item.fail("rows must rise from pair to pair");
+        }
+        products.push_back(product);
+    }
+    return products;
+}
+
+} // namespace
+
+Result<DeviceCosts> named_device_costs(std::string_view name) {
+    std::string names;
+    for (const Named &device : known) {
+        if (name == device.name) return device.make();
+        names.append(names.empty() ? "" : ", ").append(device.name);
+    }
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "device \"%s\" is not known: there are %s, and files that end in .json",
+                 std::string(name).c_str(), names.c_str());
+}
+
+Result<DeviceCosts> find_device_costs(const std::string &name) {
+    if (name.find('/') == std::string::npos && !name.ends_with(".json")) {
+        return named_device_costs(name);
+    }
+    ASSIGN_OR_RETURN(std::string text, read_file(name, most_file_bytes));
+    return parse_device_costs(std::move(text), name);
+}
+
+Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file) {
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::parse(text, file, BATCHLLM_ERROR_INVALID_ARGUMENT));
+    const JsonValue root = document.root();
+    RETURN_IF_ERROR(root.only_keys(
+        {"name", "memory_bytes", "page_tokens", "step_tokens", "batches_in_flight", "products",
+         "product_us", "memory_bandwidth", "attention_flops", "attention_bandwidth",
+         "attention_overlap", "attention_us", "merge_ns", "step_us", "host_us", "host_token_us"}));
+    DeviceCosts costs;
+    ASSIGN_OR_RETURN(costs.name, root.string("name"));
+    ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
+    ASSIGN_OR_RETURN(costs.memory_bytes, memory.integer(1, int64_t{1} << 50));
+    ASSIGN_OR_RETURN(const JsonValue page, root.at("page_tokens"));
+    ASSIGN_OR_RETURN(const int64_t page_tokens, page.integer(1, 4096));
+    costs.page_tokens = static_cast<int32_t>(page_tokens);
+    ASSIGN_OR_RETURN(const JsonValue step, root.at("step_tokens"));
+    ASSIGN_OR_RETURN(costs.step_tokens, step.integer(1, int64_t{1} << 24));
+    ASSIGN_OR_RETURN(const JsonValue flying, root.at("batches_in_flight"));
+    ASSIGN_OR_RETURN(const int64_t in_flight, flying.integer(1, 2));
+    costs.batches_in_flight = static_cast<int32_t>(in_flight);
+    ASSIGN_OR_RETURN(const JsonValue products, root.at("products"));
+    ASSIGN_OR_RETURN(costs.products, read_products(products));
+    for (const Key &key : numbers) {
+        ASSIGN_OR_RETURN(const JsonValue value, root.at(key.name));
+        ASSIGN_OR_RETURN(costs.*key.field, value.number(key.least, key.most));
+    }
+    return costs;
+}
+
+std::string device_costs_text(const DeviceCosts &costs) {
+    const auto number = [](double value) {
+        std::array<char, 32> text{};
+        std::snprintf(text.data(), text.size(), "%.9g", value);
+        return std::string(text.data());
+    };
+    std::string text = "{\n  \"name\": \"";
+    for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
+        const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
+        text += plain ? c : ' ';
+    }
+    text += "\",\n  \"memory_bytes\": " + std::to_string(costs.memory_bytes);
+    text += ",\n  \"page_tokens\": " + std::to_string(costs.page_tokens);
+    text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);
+    text += ",\n  \"batches_in_flight\": " + std::to_string(costs.batches_in_flight);
+    text += ",\n  \"products\": [";
+    for (const DeviceCosts::Product &product : costs.products) {
+        text.append(text.back() == '[' ? "[" : ", [").append(number(product.rows));
+        text.append(", ").append(number(product.flops)).append("]");
+    }
+    text += "]";
+    for (const Key &key : numbers) {
+        text.append(",\n  \"").append(key.name).append("\": ").append(number(costs.*key.field));
+    }
+    return text + "\n}\n";
+}
+
+} // namespace batchllm

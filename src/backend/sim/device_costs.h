@@ -1,0 +1,55 @@
+// What a device takes for the parts of a step, as numbers: measured once on a device and kept in a file, or
+// one of the descriptions that the library knows by name. StepCost (step_cost.h) makes seconds of them.
+//
+// A file is JSON, with every key, and no other:
+//
+//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "page_tokens": 64, "step_tokens": 4096, "batches_in_flight": 2,
+//      "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
+//      "attention_flops": 5.6e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.8,
+//      "attention_us": 12, "merge_ns": 1.9, "step_us": 60, "host_us": 100, "host_token_us": 0.2}
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+// Of elements of two bytes.
+struct DeviceCosts {
+    // A product of `rows` rows with a matrix, without the time of its launch.
+    struct Product {
+        double rows = 0;
+        double flops = 0; // a second: 2 * rows * matrix elements / seconds
+    };
+
+    std::string name;         // for people
+    int64_t memory_bytes = 0; // of the device
+    int32_t page_tokens = 0;  // of the backend
+    int64_t step_tokens = 0;
+    int32_t batches_in_flight = 1;
+    std::vector<Product> products;  // rows rising; seconds between two are on the line through both
+    double product_us = 0;          // of each launch
+    double memory_bandwidth = 0;    // bytes a second of norms, activations and the like
+    double attention_flops = 0;     // a second, of many queries on the same keys
+    double attention_bandwidth = 0; // bytes a second of keys and values that one query reads
+    double attention_overlap = 0;   // share of the lesser of the two that the greater hides
+    double attention_us = 0;        // of each launch
+    double merge_ns = 0;            // of a query and a head whose keys are in more than one node
+    double step_us = 0;             // of each step on the device, whatever is in it
+    double host_us = 0;             // of each step on the host, hidden where steps overlap
+    double host_token_us = 0;       // of each token of a step on the host
+};
+
+// A description that the library has: "h200". Errors name those that there are.
+Result<DeviceCosts> named_device_costs(std::string_view name);
+// The same, or a file, which is what a name with a slash or with the ending ".json" is.
+Result<DeviceCosts> find_device_costs(const std::string &name);
+
+Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file);
+std::string device_costs_text(const DeviceCosts &costs);
+
+} // namespace batchllm

@@ -1,0 +1,195 @@
+#include "backend/sim/step_cost.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/batch_rows.h"
+
+namespace batchllm {
+namespace {
+
+constexpr double element = 2; // bytes
+// Bytes of memory an element of what passes through: caches keep a part of what is written.
+constexpr double norm_bytes = 6;       // the stream read and written, what is added, what comes out
+constexpr double activation_bytes = 6; // two read, one written
+constexpr double rope_bytes = 4;
+constexpr double sampling_bytes = 12;   // an f32 logit written, and read twice
+constexpr int32_t padded_queries = 64;  // rows of a matrix tile: fewer cost as many
+constexpr int32_t streamed_queries = 2; // so many queries at most read a node as bytes
+
+double rounded_up(double value, double to) {
+    return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
+}
+
+} // namespace
+
+StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
+    linear += other.linear;
+    attention += other.attention;
+    elementwise += other.elementwise;
+    logits += other.logits;
+    step += other.step;
+    return *this;
+}
+
+StepCost::StepCost(DeviceCosts costs, const Model &model) : costs_(std::move(costs)) {
+    for (const Layer &layer : model.layers) add_layer(layer);
+    head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
+    vocabulary_ = static_cast<double>(model.head.rows());
+    for_each_tensor(model, [&](const Tensor &tensor) {
+        weight_bytes_ += static_cast<int64_t>(element) * tensor.rows * tensor.columns;
+    });
+}
+
+bool StepCost::Layers::same(const Attention &attention) const {
+    return window == attention.window && heads == attention.heads &&
+           kv_heads == attention.kv_heads && head_dim == attention.head_dim;
+}
+
+void StepCost::add_product(double elements, double share, double count) {
+    if (elements == 0) return;
+    const auto same = [&](const Product &p) { return p.elements == elements && p.share == share; };
+    auto at = std::find_if(products_.begin(), products_.end(), same);
+    if (at == products_.end()) at = products_.insert(at, Product{elements, share, 0});
+    at->count += count;
+}
+
+void StepCost::add_layer(const Layer &layer) {
+    const auto elements = [](const Weight &weight) {
+        return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
+    };
+    const Attention &a = layer.attention;
+    add_product(elements(a.q) + elements(a.k) + elements(a.v), 1);
+    add_product(elements(a.o), 1);
+    const auto hidden = static_cast<double>(a.q.columns());
+    const FeedForward &feed = layer.feed_forward;
+    add_product(elements(feed.gate) + elements(feed.up), 1);
+    add_product(elements(feed.down), 1);
+    double width = feed.width;
+    if (layer.experts) {
+        const auto count = static_cast<double>(layer.experts.each.size());
+        const double share = layer.experts.router.chosen / count;
+        const FeedForward &one = layer.experts.each.front();
+        add_product(elements(one.gate) + elements(one.up), share, count);
+        add_product(elements(one.down), share, count);
+        width += static_cast<double>(one.width) * layer.experts.router.chosen;
+    }
+    const double norms = double{layer.before_attention ? 1.0 : 0.0} +
+                         (layer.after_attention ? 1 : 0) + (layer.before_feed_forward ? 1 : 0) +
+                         (layer.after_feed_forward ? 1 : 0);
+    const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
+    elementwise_bytes_ +=
+        norms * norm_bytes * hidden + activation_bytes * width + rope_bytes * heads;
+    const auto same = [&](const Layers &layers) { return layers.same(a); };
+    auto at = std::find_if(layers_.begin(), layers_.end(), same);
+    if (at == layers_.end()) {
+        at = layers_.insert(at, Layers{a.window, a.heads, a.kv_heads, a.head_dim, 0});
+    }
+    at->count += 1;
+}
+
+double StepCost::product_seconds(double rows, double elements) const {
+    if (rows <= 0) return 0;
+    const auto &known = costs_.products;
+    // Of one matrix element: a product with few rows costs what reading the matrix costs.
+    const auto cost = [](const DeviceCosts::Product &p) { return 2 * p.rows / p.flops; };
+    double seconds = cost(known.front());
+    if (rows >= known.back().rows) {
+        seconds = 2 * rows / known.back().flops;
+    } else if (rows > known.front().rows) {
+        const auto above =
+            std::find_if(known.begin(), known.end(), [&](const auto &p) { return p.rows >= rows; });
+        const auto below = above - 1;
+        const double part = (rows - below->rows) / (above->rows - below->rows);
+        seconds = cost(*below) + part * (cost(*above) - cost(*below));
+    }
+    return costs_.product_us * 1e-6 + elements * seconds;
+}
+
+// Of one of the layers.
+double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers) const {
+    const double window = layers.window > 0 ? layers.window : 1e18;
+    const double key_bytes = 2.0 * layers.kv_heads * layers.head_dim * element;
+    const double pair_flops = 4.0 * layers.heads * layers.head_dim;
+    const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
+    // Of each node: queries below it, and pairs of a query and a key that it sees there.
+    std::vector<double> queries(batch.nodes.size(), 0), pairs(batch.nodes.size(), 0);
+    std::vector<double> seen(batch.nodes.size(), 0); // keys that some query sees
+    double merged = 0;
+    for (size_t n = 0; n < batch.nodes.size(); ++n) {
+        const ContextNode &node = batch.nodes[n];
+        if (node.token_count == 0) continue;
+        const double count = node.token_count;
+        const double end = static_cast<double>(node.start) + node.length;
+        const double middle =
+            end - (count - 1) / 2; // keys that a query sees in the mean, windows aside
+        int32_t parts = 0;
+        for (auto up = static_cast<int32_t>(n); up >= 0;
+             up = batch.nodes[static_cast<size_t>(up)].parent) {
+            const auto u = static_cast<size_t>(up);
+            const ContextNode &part = batch.nodes[u];
+            const double begin = std::max<double>(part.start, middle - window);
+            const double last = up == static_cast<int32_t>(n)
+                                    ? middle
+                                    : static_cast<double>(part.start) + part.length;
+            if (last <= begin) break; // nor does it see what is above
+            queries[u] += count;
+            pairs[u] += count * (last - begin);
+            const double first = std::max<double>(part.start, end - count + 1 - window);
+            const double whole = static_cast<double>(part.start) + part.length;
+            seen[u] = std::max(seen[u], whole - first);
+            ++parts;
+        }
+        merged += count * std::max(0, parts - 1);
+    }
+    double flops = 0, bytes = 0;
+    for (size_t n = 0; n < batch.nodes.size(); ++n) {
+        if (queries[n] == 0) continue;
+        bytes += seen[n] * key_bytes;
+        if (queries[n] <= streamed_queries) continue;
+        const double rows = queries[n] * ratio;
+        flops += pair_flops * pairs[n] * rounded_up(rows, padded_queries) / rows;
+    }
+    const double matrix = flops / costs_.attention_flops;
+    const double stream = bytes / costs_.attention_bandwidth;
+    const double both =
+        std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
+    return costs_.attention_us * 1e-6 + both + merged * layers.heads * costs_.merge_ns * 1e-9;
+}
+
+StepSeconds StepCost::seconds(const TokenBatch &batch) const {
+    StepSeconds all;
+    const auto tokens = static_cast<double>(batch.tokens.size());
+    if (batch.tokens.empty()) return all;
+    for (const Product &product : products_)
+        all.linear += product.count * product_seconds(tokens * product.share, product.elements);
+    for (const Layers &layers : layers_)
+        all.attention += layers.count * attention_seconds(batch, layers);
+    all.elementwise = tokens * elementwise_bytes_ / costs_.memory_bandwidth;
+    const auto wanted = static_cast<double>(
+        std::count_if(batch.outputs.begin(), batch.outputs.end(),
+                      [](const OutputRow &row) { return !embedded(row.task); }));
+    if (wanted > 0) {
+        all.logits = product_seconds(wanted, head_) +
+                     wanted * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
+    }
+    all.step = costs_.step_us * 1e-6;
+    return all;
+}
+
+double StepCost::host_seconds(const TokenBatch &batch) const {
+    return (costs_.host_us + costs_.host_token_us * static_cast<double>(batch.tokens.size())) *
+           1e-6;
+}
+
+int64_t StepCost::bytes_beside_pages() const {
+    constexpr int64_t workspaces = int64_t{2} << 30; // buffers of a step, the driver's own
+    return weight_bytes_ + workspaces;
+}
+
+int64_t StepCost::kv_bytes(double fraction) const {
+    const int64_t left = std::max<int64_t>(costs_.memory_bytes - bytes_beside_pages(), 0);
+    return static_cast<int64_t>(static_cast<double>(left) * fraction);
+}
+
+} // namespace batchllm

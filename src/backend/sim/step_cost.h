@@ -1,0 +1,71 @@
+// A token batch on a described device -> the seconds of its parts.
+//
+//     linear      products of all layers: of their rows' rate, the matrix' elements and a launch each
+//     attention   of each layer, by what a launch does: queries that share keys (a prefix under many rows, a
+//                 prompt's own chunk) are arithmetic; keys that one query reads alone are bytes; both at
+//                 once, the lesser partly behind the greater; then merges of what was computed apart
+//     elementwise norms, activations, ropes: bytes of memory
+//     logits      the head's product and sampling
+//     step        what a step takes beside all that
+//
+// A node of the batch is read once for all queries below it, as the kernels do.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/sim/device_costs.h"
+
+namespace batchllm {
+
+constexpr double default_kv_fraction = 0.9; // of the memory that is left, as cuda has it
+
+struct StepSeconds {
+    double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0;
+
+    double total() const { return linear + attention + elementwise + logits + step; }
+    StepSeconds &operator+=(const StepSeconds &other);
+};
+
+class StepCost {
+  public:
+    StepCost(DeviceCosts costs, const Model &model);
+
+    StepSeconds seconds(const TokenBatch &batch) const;
+    // Of the host between two batches.
+    double host_seconds(const TokenBatch &batch) const;
+    // Weights, and what a backend takes for its work.
+    int64_t bytes_beside_pages() const;
+    // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave.
+    int64_t kv_bytes(double fraction) const;
+
+    const DeviceCosts &costs() const { return costs_; }
+
+  private:
+    // Products of one shape of all layers; experts see their share of the rows.
+    struct Product {
+        double elements = 0; // of the matrix
+        double share = 1;    // of the batch's tokens
+        double count = 0;
+    };
+    // All layers that attend with one window and one shape of heads.
+    struct Layers {
+        int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0;
+        double count = 0;
+        bool same(const Attention &attention) const;
+    };
+    void add_layer(const Layer &layer);
+    void add_product(double elements, double share, double count = 1);
+    double product_seconds(double rows, double elements) const;
+    double attention_seconds(const TokenBatch &batch, const Layers &layers) const;
+
+    DeviceCosts costs_;
+    std::vector<Product> products_;
+    std::vector<Layers> layers_;
+    double elementwise_bytes_ = 0; // a token
+    double head_ = 0, vocabulary_ = 0;
+    int64_t weight_bytes_ = 0;
+};
+
+} // namespace batchllm

@@ -1,0 +1,12 @@
+// Text -> the inside of a JSON string.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace batchllm {
+
+// Appends. Bytes that are no UTF-8 stay as they are: whoever reads the JSON finds them.
+void append_json_escaped(std::string *out, std::string_view text);
+
+} // namespace batchllm

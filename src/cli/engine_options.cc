@@ -1,0 +1,61 @@
+#include "cli/engine_options.h"
+
+#include "cli/option_kinds.h"
+#include "cli/size_text.h"
+
+namespace batchllm::cli {
+namespace {
+
+void add_kv_memory(CLI::App *app, EngineChoice *options) {
+    app->add_option_function<std::string>(
+           "--kv-memory",
+           [options](const std::string &text) {
+               const std::optional<double> share = parse_percentage(text);
+               const std::optional<int64_t> size = parse_size(text);
+               if (share && *share > 0 && *share <= 1) {
+                   options->kv_memory_fraction = *share;
+               } else if (size && *size > 0) {
+                   options->kv_memory_bytes = *size;
+               } else {
+                   throw CLI::ValidationError("--kv-memory", "\"" + text +
+                                                                 "\" is not a size such as 2GiB, "
+                                                                 "nor a share such as 40%");
+               }
+           },
+           "memory for keys and values: 2GiB, or a share of what is free: 40%")
+        ->type_name("SIZE");
+}
+
+} // namespace
+
+void add_engine(CLI::App *app, EngineChoice *choice) {
+    app->add_option("--backend", choice->backend, "auto, cpu, cuda or sim (auto)");
+    app->add_option("--backend-options", choice->backend_options,
+                    "key=value,key=value of the backend");
+    app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
+    app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
+    app->add_option("--quantize", choice->quantize,
+                    "fp8: layers' weights and what they are multiplied with (cuda); none: not "
+                    "even those that the checkpoint has so (stored)")
+        ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
+        ->type_name("none|stored|fp8");
+    add_kv_memory(app, choice);
+    add_size(app, "--step-tokens", &choice->step_tokens, 1, "most tokens computed in a step");
+    add_size(app, "--max-request-tokens", &choice->max_request_tokens, 1,
+             "longest prompt plus output");
+    add_size(app, "--max-requests", &choice->max_requests, 0,
+             "most rows running at once (0: as memory allows)");
+    app->add_flag("--reproducible", choice->reproducible,
+                  "the same bits for a row in any company (cpu and sim)");
+}
+
+void add_prediction(CLI::App *app, PredictionChoice *choice) {
+    app->add_option("--device", choice->device,
+                    "predict the time on this device: h200, a file of costs, or here: this "
+                    "machine's, measured once and kept")
+        ->type_name("NAME");
+    add_size(app, "--expected-tokens", &choice->expected_tokens, 1,
+             "predict so many tokens for rows that the model may end (their --max-tokens)");
+}
+
+} // namespace batchllm::cli

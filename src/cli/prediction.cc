@@ -1,0 +1,166 @@
+#include "cli/prediction.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "base/display.h"
+#include "cli/progress.h"
+
+namespace batchllm::cli {
+namespace {
+
+const char *none_if_empty(const std::string &text) { return text.empty() ? nullptr : text.c_str(); }
+
+batchllm_predict_options options_of(const PredictionChoice &choice) {
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    if (choice.device != "here") options.device = none_if_empty(choice.device);
+    options.expected_tokens = choice.expected_tokens;
+    return options;
+}
+
+Status need_model(const InputOptions &in) {
+    if (!in.model.empty()) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "a prediction needs the model: --model DIR");
+}
+
+} // namespace
+
+batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.threads = in.threads;
+    options.model_dir = none_if_empty(in.model);
+    options.backend = choice.backend.c_str();
+    options.devices = none_if_empty(choice.devices);
+    options.compute_type = choice.compute_type.c_str();
+    options.backend_options = none_if_empty(choice.backend_options);
+    options.kv_memory_bytes = choice.kv_memory_bytes;
+    options.kv_memory_fraction = choice.kv_memory_fraction;
+    options.step_tokens = choice.step_tokens;
+    options.max_request_tokens = choice.max_request_tokens;
+    options.max_requests = choice.max_requests;
+    options.reproducible = choice.reproducible ? 1 : 0;
+    options.enlarge = in.enlarge;
+    options.levels = in.levels;
+    return options;
+}
+
+Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
+                                           const EngineChoice &engine,
+                                           const PredictionChoice &choice) {
+    RETURN_IF_ERROR(need_model(in));
+    SamplingOptions scored;
+    scored.max_tokens = 1;
+    const auto count = static_cast<size_t>(window.rows());
+    std::vector<batchllm_params> params;
+    std::vector<std::vector<const char *>> stops(count);
+    params.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+        const bool generated = static_cast<int64_t>(i) < window.generated;
+        params.push_back(view_params(generated ? *window.params[i] : scored, &stops[i]));
+        params.back().constraint = nullptr;
+    }
+    batchllm_prediction predicted = {};
+    predicted.struct_size = sizeof predicted;
+    const batchllm_engine_options options = engine_options_of(in, engine);
+    const batchllm_predict_options predicting = options_of(choice);
+    RETURN_IF_ERROR(call_status(batchllm_plan_predict(
+        window.plan.get(), window.tokens.data(), window.offsets.data(), params.data(),
+        static_cast<int64_t>(count), &options, &predicting, &predicted)));
+    return predicted;
+}
+
+Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
+                                         const EngineChoice &engine,
+                                         const PredictionChoice &choice) {
+    RETURN_IF_ERROR(need_model(in));
+    std::vector<const char *> stops;
+    const batchllm_params params = view_params(in.sampling, &stops);
+    batchllm_prediction predicted = {};
+    predicted.struct_size = sizeof predicted;
+    const batchllm_engine_options options = engine_options_of(in, engine);
+    const batchllm_predict_options predicting = options_of(choice);
+    RETURN_IF_ERROR(call_status(batchllm_plan_predict(plan, nullptr, nullptr, &params, 1, &options,
+                                                      &predicting, &predicted)));
+    return predicted;
+}
+
+Status check_prediction(const InputOptions &in, const EngineChoice &engine,
+                        const PredictionChoice &choice) {
+    if (choice.device.empty()) return {};
+    const int64_t offsets[] = {0};
+    batchllm_plan *empty = nullptr;
+    RETURN_IF_ERROR(
+        call_status(batchllm_plan_create(0, nullptr, offsets, nullptr, nullptr, nullptr, &empty)));
+    const PlanHandle plan(empty);
+    return predict_plan(empty, in, engine, choice).status();
+}
+
+void add_up(const batchllm_prediction &of, batchllm_prediction *sum) {
+    if (sum->rows == 0) {
+        *sum = of;
+        return;
+    }
+    sum->rows += of.rows;
+    sum->steps += of.steps;
+    sum->logical_prompt_tokens += of.logical_prompt_tokens;
+    sum->processed_prompt_tokens += of.processed_prompt_tokens;
+    sum->recomputed_tokens += of.recomputed_tokens;
+    sum->completion_tokens += of.completion_tokens;
+    sum->preemptions += of.preemptions;
+    sum->kv_pages_peak = std::max(sum->kv_pages_peak, of.kv_pages_peak);
+    sum->seconds += of.seconds;
+    sum->linear_seconds += of.linear_seconds;
+    sum->attention_seconds += of.attention_seconds;
+    sum->other_seconds += of.other_seconds;
+    if (sum->logical_prompt_tokens > 0) {
+        sum->saving_ratio = 1 - static_cast<double>(sum->processed_prompt_tokens) /
+                                    static_cast<double>(sum->logical_prompt_tokens);
+    }
+}
+
+void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of) {
+    object->key("predicted");
+    JsonObject predicted(out);
+    predicted.field("device", static_cast<const char *>(of.device))
+        .field("devices", of.devices)
+        .field("seconds", of.seconds)
+        .field("linear_seconds", of.linear_seconds)
+        .field("attention_seconds", of.attention_seconds)
+        .field("other_seconds", of.other_seconds)
+        .field("rows", of.rows)
+        .field("steps", of.steps)
+        .field("processed_prompt_tokens", of.processed_prompt_tokens)
+        .field("saving_ratio", of.saving_ratio)
+        .field("recomputed_tokens", of.recomputed_tokens)
+        .field("completion_tokens", of.completion_tokens)
+        .field("preemptions", of.preemptions)
+        .field("kv_pages_peak", of.kv_pages_peak)
+        .field("kv_pages_total", of.kv_pages_total)
+        .field("kv_peak_bytes", of.kv_pages_peak * of.kv_page_bytes);
+    predicted.close();
+}
+
+std::string prediction_text(const batchllm_prediction &of) {
+    const double seconds = std::max(of.seconds, 1e-9);
+    const auto gib = [&](int64_t pages) {
+        return static_cast<double>(pages) * static_cast<double>(of.kv_page_bytes) / (1 << 30);
+    };
+    char took[32], text[512];
+    std::snprintf(took, sizeof took, seconds < 10 ? "%.2f s" : "%.1f s", seconds);
+    std::snprintf(text, sizeof text,
+                  "predicted       %s on %s%s: %s steps, %.1f rows/s\n"
+                  "                for %s tokens generated; rows that end earlier take less\n"
+                  "                keys and values %.2f GiB of %.2f, %.1f %% of prompts saved\n",
+                  seconds < 120 ? took : format_duration(seconds).c_str(),
+                  static_cast<const char *>(of.device),
+                  of.devices > 1 ? (", " + std::to_string(of.devices) + " devices").c_str() : "",
+                  format_count(of.steps).c_str(), static_cast<double>(of.rows) / seconds,
+                  format_count(of.completion_tokens).c_str(), gib(of.kv_pages_peak),
+                  gib(of.kv_pages_total), 100 * of.saving_ratio);
+    return text;
+}
+
+} // namespace batchllm::cli

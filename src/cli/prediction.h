@@ -1,0 +1,38 @@
+// How long rows will take, before they are run: batchllm_plan_predict for the commands.
+#pragma once
+
+#include <string>
+
+#include "cli/api.h"
+#include "cli/commands.h"
+#include "cli/json_text.h"
+#include "cli/window.h"
+
+namespace batchllm::cli {
+
+// The strings are the options' own.
+batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
+
+// Of a window's rows, as its plan has them. Rows that are scored count as one token after their prompts.
+Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
+                                           const EngineChoice &engine,
+                                           const PredictionChoice &choice);
+// Of a plan that keeps its rows' tokens.
+Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
+                                         const EngineChoice &engine,
+                                         const PredictionChoice &choice);
+
+// Whether there is such a device and such a model: to be known before any work. OK where nothing is to be
+// predicted. Measures "here".
+Status check_prediction(const InputOptions &in, const EngineChoice &engine,
+                        const PredictionChoice &choice);
+
+// Windows run one after another.
+void add_up(const batchllm_prediction &of, batchllm_prediction *sum);
+
+// As the member "predicted".
+void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of);
+// In lines, for people.
+std::string prediction_text(const batchllm_prediction &of);
+
+} // namespace batchllm::cli

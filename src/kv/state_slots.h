@@ -1,0 +1,34 @@
+// Slots for the states of context nodes: which are free.
+//
+// Always: a slot that was ever taken is free or held by one page table. Taking and giving are O(1) amortised, and
+// the object's own memory grows with the most slots used at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace batchllm {
+
+class StateSlots {
+  public:
+    explicit StateSlots(int64_t total = 0) : total_(total) {}
+
+    int64_t total() const { return total_; }
+    int64_t used() const { return peak() - static_cast<int64_t>(free_.size()); }
+    int64_t free() const { return total_ - used(); }
+    int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
+
+    // There is a free one. Throws, with nothing done, where memory runs out.
+    int32_t take();
+    // Throws std::logic_error on a slot that is not held: a fault of the library.
+    void give(int32_t slot);
+
+  private:
+    int64_t total_;
+    // A new slot is taken only when no other is free: those below peak() are the ones ever taken.
+    std::vector<int32_t> free_; // of these
+    std::vector<uint8_t> held_; // [peak]
+};
+
+} // namespace batchllm

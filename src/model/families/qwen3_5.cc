@@ -1,0 +1,62 @@
+// Qwen3.5: as Qwen3-Next, with a tensor each for the delta nets' parts; dense, or with experts in all layers.
+// Beside a vision tower: its text model.
+#include "model/families/families.h"
+#include "model/families/qwen_hybrid.h"
+#include "model/families/qwen_moe.h"
+
+namespace batchllm {
+namespace {
+
+void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
+    const auto add = [&](const char *name, int64_t rows) {
+        delta->input.push_back(named_weight(prefix + name, rows, hidden).values);
+    };
+    add("in_proj_qkv", delta->channels());
+    add("in_proj_z", delta->values_size());
+    add("in_proj_b", delta->value_heads);
+    add("in_proj_a", delta->value_heads);
+}
+
+ConfigDefaults defaults_of(int32_t hidden, int32_t layers, int32_t kv_heads) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 248320;
+    defaults.hidden = hidden;
+    defaults.intermediate = 12288;
+    defaults.layers = layers;
+    defaults.heads = 16;
+    defaults.kv_heads = kv_heads;
+    defaults.head_dim = 256;
+    defaults.max_positions = 32768;
+    return defaults;
+}
+
+Status finish(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    model->passed_over.push_back("mtp."); // heads that predict further tokens
+    return set_delta_nets(config, set_input, model);
+}
+
+} // namespace
+
+Status describe_qwen3_5(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_gated_attention(config, defaults_of(4096, 32, 4), model));
+    return finish(config, model);
+}
+
+Status describe_qwen3_5_moe(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_gated_attention(config, defaults_of(2048, 40, 2), model));
+    RETURN_IF_ERROR(set_sparse_layers(config, {512, 256, 8, true}, model));
+    RETURN_IF_ERROR(set_shared_experts(config, 512, model));
+    for (Layer &layer : model->layers) layer.experts.router.normalised = true; // whatever it says
+    return finish(config, model);
+}
+
+Status describe_qwen3_5_vision(const JsonValue &config, Model *model) {
+    return describe_text_part(config, describe_qwen3_5, false, model);
+}
+
+Status describe_qwen3_5_moe_vision(const JsonValue &config, Model *model) {
+    return describe_text_part(config, describe_qwen3_5_moe, false, model);
+}
+
+} // namespace batchllm

@@ -1,0 +1,146 @@
+#include "model/families/qwen_hybrid.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+constexpr int32_t most_heads = 1024;
+constexpr int32_t most_head_dim = 1024;
+constexpr int32_t most_width = 64;
+// Of keys, in all layers: each is a few parts of the description, which a short file can ask for.
+constexpr size_t most_heads_in_all = 1 << 15;
+
+// One entry a layer, true for a delta net.
+Result<std::vector<bool>> read_layer_types(const JsonValue &config, size_t layers) {
+    std::vector<bool> delta(layers);
+    const auto types = config.given("layer_types");
+    if (!types) {
+        ASSIGN_OR_RETURN(const int32_t interval,
+                         read_count(config, "full_attention_interval", 4, 4096));
+        for (size_t i = 0; i < layers; ++i) {
+            delta[i] = (i + 1) % static_cast<size_t>(interval) != 0;
+        }
+        return delta;
+    }
+    ASSIGN_OR_RETURN(const auto list, types->elements());
+    if (list.size() != layers) {
+        return error(code, "%s: \"layer_types\" has %zu entries: num_hidden_layers is %zu",
+                     types->file().c_str(), list.size(), layers);
+    }
+    for (size_t i = 0; i < layers; ++i) {
+        ASSIGN_OR_RETURN(const std::string type, list[i].string());
+        if (type != "linear_attention" && type != "full_attention") {
+            return list[i].unsupported("only linear_attention and full_attention are supported");
+        }
+        delta[i] = type == "linear_attention";
+    }
+    return delta;
+}
+
+Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
+    DeltaNet delta;
+    ASSIGN_OR_RETURN(delta.key_heads, read_count(config, "linear_num_key_heads", 16, most_heads));
+    ASSIGN_OR_RETURN(delta.value_heads,
+                     read_count(config, "linear_num_value_heads", 32, most_heads));
+    ASSIGN_OR_RETURN(delta.key_dim, read_count(config, "linear_key_head_dim", 128, most_head_dim));
+    ASSIGN_OR_RETURN(delta.value_dim,
+                     read_count(config, "linear_value_head_dim", 128, most_head_dim));
+    ASSIGN_OR_RETURN(delta.width, read_count(config, "linear_conv_kernel_dim", 4, most_width));
+    if (delta.value_heads % delta.key_heads != 0) {
+        return error(code,
+                     "%s: \"linear_num_value_heads\" is %d: must be a multiple of "
+                     "linear_num_key_heads, %d",
+                     config.file().c_str(), delta.value_heads, delta.key_heads);
+    }
+    if (delta.width < 2) {
+        return error(code, "%s: \"linear_conv_kernel_dim\" is %d: must be at least 2",
+                     config.file().c_str(), delta.width);
+    }
+    if (layers * static_cast<size_t>(delta.key_heads) > most_heads_in_all) {
+        return error(code,
+                     "%s: \"linear_num_key_heads\" is %d: %zu layers of so many are more than %zu "
+                     "in all",
+                     config.file().c_str(), delta.key_heads, layers, most_heads_in_all);
+    }
+    return delta;
+}
+
+// A vector without ".weight" behind its name.
+Tensor named_vector(std::string name, int64_t length) {
+    Tensor vector;
+    vector.name = std::move(name);
+    vector.rows = length;
+    vector.columns = 1;
+    return vector;
+}
+
+// [channels, 1, width] in the file.
+Tensor named_convolution(const std::string &prefix, int64_t channels, int64_t width) {
+    Tensor tensor = named_weight(prefix, channels, width).values;
+    tensor.stored_stack = channels;
+    tensor.stored_rows = 1;
+    return tensor;
+}
+
+void name_tensors(const std::string &prefix, int64_t hidden, float epsilon, DeltaNet *delta) {
+    delta->convolution = named_convolution(prefix + "conv1d", delta->channels(), delta->width);
+    delta->decay = named_vector(prefix + "A_log", delta->value_heads);
+    delta->step = named_vector(prefix + "dt_bias", delta->value_heads);
+    delta->norm = named_norm(NormKind::rms, prefix + "norm", delta->value_dim, epsilon);
+    delta->o = named_weight(prefix + "out_proj", hidden, delta->values_size());
+}
+
+} // namespace
+
+Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &defaults,
+                                Model *model) {
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    for (Layer &layer : model->layers) {
+        layer.attention.gated = true;
+        layer.attention.q.values.rows *= 2;
+    }
+    set_head_norms(model);
+    set_norm_offsets(1, model);
+    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
+    if (bias) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    // Interleaved sections of several axes too: the positions of text are equal on all of them.
+    RopeDefaults rope;
+    rope.part = 0.25;
+    rope.partial = true;
+    rope.default_aliases = {"mrope"};
+    return set_rope(config, rope, model);
+}
+
+Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model) {
+    const size_t layers = model->layers.size();
+    ASSIGN_OR_RETURN(const std::vector<bool> types, read_layer_types(config, layers));
+    ASSIGN_OR_RETURN(const DeltaNet shape, read_delta_net(config, layers));
+    bool attends = false;
+    for (size_t i = 0; i < layers; ++i) {
+        if (!types[i]) {
+            attends = true;
+            continue;
+        }
+        Layer &layer = model->layers[i];
+        if (layer.feed_forward.activation != Activation::silu) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: \"hidden_act\": only silu is supported beside linear_attention",
+                         config.file().c_str());
+        }
+        const std::string prefix = layer_prefix(i) + "linear_attn.";
+        layer.attention = {};
+        layer.delta = shape;
+        name_tensors(prefix, model->hidden, model->final_norm.epsilon, &layer.delta);
+        set_input(prefix, model->hidden, &layer.delta);
+    }
+    if (attends) return {};
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "%s: \"layer_types\": a model without a layer of full_attention is not supported",
+                 config.file().c_str());
+}
+
+} // namespace batchllm

@@ -1,0 +1,21 @@
+// What Qwen3-Next and Qwen3.5 share: gated delta nets in most layers, attention with an output gate in the
+// others, norms of one plus the weight, a rope on a quarter of the head.
+#pragma once
+
+#include <string>
+
+#include "model/config.h"
+
+namespace batchllm {
+
+// The decoder with attention in all layers, but for its feed-forwards' activation.
+Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &defaults,
+                                Model *model);
+
+// Delta nets in place of attention in the layers that "layer_types" makes linear_attention; without that key in
+// all but every "full_attention_interval"-th. Their input's parts are `set_input`'s, for the tensors that begin
+// with `prefix`. After all else that concerns attention.
+using SetDeltaInput = void (*)(const std::string &prefix, int64_t hidden, DeltaNet *delta);
+Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model);
+
+} // namespace batchllm

@@ -1,0 +1,23 @@
+// What the Qwens with experts share.
+#pragma once
+
+#include "model/config.h"
+
+namespace batchllm {
+
+// What a class has where the configuration does not say it.
+struct QwenExperts {
+    int32_t width = 0;
+    int32_t all = 0;
+    int32_t chosen = 0;
+    bool normalised = false; // "norm_topk_prob"
+};
+
+// Experts in place of the feed-forward: in every "decoder_sparse_step"-th layer but those that
+// "mlp_only_layers" names. After the layers are made.
+Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model);
+
+// Beside the experts a shared one, behind a gate of its own. `width`: the class's default.
+Status set_shared_experts(const JsonValue &config, int32_t width, Model *model);
+
+} // namespace batchllm

@@ -1,0 +1,39 @@
+#include "model/stacked_experts.h"
+
+#include <string_view>
+
+namespace batchllm {
+namespace {
+
+// Matrix `index` of a stack, of whose `stored` rows it has those from `first` on.
+void stack(const std::string &name, size_t count, size_t index, int64_t stored, int64_t first,
+           Tensor *tensor) {
+    tensor->name = name;
+    tensor->stored_stack = static_cast<int64_t>(count);
+    tensor->stored_rows = stored;
+    tensor->first_row = static_cast<int64_t>(index) * stored + first;
+}
+
+} // namespace
+
+void find_stacked_experts(const std::function<bool(const std::string &name)> &has, Model *model) {
+    constexpr std::string_view first_gate = "0.gate_proj.weight";
+    for (Layer &layer : model->layers) {
+        std::vector<FeedForward> &experts = layer.experts.each;
+        if (experts.empty()) continue;
+        std::string prefix = experts[0].gate.values.name;
+        if (!prefix.ends_with(first_gate) || has(prefix)) continue;
+        prefix.resize(prefix.size() - first_gate.size());
+        if (!has(prefix + "gate_up_proj")) continue;
+        for (size_t e = 0; e < experts.size(); ++e) {
+            FeedForward &expert = experts[e];
+            const int64_t width = expert.width;
+            stack(prefix + "gate_up_proj", experts.size(), e, 2 * width, 0, &expert.gate.values);
+            stack(prefix + "gate_up_proj", experts.size(), e, 2 * width, width, &expert.up.values);
+            stack(prefix + "down_proj", experts.size(), e, expert.down.rows(), 0,
+                  &expert.down.values);
+        }
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,297 @@
+#include "runtime/device_probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "backend/sim/step_cost.h"
+#include "base/cache_path.h"
+#include "base/file.h"
+#include "base/narrow_floats.h"
+#include "runtime/backend_choice.h"
+#include "runtime/cuda_library.h"
+
+namespace batchllm {
+namespace {
+
+constexpr const char *gpu_config =
+    R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 4,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 14336, "vocab_size": 2048, "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": false, "eos_token_id": null})";
+constexpr const char *cpu_config =
+    R"({"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64,
+        "intermediate_size": 3072, "vocab_size": 2048, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": false, "eos_token_id": null})";
+
+constexpr int32_t chunk = 64; // tokens of a node where attention is to be nearly nothing
+constexpr int repeats = 5;
+constexpr size_t longest_file = size_t{1} << 20;
+
+// What a batch of these sizes is to have.
+struct ProbeBatch {
+    int64_t nodes = 0;  // requests
+    int32_t tokens = 1; // of each, computed
+    int32_t length = 1; // of each, with those
+    int32_t prefix = 0; // that all of them have before that
+    int64_t all() const { return nodes * tokens; }
+};
+
+// Batches on pages of a pool that nobody else uses: what they hold does not matter.
+class Probe {
+  public:
+    Probe(Backend *backend, const Model &model) : backend_(backend), model_(model) {}
+
+    TokenBatch make(const ProbeBatch &of) const {
+        TokenBatch batch;
+        batch.pages.resize(model_.kv_groups.size());
+        int32_t next = 0;
+        const auto add_node = [&](int32_t parent, int32_t start, int32_t length, int32_t count) {
+            const int32_t pages = (length + info().page_tokens - 1) / info().page_tokens;
+            for (GroupPages &group : batch.pages) {
+                const auto begin = static_cast<int32_t>(group.list.size());
+                group.nodes.push_back({begin, 0});
+                for (int32_t i = 0; i < pages; ++i) {
+                    group.list.push_back(static_cast<int32_t>((next + i) % info().pages));
+                }
+            }
+            next += pages;
+            const auto begin = static_cast<int32_t>(batch.tokens.size());
+            batch.nodes.push_back({parent, start, length, begin, count, parent < 0 && count == 0});
+            for (int32_t i = 0; i < count; ++i) {
+                batch.tokens.push_back((begin + i) % info().vocabulary);
+                batch.positions.push_back(start + length - count + i);
+            }
+        };
+        if (of.prefix > 0) add_node(-1, 0, of.prefix, 0);
+        for (int64_t i = 0; i < of.nodes; ++i) {
+            add_node(of.prefix > 0 ? 0 : -1, of.prefix, of.length, of.tokens);
+        }
+        return batch;
+    }
+
+    // Of one batch, after one that does not count: the median of a few, since a device's clock varies; on a
+    // CPU the shortest, since what else runs there can only lengthen it.
+    Result<double> seconds(const ProbeBatch &of) const {
+        const TokenBatch batch = make(of);
+        std::vector<double> times;
+        BatchOutput output;
+        for (int i = 0; i <= repeats; ++i) {
+            RETURN_IF_ERROR(backend_->run(batch, &output));
+            if (i > 0) times.push_back(backend_->last_run_seconds());
+        }
+        std::sort(times.begin(), times.end());
+        return info().name == "cpu" ? times.front() : times[repeats / 2];
+    }
+
+    // Pages that a node takes.
+    int64_t pages_of(int64_t tokens) const {
+        return (tokens + info().page_tokens - 1) / info().page_tokens;
+    }
+    const BackendInfo &info() const { return backend_->info(); }
+
+  private:
+    Backend *backend_;
+    const Model &model_;
+};
+
+// Sizes of the probe's batches: long enough to be measured, short enough to be done in a second or so.
+struct Sizes {
+    int64_t decodes;
+    int32_t decoded;        // keys of each
+    int32_t context, piece; // prefill: keys before, and tokens
+    int64_t merged;         // requests under one prefix
+};
+
+Sizes sizes_for(const BackendInfo &info) {
+    Sizes sizes{64, 4096, 6144, 2048, 1024};
+    if (info.name == "cpu") sizes = {16, 1024, 1536, 256, 256};
+    sizes.piece = static_cast<int32_t>(std::min<int64_t>(sizes.piece, info.step_tokens));
+    sizes.merged = std::min<int64_t>(sizes.merged, info.step_tokens);
+    return sizes;
+}
+
+Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *costs) {
+    const Sizes sizes = sizes_for(probe.info());
+    const Attention &attention = model.layers.front().attention;
+    const auto layers = static_cast<double>(model.layers.size());
+    const double key_bytes = 2.0 * static_cast<double>(attention.kv_size()) * 2;
+    // A difference of two times that noise has made nothing or less says nothing.
+    const auto longer_by = [](double a, double b) { return std::max(a - b, 0.02 * a); };
+
+    const int64_t decodes =
+        std::clamp<int64_t>(probe.info().pages / probe.pages_of(sizes.decoded), 1, sizes.decodes);
+    ASSIGN_OR_RETURN(const double none, probe.seconds({decodes, 1, 1, 0}));
+    ASSIGN_OR_RETURN(const double decoded, probe.seconds({decodes, 1, sizes.decoded, 0}));
+    const auto rows = static_cast<double>(decodes);
+    costs->attention_bandwidth =
+        layers * rows * (sizes.decoded - 1) * key_bytes / longer_by(decoded, none);
+    costs->memory_bandwidth = 0.8 * costs->attention_bandwidth;
+
+    const double piece = sizes.piece;
+    ASSIGN_OR_RETURN(const double apart, probe.seconds({sizes.piece / chunk, chunk, chunk, 0}));
+    ASSIGN_OR_RETURN(const double long_piece,
+                     probe.seconds({1, sizes.piece, sizes.context + sizes.piece, 0}));
+    const double pairs = piece * (sizes.context + piece / 2);
+    costs->attention_flops = layers * 4.0 * static_cast<double>(attention.q_size()) * pairs /
+                             longer_by(long_piece, apart);
+
+    const auto merged = static_cast<double>(sizes.merged);
+    ASSIGN_OR_RETURN(const double lone, probe.seconds({sizes.merged, 1, 1, 0}));
+    ASSIGN_OR_RETURN(const double under, probe.seconds({sizes.merged, 1, 1, chunk}));
+    costs->merge_ns = 1e9 * std::max(0.0, under - lone) / (layers * merged * attention.heads);
+    return {};
+}
+
+// What is left of a batch's time once all else is taken off is the products'.
+Status measure_products(const Probe &probe, const Model &model, DeviceCosts *costs) {
+    double elements = 0, products = 0;
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        for (const Weight *weight : {&a.q, &a.k, &a.v, &a.o, &layer.feed_forward.gate,
+                                     &layer.feed_forward.up, &layer.feed_forward.down}) {
+            elements +=
+                static_cast<double>(weight->rows()) * static_cast<double>(weight->columns());
+        }
+        products += 4;
+    }
+    costs->products = {{1, 1e21}};
+    std::vector<DeviceCosts::Product> measured;
+    for (int64_t rows = 1;; rows = rows < 16 ? 16 : 2 * rows) {
+        rows = std::min(rows, probe.info().step_tokens);
+        ProbeBatch of{rows, 1, 1, 0};
+        if (rows >= 2 * chunk) of = {rows / chunk, chunk, chunk, 0};
+        if (probe.pages_of(of.length) * of.nodes > probe.info().pages) break;
+        ASSIGN_OR_RETURN(const double took, probe.seconds(of));
+        const StepCost others(*costs, model);
+        const StepSeconds part = others.seconds(probe.make(of));
+        const double rest = part.total() - part.linear + products * costs->product_us * 1e-6;
+        const double left = std::max(took - rest, 0.3 * took);
+        const auto count = static_cast<double>(of.all());
+        measured.push_back({count, 2 * count * elements / left});
+        if (rows == probe.info().step_tokens) break;
+    }
+    costs->products = std::move(measured);
+    return {};
+}
+
+Result<std::unique_ptr<Backend>> make_probed(const EngineOptions &options, const Model &model) {
+    BackendOptions own;
+    own.threads = options.backend_options.threads;
+    own.compute_type = options.backend_options.compute_type;
+    own.devices = std::to_string(options.devices.front());
+    if (options.backend == "cpu") return make_cpu_backend(model, own);
+    return make_cuda_backend(model, own);
+}
+
+// As measured at some earlier time, where there is such a file and it can be believed.
+bool find_kept(const std::string &path, DeviceCosts *costs) {
+    const Result<bool> there = file_exists(path);
+    if (path.empty() || !there.ok() || !*there) return false;
+    Result<std::string> text = read_file(path, longest_file);
+    if (!text.ok()) return false;
+    Result<DeviceCosts> read = parse_device_costs(std::move(text).value(), path);
+    if (!read.ok()) return false;
+    *costs = std::move(read).value();
+    return true;
+}
+
+// The name of its kept description is the device's own, so another device never gets it.
+Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
+    ProbedDevice probed;
+    const BackendInfo &info = backend->info();
+    const std::string path =
+        cache_path("costs-" + info.name + "-" + info.device + "-" + info.compute_type + ".json");
+    probed.kept = find_kept(path, &probed.costs);
+    if (probed.kept) return probed;
+    ASSIGN_OR_RETURN(probed.costs, measure_device(backend, model));
+    if (!path.empty()) keep_in_cache(path, device_costs_text(probed.costs));
+    return probed;
+}
+
+} // namespace
+
+Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu) {
+    auto probe = std::make_unique<ProbeModel>();
+    ASSIGN_OR_RETURN(probe->model, describe_config(cpu ? cpu_config : gpu_config, "probe"));
+    Model &model = probe->model;
+    model.dtype = DType::bf16;
+    int64_t largest = 0;
+    for_each_tensor(model, [&](const Tensor &tensor) {
+        largest = std::max(largest, tensor.rows * tensor.columns);
+    });
+    probe->values.resize(static_cast<size_t>(largest));
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    for (uint16_t &value : probe->values) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        value = float_to_bfloat16(
+            static_cast<float>(static_cast<int64_t>(state >> 40) - (1 << 23)) * 0x1p-28F);
+    }
+    for_each_tensor(&model, [&](Tensor *tensor) {
+        tensor->dtype = DType::bf16;
+        tensor->data = reinterpret_cast<const std::byte *>(probe->values.data());
+        tensor->stored_rows = 0;
+        tensor->first_row = 0;
+    });
+    choose_frequencies(model.max_positions, &model);
+    return probe;
+}
+
+Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
+    const BackendInfo &info = backend->info();
+    const Probe probe(backend, model);
+    ASSIGN_OR_RETURN(DeviceCosts costs, named_device_costs("h200")); // what is not measured
+    if (info.name == "cpu") {
+        costs.product_us = costs.attention_us = costs.step_us = 0;
+        costs.host_us = costs.host_token_us = 0;
+        costs.attention_overlap = 0;
+    }
+    costs.name = info.device;
+    costs.page_tokens = info.page_tokens;
+    costs.step_tokens = info.step_tokens;
+    costs.batches_in_flight = info.batches_in_flight;
+    // Clocks and caches as they are in a job.
+    ASSIGN_OR_RETURN(
+        const double once,
+        probe.seconds({std::max<int64_t>(1, info.step_tokens / chunk),
+                       static_cast<int32_t>(std::min<int64_t>(chunk, info.step_tokens)),
+                       static_cast<int32_t>(std::min<int64_t>(chunk, info.step_tokens)), 0}));
+    for (double warm = once; warm < 0.1; warm += std::max(once, 1e-4) * (repeats + 1)) {
+        RETURN_IF_ERROR(
+            probe.seconds({std::max<int64_t>(1, info.step_tokens / chunk), 1, 1, 0}).status());
+    }
+    RETURN_IF_ERROR(measure_attention(probe, model, &costs));
+    RETURN_IF_ERROR(measure_products(probe, model, &costs));
+    // So that a job on the device is given the pool that it would have.
+    costs.memory_bytes = StepCost(costs, model).bytes_beside_pages() +
+                         static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) /
+                                              default_kv_fraction);
+    return costs;
+}
+
+Result<ProbedDevice> probe_device(const EngineOptions &options) {
+    EngineOptions own = options;
+    if (own.backend == "auto" || own.backend == "cuda") {
+        ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(false));
+        own.backend = "cuda";
+        auto backend = make_probed(own, model->model);
+        if (backend.ok()) return probe_backend(std::move(backend).value().get(), model->model);
+        if (options.backend == "cuda") return backend.status();
+        own.backend = "cpu";
+    }
+    if (own.backend != "cpu") {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend \"%s\" has no device to measure: name one (\"h200\")",
+                     own.backend.c_str());
+    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(true));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, make_probed(own, model->model));
+    return probe_backend(backend.get(), model->model);
+}
+
+} // namespace batchllm

@@ -1,0 +1,34 @@
+// A backend on a device -> what the device takes for the parts of a step (device_costs.h), from a few dozen
+// batches of a model of random weights. A second or so on a GPU.
+//
+// Measured once a device: kept in the user's cache, beside the tuning of products, as
+// "costs-DEVICE-TYPE.json", and believed from then on. A file that cannot be read is measured anew, one that
+// cannot be written is not kept. Delete it to measure again.
+#pragma once
+
+#include <string>
+
+#include "backend/sim/device_costs.h"
+#include "runtime/options.h"
+
+namespace batchllm {
+
+struct ProbedDevice {
+    DeviceCosts costs;
+    bool kept = false; // from an earlier time
+};
+
+// Of options.backend ("auto": cuda where there is one, else cpu) on the first of options.devices.
+Result<ProbedDevice> probe_device(const EngineOptions &options);
+
+// The batches alone, on a backend for probe_model(). Its pages hold what they hold.
+Result<DeviceCosts> measure_device(Backend *backend, const Model &model);
+
+// Four layers of Llama 3 8B's shape, or for a CPU two of a tenth of it, all of one matrix of random numbers.
+struct ProbeModel {
+    Model model;
+    std::vector<uint16_t> values;
+};
+Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu);
+
+} // namespace batchllm

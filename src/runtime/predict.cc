@@ -1,0 +1,91 @@
+#include "runtime/predict.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/sim/sim_backend.h"
+#include "runtime/device_probe.h"
+#include "runtime/engine.h"
+
+namespace batchllm {
+namespace {
+
+// The engine's options as they are on sim, with the plan's own choices.
+EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
+    EngineOptions own = options;
+    own.backend = "sim";
+    own.backend_options.extra.clear();
+    own.timeline_path.clear();
+    own.log = {};
+    own.enlarge = plan.options.enlarge;
+    own.levels = plan.options.levels;
+    own.order = plan.options.order;
+    own.min_prefix_tokens = plan.options.min_prefix_tokens;
+    return own;
+}
+
+Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn &params) {
+    std::vector<batchllm_params> known;
+    known.reserve(static_cast<size_t>(rows.n));
+    for (int64_t i = 0; i < rows.n; ++i) {
+        ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
+        own.constraint = nullptr; // of another engine
+        known.push_back(own);
+    }
+    ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(known.data(), rows.n, rows.n));
+    return engine->add_tokens(rows, nullptr, column);
+}
+
+} // namespace
+
+Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
+                           const ParamsColumn &params, const EngineOptions &options,
+                           const PredictOptions &predicting) {
+    if (options.model_dir.empty()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "model_dir is NULL: a prediction needs the model's config.json");
+    }
+    Prediction prediction;
+    DeviceCosts costs;
+    if (predicting.device.empty()) {
+        ASSIGN_OR_RETURN(ProbedDevice probed, probe_device(options));
+        costs = std::move(probed.costs);
+    } else {
+        ASSIGN_OR_RETURN(costs, find_device_costs(predicting.device));
+    }
+    prediction.device = costs.name;
+    const EngineOptions own = options_on_sim(options, plan);
+    std::vector<const SimBackend *> devices;
+    const auto loader = [&](const EngineOptions &of) -> Result<LoadedModel> {
+        LoadedModel loaded;
+        ASSIGN_OR_RETURN(Model model, describe_model(of.model_dir));
+        loaded.model = std::make_unique<Model>(std::move(model));
+        BackendOptions backend = of.backend_options;
+        if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {
+            const std::string length = std::to_string(predicting.expected_tokens);
+            backend.extra = {{"min_length", length}, {"max_length", length}};
+        }
+        for (size_t i = 0; i < of.devices.size(); ++i) {
+            ASSIGN_OR_RETURN(const SimOptions read,
+                             read_sim_options(loaded.model.get(), backend, costs));
+            auto sim = std::make_unique<SimBackend>(read, backend);
+            devices.push_back(sim.get());
+            loaded.backends.push_back(std::move(sim));
+        }
+        return loaded;
+    };
+    ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::create(own, loader));
+    RETURN_IF_ERROR(add_rows(engine.get(), rows, params));
+    RETURN_IF_ERROR(engine->use_plan(plan));
+    batchllm_progress progress{};
+    progress.rows_waiting = rows.n;
+    while (progress.rows_waiting + progress.rows_running > 0) {
+        RETURN_IF_ERROR(engine->step(&progress));
+        engine->poll(0); // nobody wants made-up tokens
+    }
+    prediction.stats = engine->stats();
+    for (const SimBackend *device : devices) prediction.parts += device->spent();
+    return prediction;
+}
+
+} // namespace batchllm

@@ -1,0 +1,153 @@
+// Which matrices in e4m3 keep the checkpoint's scales, and where those scales go. Needs no CUDA.
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "step/matrix_form.h"
+#include "testing.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+// Tensors in e4m3 whose scales are all different.
+class Tensors {
+  public:
+    const Tensor *add(int64_t rows, int64_t columns, int64_t block_rows, int64_t block_columns,
+                      int64_t stored_rows = 0, int64_t first_row = 0) {
+        Tensor tensor;
+        tensor.dtype = DType::e4m3;
+        tensor.rows = rows;
+        tensor.columns = columns;
+        tensor.stored_rows = stored_rows;
+        tensor.first_row = first_row;
+        Scales &scales = tensor.scales;
+        scales.block_rows = block_rows;
+        scales.block_columns = block_columns;
+        scales.per_row = (columns + block_columns - 1) / block_columns;
+        const int64_t all = stored_rows > 0 ? stored_rows : rows;
+        const int64_t count = (all + block_rows - 1) / block_rows * scales.per_row;
+        std::vector<float> &values = scales_.emplace_back();
+        for (int64_t i = 0; i < count; ++i) values.push_back(next_ += 1);
+        scales.data = values.data();
+        return &tensors_.emplace_back(tensor);
+    }
+    const Tensor *none() { return &tensors_.emplace_back(); }
+    const Tensor *in_bf16(int64_t rows, int64_t columns) {
+        Tensor tensor;
+        tensor.dtype = DType::bf16;
+        tensor.rows = rows;
+        tensor.columns = columns;
+        return &tensors_.emplace_back(tensor);
+    }
+
+  private:
+    std::deque<Tensor> tensors_;
+    std::deque<std::vector<float>> scales_;
+    float next_ = 1;
+};
+
+const Placing kAsTheyAre;
+
+void scales_of_tensors_and_channels_become_scales_of_rows(void **) {
+    Tensors tensors;
+    const Tensor *q = tensors.add(32, 64, 32, 64); // of a tensor
+    const Tensor *k = tensors.add(16, 64, 1, 64);  // of channels
+    const Tensor *v = tensors.add(16, 64, 16, 64);
+    const MatrixSource source{64, 64, {{q, 0}, {k, 32}, {v, 48}}, kAsTheyAre};
+    assert_true(own_scaling(source) == Scaling::rows);
+    const std::vector<float> scales = own_scales(source, Scaling::rows);
+    assert_int_equal(scales.size(), 64);
+    for (size_t r = 0; r < 64; ++r) {
+        const float wanted = r < 32   ? q->scales.data[0]
+                             : r < 48 ? k->scales.data[r - 32]
+                                      : v->scales.data[0];
+        assert_true(scales[r] == wanted);
+    }
+}
+
+void padded_heads_and_parts_of_a_stored_tensor_keep_their_scales(void **) {
+    Tensors tensors;
+    // Rows 20 to 40 of a stored tensor of 60, heads of 10 padded to 16.
+    const Tensor *k = tensors.add(20, 64, 1, 64, 60, 20);
+    const MatrixSource source{32, 64, {{k, 0}}, {10, 16, 1, 1}};
+    assert_true(own_scaling(source) == Scaling::rows);
+    const std::vector<float> scales = own_scales(source, Scaling::rows);
+    for (size_t r = 0; r < 32; ++r) {
+        const size_t head = r / 16, in_head = r % 16;
+        const float wanted = in_head < 10 ? k->scales.data[20 + head * 10 + in_head] : 1.0F;
+        assert_true(scales[r] == wanted);
+    }
+}
+
+void blocks_stay_blocks_where_parts_begin_on_them(void **) {
+    Tensors tensors;
+    const Tensor *gate = tensors.add(256, 640, 128, 128);
+    const Tensor *up = tensors.add(208, 640, 128, 128); // its last blocks are partial
+    const MatrixSource source{464, 640, {{gate, 0}, {up, 256}}, kAsTheyAre};
+    assert_true(own_scaling(source) == Scaling::blocks);
+    const std::vector<float> scales = own_scales(source, Scaling::blocks);
+    constexpr size_t stride = 8; // five blocks, rounded up to fours
+    assert_int_equal(block_scale_stride(640), stride);
+    assert_int_equal(scales.size(), 4 * stride);
+    for (size_t row = 0; row < 4; ++row) {
+        const Tensor *tensor = row < 2 ? gate : up;
+        for (size_t b = 0; b < 5; ++b) {
+            assert_true(scales[row * stride + b] == tensor->scales.data[row % 2 * 5 + b]);
+        }
+    }
+    // A fused tensor's second half begins on a block too.
+    const Tensor *half = tensors.add(128, 256, 128, 128, 256, 128);
+    const MatrixSource second{128, 256, {{half, 0}}, kAsTheyAre};
+    assert_true(own_scaling(second) == Scaling::blocks);
+    assert_true(own_scales(second, Scaling::blocks)[1] == half->scales.data[3]);
+    // One block of columns is a scale of a row.
+    const Tensor *narrow = tensors.add(160, 128, 128, 128);
+    const MatrixSource rows{160, 128, {{narrow, 0}}, kAsTheyAre};
+    assert_true(own_scaling(rows) == Scaling::rows);
+    assert_true(own_scales(rows, Scaling::rows)[127] == narrow->scales.data[0]);
+    assert_true(own_scales(rows, Scaling::rows)[128] == narrow->scales.data[1]);
+}
+
+void what_the_products_cannot_multiply_is_left(void **) {
+    Tensors tensors;
+    const Tensor *rows = tensors.add(32, 64, 1, 64);
+    const auto scaling = [](int64_t all, int64_t columns, std::vector<MatrixPart> parts,
+                            Placing placing = {}) {
+        return own_scaling({all, columns, std::move(parts), placing});
+    };
+    assert_true(scaling(32, 64, {{rows, 0}}) == Scaling::rows);
+    assert_true(scaling(32, 64, {{rows, 0}, {tensors.none(), 32}}) == Scaling::rows);
+    // One part is in 16 bits, or there is none.
+    assert_true(scaling(64, 64, {{rows, 0}, {tensors.in_bf16(32, 64), 32}}) == Scaling::none);
+    assert_true(scaling(64, 64, {{tensors.none(), 0}}) == Scaling::none);
+    // No multiples of 16.
+    assert_true(scaling(40, 64, {{tensors.add(40, 64, 1, 64), 0}}) == Scaling::none);
+    assert_true(scaling(32, 72, {{tensors.add(32, 72, 1, 72), 0}}) == Scaling::none);
+    // Blocks: of another size, beginning inside of one, of columns that are no multiple of 128, moved apart.
+    const Tensor *blocks = tensors.add(256, 256, 128, 128);
+    assert_true(scaling(256, 256, {{blocks, 0}}) == Scaling::blocks);
+    assert_true(scaling(256, 256, {{tensors.add(256, 256, 64, 128), 0}}) == Scaling::none);
+    assert_true(scaling(320, 256, {{tensors.add(64, 256, 128, 128), 0}, {blocks, 64}}) ==
+                Scaling::none);
+    assert_true(scaling(64, 256, {{tensors.add(64, 256, 128, 128, 192, 64), 0}}) == Scaling::none);
+    assert_true(scaling(256, 144, {{tensors.add(256, 144, 128, 128), 0}}) == Scaling::none);
+    assert_true(scaling(512, 256, {{blocks, 0}}, {64, 128, 1, 1}) == Scaling::none);
+    assert_true(scaling(256, 512, {{blocks, 0}}, {1, 1, 64, 128}) == Scaling::none);
+    // Blocks beside rows.
+    assert_true(scaling(384, 256, {{blocks, 0}, {tensors.add(128, 256, 1, 256), 256}}) ==
+                Scaling::none);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(scales_of_tensors_and_channels_become_scales_of_rows),
+        cmocka_unit_test(padded_heads_and_parts_of_a_stored_tensor_keep_their_scales),
+        cmocka_unit_test(blocks_stay_blocks_where_parts_begin_on_them),
+        cmocka_unit_test(what_the_products_cannot_multiply_is_left),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,227 @@
+// What jobs are predicted to take: descriptions of devices, what a step of one takes, how a device is
+// measured, and the whole against what was measured on an H200.
+#include <cmath>
+#include <cstring>
+
+#include "../bench/predict_job.h"
+#include "batchllm.h"
+#include "runtime/device_probe.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+constexpr const char *config =
+    R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 14336, "vocab_size": 32768, "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": false, "eos_token_id": 7})";
+
+// 240 rows by eight on a prefix of 600, each with 80 tokens of its own.
+struct Rows {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets = {0};
+
+    Rows() {
+        for (int32_t row = 0; row < 240; ++row) {
+            for (int32_t i = 0; i < 600; ++i) tokens.push_back((row / 8 * 31 + i * 7) % 32000);
+            for (int32_t i = 0; i < 80; ++i) tokens.push_back((row * 101 + i * 13) % 32000);
+            offsets.push_back(static_cast<int64_t>(tokens.size()));
+        }
+    }
+    int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+    batchllm_plan *plan() const {
+        batchllm_plan *made = nullptr;
+        assert_int_equal(batchllm_plan_create(count(), tokens.data(), offsets.data(), nullptr,
+                                              nullptr, nullptr, &made),
+                         BATCHLLM_OK);
+        return made;
+    }
+};
+
+batchllm_params params_of(int32_t max_tokens) {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = max_tokens;
+    return params;
+}
+
+int32_t predict_rows(const Rows &rows, const batchllm_plan *plan, const std::string &model,
+                     const char *device, int64_t expected, batchllm_prediction *out) {
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = model.c_str();
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    options.device = device;
+    options.expected_tokens = expected;
+    const batchllm_params params = params_of(50);
+    *out = {};
+    out->struct_size = sizeof *out;
+    return batchllm_plan_predict(plan, rows.tokens.data(), rows.offsets.data(), &params, 1, &engine,
+                                 &options, out);
+}
+
+// What the engine itself takes on the simulated device's clock.
+batchllm_stats run_on_sim(const Rows &rows, const batchllm_plan *plan, const std::string &model) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = model.c_str();
+    options.backend = "sim";
+    options.backend_options = "device=h200";
+    batchllm_engine *engine = nullptr;
+    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_OK);
+    const batchllm_params params = params_of(50);
+    assert_int_equal(batchllm_add_tokens(engine, rows.count(), rows.tokens.data(),
+                                         rows.offsets.data(), nullptr, &params, 1),
+                     BATCHLLM_OK);
+    assert_int_equal(batchllm_engine_use_plan(engine, plan), BATCHLLM_OK);
+    assert_int_equal(batchllm_run(engine, nullptr, nullptr), BATCHLLM_OK);
+    batchllm_stats stats{};
+    stats.struct_size = sizeof stats;
+    assert_int_equal(batchllm_engine_stats(engine, &stats), BATCHLLM_OK);
+    batchllm_engine_destroy(engine);
+    return stats;
+}
+
+void jobs_on_an_h200_are_predicted_within_ten_percent(void **) {
+    for (const MeasuredJob &job : measured_on_h200()) {
+        if (std::strchr(job.job.model, '/') != nullptr) continue; // a directory of the source tree
+        const Result<Predicted> predicted = predict_job(job, "h200");
+        assert_true(predicted.ok());
+        const double off = predicted->rows_second / job.rows_second - 1;
+        if (std::abs(off) <= 0.1) continue;
+        fail_msg("%s, %s: %.1f rows/s predicted, %.1f measured", job.job.name, job.job.model,
+                 predicted->rows_second, job.rows_second);
+    }
+}
+
+void a_prediction_is_what_the_simulated_device_then_takes(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction predicted;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 0, &predicted), BATCHLLM_OK);
+    const batchllm_stats stats = run_on_sim(rows, plan, model.path());
+    batchllm_plan_destroy(plan);
+    assert_true(std::abs(predicted.seconds - stats.backend_seconds) < 1e-3 * predicted.seconds);
+    assert_true(predicted.seconds > 0.3 && predicted.seconds < 30);
+    assert_int_equal(predicted.steps, stats.steps);
+    assert_int_equal(predicted.completion_tokens, 240 * 50);
+    assert_int_equal(predicted.processed_prompt_tokens, stats.processed_prompt_tokens);
+    assert_int_equal(predicted.kv_pages_peak, stats.kv_pages_peak);
+    assert_int_equal(predicted.kv_pages_total, stats.kv_pages_total);
+    assert_string_equal(predicted.device, "NVIDIA H200");
+    const double parts =
+        predicted.linear_seconds + predicted.attention_seconds + predicted.other_seconds;
+    assert_true(parts <= predicted.seconds && parts > 0.9 * predicted.seconds);
+}
+
+void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction all, fewer;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 0, &all), BATCHLLM_OK);
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 10, &fewer), BATCHLLM_OK);
+    batchllm_plan_destroy(plan);
+    assert_int_equal(fewer.completion_tokens, 240 * 10);
+    assert_true(fewer.seconds < all.seconds);
+}
+
+void what_cannot_be_predicted_says_why(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    model.write("bad.json", "{\"name\": \"x\"}");
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction out;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h2000", 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "\"h2000\" is not known: there are h200"));
+    const std::string bad = model.file("bad.json");
+    assert_int_equal(predict_rows(rows, plan, model.path(), bad.c_str(), 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "memory_bytes"));
+    assert_int_equal(predict_rows(rows, plan, "", "h200", 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = model.path().c_str();
+    assert_int_equal(
+        batchllm_plan_predict(plan, nullptr, nullptr, nullptr, 0, &engine, nullptr, &out),
+        BATCHLLM_ERROR_STATE);
+    assert_non_null(std::strstr(batchllm_last_error(), "self_contained"));
+    batchllm_plan_destroy(plan);
+}
+
+void a_description_is_read_as_it_was_written(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.name = "a \"GPU\"\n";
+    const DeviceCosts read = parse_device_costs(device_costs_text(costs), "x.json").value();
+    assert_string_equal(read.name.c_str(), "a  GPU  ");
+    assert_int_equal(read.memory_bytes, costs.memory_bytes);
+    assert_int_equal(read.batches_in_flight, 2);
+    assert_int_equal(read.products.size(), costs.products.size());
+    assert_true(read.products.back().flops == costs.products.back().flops);
+    assert_true(read.merge_ns == costs.merge_ns && read.host_token_us == costs.host_token_us);
+    const std::string text = device_costs_text(costs);
+    const auto fails = [&](const std::string &from, const std::string &to, const char *words) {
+        std::string changed = text;
+        const size_t at = changed.find(from);
+        assert_true(at != std::string::npos);
+        changed.replace(at, from.size(), to);
+        const auto parsed = parse_device_costs(changed, "x.json");
+        assert_false(parsed.ok());
+        if (parsed.status().message().find(words) == std::string::npos) {
+            fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
+        }
+    };
+    fails("\"step_us\"", "\"step_ms\"", "step_ms");
+    fails("\"attention_overlap\": 0.8", "\"attention_overlap\": 1.5", "attention_overlap");
+    fails("[128,", "[8,", "rows must rise");
+    fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
+}
+
+// A device whose figures are known: a probe must find them.
+void a_probe_finds_the_figures_of_a_described_device(void **) {
+    const auto probe = probe_model(false).value();
+    DeviceCosts known = named_device_costs("h200").value();
+    known.host_us = known.host_token_us = 0; // a device's own clock shows nothing of the host
+    const SimOptions read = read_sim_options(&probe->model, {}, known).value();
+    SimBackend backend(read, {});
+    const DeviceCosts found = measure_device(&backend, probe->model).value();
+    const auto near = [](const char *what, double a, double b) {
+        if (std::abs(a / b - 1) > 0.1) fail_msg("%s: %g found, %g known", what, a, b);
+    };
+    near("bandwidth", found.attention_bandwidth, known.attention_bandwidth);
+    near("flops", found.attention_flops, known.attention_flops);
+    near("merges", found.merge_ns, known.merge_ns);
+    near("memory", static_cast<double>(found.memory_bytes),
+         static_cast<double>(known.memory_bytes));
+    for (const DeviceCosts::Product &product : found.products) {
+        for (const DeviceCosts::Product &of : known.products) {
+            if (of.rows == product.rows) near("products", product.flops, of.flops);
+        }
+    }
+    assert_int_equal(found.page_tokens, known.page_tokens);
+    assert_int_equal(found.step_tokens, known.step_tokens);
+}
+
+} // namespace
+
+int main() {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jobs_on_an_h200_are_predicted_within_ten_percent),
+        cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
+        cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
+        cmocka_unit_test(what_cannot_be_predicted_says_why),
+        cmocka_unit_test(a_description_is_read_as_it_was_written),
+        cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
