@@ -130,14 +130,17 @@ typedef void (*batchllm_log_function)(void *user, int32_t level, const char *mes
 
 typedef struct batchllm_engine_options {
     uint32_t struct_size;
-    int32_t threads;             /* CPU threads; 0: every core this process may use */
-    const char *model_dir;       /* Hugging Face directory. NULL is allowed with backend "sim" */
-    const char *backend;         /* "auto" (NULL), "cpu", "cuda", "sim" */
-    const char *devices;         /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
+    int32_t threads;          /* CPU threads; 0: every core this process may use */
+    const char *model_dir;    /* Hugging Face directory. NULL is allowed with backend "sim" */
+    const char *backend;      /* "auto" (NULL), "cpu", "cuda", "sim" */
+    const char *devices;      /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
                                     model, and a KV pool and steps of its own */
-    const char *compute_type;    /* "auto" (NULL), "bf16", "f16", "f32" */
-    const char *backend_options; /* "key=value,key=value" of the backend (docs/backends.md); NULL */
-    int64_t kv_memory_bytes;     /* bytes of KV pages on each device; 0: by kv_memory_fraction */
+    const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
+    /* "key=value,key=value" of the backend (docs/backends.md); NULL. "quantize=fp8" of cuda: a 16-bit
+     * checkpoint's layers are computed in fp8, up to 1.4 times as fast; of 20,000 answers of
+     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). */
+    const char *backend_options;
+    int64_t kv_memory_bytes;   /* bytes of KV pages on each device; 0: by kv_memory_fraction */
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* most tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */

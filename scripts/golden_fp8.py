@@ -140,9 +140,8 @@ def quantize_tensors(tensors, how):
     return stored, meant
 
 
-def quantize_directory(directory, name, plain):
+def quantize_directory(directory, how, plain, quantize_file=quantize_tensors):
     """Quantises a saved model in place; `plain` becomes the directory of what its weights stand for."""
-    how = FP8[name]
     os.makedirs(plain)
     names = {}
     for file in sorted(os.listdir(directory)):
@@ -150,7 +149,7 @@ def quantize_directory(directory, name, plain):
         if not file.endswith(".safetensors"):
             shutil.copy(path, plain)
             continue
-        stored, meant = quantize_tensors(load_file(path), how)
+        stored, meant = quantize_file(load_file(path), how)
         save_file(stored, path, metadata={"format": "pt"})
         save_file(meant, os.path.join(plain, file), metadata={"format": "pt"})
         names.update({tensor: file for tensor in stored})

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText,
                           AutoModelForSequenceClassification)
 
+import golden_four_bits
 import golden_fp8
 
 NEW_TOKENS = 24
@@ -36,6 +37,11 @@ WINDOW = "sliding_window"
 # What most models are.
 SMALL = dict(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512)
+
+GPT_OSS = dict(
+    SMALL, intermediate_size=32, head_dim=16, num_local_experts=6, num_experts_per_tok=3, sliding_window=20,
+    rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                         truncate=False, original_max_position_embeddings=64))
 
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
@@ -259,6 +265,18 @@ MODELS = {
         SMALL, num_hidden_layers=4, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=16, linear_value_head_dim=16, num_experts=6, num_experts_per_tok=3,
         moe_intermediate_size=24, shared_expert_intermediate_size=24), 299, None),
+    "gpt_oss_bf16": ("gpt_oss", "bfloat16", "new", dict(GPT_OSS, num_hidden_layers=3), [298, 299], None),
+    # Quantised by golden_four_bits.py.
+    "gpt_oss_mxfp4": ("gpt_oss", "bfloat16", "rope_type", dict(GPT_OSS, swiglu_limit=7.0), 299, 120),
+    "llama_awq": ("llama", "float16", "type", dict(SMALL, attention_bias=True), 299, None),
+    "phi3_awq": ("phi3", "float16", "type", dict(SMALL, intermediate_size=56), None, None),
+    "qwen2_gptq_act_order": ("qwen2", "float16", "type", dict(SMALL, tie_word_embeddings=True), 299, None),
+    "phi3_gptq_v2": ("phi3", "bfloat16", "type", dict(SMALL, intermediate_size=72), [298, 299], None),
+    "llama_gptq_sym": ("llama", "float16", "type", dict(SMALL), None, None),
+    "llama_ct_packed": ("llama", "bfloat16", "new", dict(SMALL), 299, None),
+    "qwen3_ct_packed_asym": ("qwen3", "bfloat16", "new", dict(
+        SMALL, hidden_size=60, head_dim=26, intermediate_size=70, tie_word_embeddings=True), 299, 120),
+    "llama_ct_mxfp4": ("llama", "bfloat16", "new", dict(SMALL), 298, None),
 }
 
 
@@ -306,6 +324,12 @@ def fill_weights(model, seed, tied):
                 values = random.uniform(-5, 2, shape)  # states that last, and some that hardly do
             elif name.endswith(".bias"):
                 values *= 0.12
+            elif name.endswith("sinks"):
+                values *= 2
+            elif model.config.model_type == "gpt_oss" and name.endswith("gate_up_proj"):
+                values *= 4 / math.sqrt(shape[1])  # so that some gates are past their bound
+            elif model.config.model_type == "gpt_oss" and name.endswith("down_proj"):
+                values *= 0.2 / math.sqrt(shape[1])
             elif "mlp.gate.weight" in name or "router" in name:
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
             elif "embed_tokens" in name:
@@ -507,7 +531,11 @@ def make_model(name, seed, output):
         read = directory
         if name in golden_fp8.FP8:
             read = os.path.join(temporary, "plain")
-            golden_fp8.quantize_directory(directory, name, read)
+            golden_fp8.quantize_directory(directory, golden_fp8.FP8[name], read)
+        if name in golden_four_bits.FOUR_BITS:
+            read = os.path.join(temporary, "plain")
+            golden_fp8.quantize_directory(directory, golden_four_bits.FOUR_BITS[name], read,
+                                          golden_four_bits.quantize_tensors)
         reference = auto.from_pretrained(
             read, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -710,13 +738,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name; fp8: those; or none of them: rope, defaults")
+    parser.add_argument("--only", help="one model of this name; fp8, four-bits: those; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     os.makedirs(arguments.output, exist_ok=True)
     for index, name in enumerate(MODELS):
-        if arguments.only in (None, name) or arguments.only == "fp8" and name in golden_fp8.FP8:
+        quantized = {"fp8": golden_fp8.FP8, "four-bits": golden_four_bits.FOUR_BITS}.get(arguments.only, ())
+        if arguments.only in (None, name) or name in quantized:
             make_model(name, 1000 + index, arguments.output)
     for index, name in enumerate(EMBEDDING_MODELS):
         if arguments.only in (None, name):

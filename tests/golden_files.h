@@ -88,12 +88,18 @@ inline bool config_has(const Golden &golden, const char *key) {
 
 inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
-// What the CUDA backend runs: it refuses models with delta nets.
+// What the CUDA backend runs: it refuses models with delta nets, and gpt-oss.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
     std::erase_if(all, [](const Golden &golden) {
-        return config_has(golden, "linear_num_value_heads");
+        return config_has(golden, "linear_num_value_heads") || config_has(golden, "\"gpt_oss\"");
     });
+    return all;
+}
+
+inline std::vector<Golden> golden_without_experts() {
+    std::vector<Golden> all = golden_on_cuda();
+    std::erase_if(all, [](const Golden &golden) { return has_experts(golden); });
     return all;
 }
 

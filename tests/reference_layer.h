@@ -193,8 +193,16 @@ inline double activated(Activation kind, double x) {
         return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::gelu_tanh:
         return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::clamped_swiglu:
+        break; // of gate and up together
     }
     return 0;
+}
+
+inline double gated(Activation kind, double gate, double up) {
+    if (kind != Activation::clamped_swiglu) return activated(kind, gate) * up;
+    const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
+    return g / (1 + std::exp(-1.702 * g)) * (u + 1);
 }
 
 inline Rows feed_forward(const FeedForward &f, const Rows &x) {
@@ -202,7 +210,7 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     const Rows gate = f.gate ? product(f.gate, x) : Rows();
     for (size_t t = 0; t < x.size(); ++t) {
         for (size_t i = 0; i < up[t].size(); ++i) {
-            up[t][i] = f.gate ? up[t][i] * activated(f.activation, gate[t][i])
+            up[t][i] = f.gate ? gated(f.activation, gate[t][i], up[t][i])
                               : activated(f.activation, up[t][i]);
         }
     }

@@ -779,7 +779,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     must_fail(R"({"model_type": "llama", "architectures": ["MistralForCausalLM"]})", code,
               {"architectures[0]", "MistralForCausalLM"});
     must_fail(llama(R"("hidden_act": "relu")"), code, {"hidden_act", "relu"});
-    must_fail(llama(R"("quantization_config": {"quant_method": "gptq"})"), code,
+    must_fail(llama(R"("quantization_config": {"quant_method": "bitsandbytes"})"), code,
               {"quantization_config"});
     must_fail(llama(R"("per_layer_config": {"0": {"head_dim": 8}})"), code, {"per_layer_config"});
     must_fail(llama(R"("is_encoder_decoder": true)"), code, {"is_encoder_decoder"});

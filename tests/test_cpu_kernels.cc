@@ -136,27 +136,35 @@ double activation_of(Activation activation, double x) {
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::gelu_tanh:
         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::clamped_swiglu:
+        return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
     }
     return 0;
+}
+
+// What the activation of a gate is multiplied by.
+double factor_of(Activation activation, double up) {
+    return activation == Activation::clamped_swiglu ? std::clamp(up, -7.0, 7.0) + 1 : up;
 }
 
 void activations_equal_the_reference_gated_or_not_with_biases_or_without(void **) {
     std::mt19937_64 random(seed_of_run());
     for_each_table([&](const Kernels &kernels) {
         for (const int32_t n : kLengths) {
-            for (const auto activation :
-                 {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
+            for (const auto activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                                          Activation::clamped_swiglu}) {
                 for (int form = 0; form < 4; ++form) {
                     const bool gated = form % 2 == 0, biased = form >= 2;
                     const auto gate = random_floats(&random, n, 4);
-                    const auto up = random_floats(&random, n, 1);
+                    const auto up = random_floats(&random, n, 4);
                     const auto gate_bias = random_floats(&random, n, 1);
                     const auto up_bias = random_floats(&random, n, 1);
                     std::vector<double> expected;
                     for (size_t i = 0; i < gate.size(); ++i) {
                         const double g = static_cast<double>(gate[i]) + (biased ? gate_bias[i] : 0);
                         const double u = static_cast<double>(up[i]) + (biased ? up_bias[i] : 0);
-                        expected.push_back(activation_of(activation, g) * (gated ? u : 1));
+                        expected.push_back(activation_of(activation, g) *
+                                           factor_of(activation, gated ? u : 1));
                     }
                     auto out = room(kernels, n);
                     kernels.activate[static_cast<size_t>(activation)](

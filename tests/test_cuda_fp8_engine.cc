@@ -155,8 +155,8 @@ double error_of_scores(const Golden &golden, const Way &way) {
 
 // Walked in float64 with activations rounded to e4m3 and nothing else rounded, these models' log-probabilities
 // are off by 0.08 to 0.39 (root of the mean square), and the 16-bit ones' with weights rounded too by 0.12
-// to 0.45: random weights of 64 columns average little out. In bf16 they are off by 0.03.
-constexpr double kStored = 0.9, kQuantised = 1.0;
+// to 0.74: random weights of 64 columns average little out. In bf16 they are off by 0.03.
+constexpr double kStored = 0.75, kQuantised = 0.9;
 
 void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
     bool good = true;
@@ -178,11 +178,29 @@ void checkpoints_of_16_bits_are_quantised_at_load(void **) {
     bool good = true;
     const Way way{"quantize=fp8", "fp8"};
     for (const Golden &golden : models_of(way)) {
-        // Gemma 4's golden models are off by more in bf16 too.
-        const bool gemma4 = golden.directory.find("gemma4") != std::string::npos;
-        good &= error_of_scores(golden, way) < (gemma4 ? 2 : 1) * kQuantised;
+        good &= error_of_scores(golden, way) < kQuantised;
     }
     assert_true(good);
+}
+
+// Their attention and their dense layers are in fp8, or, where sizes do not suit it, nothing is. A rounding may
+// change which experts a token goes through.
+void models_with_experts_are_quantised_where_they_are_dense(void **) {
+    bool good = true;
+    int32_t in_fp8 = 0;
+    for (const Golden &golden : golden_on_cuda()) {
+        if (!has_experts(golden)) continue;
+        const Way way{"experts", is_fp8(golden) ? "stored" : "fp8"};
+        const EngineHandle engine = create(golden, way, int64_t{64} << 20);
+        if (engine == nullptr) continue;
+        const std::string type = compute_type_of(engine);
+        if (type.find("fp8") != std::string::npos) {
+            ++in_fp8;
+            assert_string_equal(type.c_str(), "bf16, some products in fp8 (e4m3)");
+        }
+        good &= error_of_scores(golden, way) < 1.5 * kQuantised;
+    }
+    assert_true(good && in_fp8 >= 4);
 }
 
 // What a job says of a row: its tokens and by how much each was likelier than the second.
@@ -337,6 +355,7 @@ int main() {
         cmocka_unit_test(scores_of_models_in_fp8_are_the_dequantised_references),
         cmocka_unit_test(every_way_gives_the_same_tokens_but_for_close_calls),
         cmocka_unit_test(checkpoints_of_16_bits_are_quantised_at_load),
+        cmocka_unit_test(models_with_experts_are_quantised_where_they_are_dense),
         cmocka_unit_test(the_same_job_twice_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -105,7 +105,8 @@ Status Linear::describe(const Key &key, Product *product) const {
             product->operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w, sizeof of_w));
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x, sizeof of_x));
-        const int8_t fast = fast_accumulation_ ? 1 : 0;
+        // With scales of blocks sums are always in f32.
+        const int8_t fast = fast_accumulation_ && !blocks ? 1 : 0;
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }

@@ -68,8 +68,8 @@ class Linear {
 
     // As create()'s.
     void set_scratch(void *scratch, int64_t bytes) { scratch_ = scratch, scratch_bytes_ = bytes; }
-    // Sums of e4m3 products in the tensor cores' own precision, which is less than f32's. Before the first
-    // such product.
+    // Sums of e4m3 products with scales of rows in the tensor cores' own precision, which is less than f32's.
+    // Before the first such product.
     void set_fast_accumulation(bool fast) { fast_accumulation_ = fast; }
 
     int64_t algorithms() const { return static_cast<int64_t>(products_.size()); }

@@ -96,6 +96,7 @@ class Forward {
   private:
     Forward(const Model &model, const ForwardOptions &options);
     Status load();
+    void warn_of_widened(int64_t count, const std::string &why);
     Status allocate();
     Status allocate_scales();
     Status allocate_ropes();

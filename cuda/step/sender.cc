@@ -27,8 +27,9 @@ Status Sender::start(int32_t threads, cudaStream_t stream) {
 // Host threads fill the staging memory: with bytes as they are in the file, or with quantised elements
 // that are to be of another type, times their scales, in f32.
 Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
-            const Placing &placing) {
-    const bool widens = tensor.dtype == DType::e4m3 && type != DType::e4m3;
+                    const Placing &placing) {
+    const bool widens =
+        !tensor.as_stored() && !(tensor.dtype == DType::e4m3 && type == DType::e4m3);
     const DType sent = widens ? DType::f32 : tensor.dtype;
     const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
     if (row_bytes > kStaging) {

@@ -12,6 +12,9 @@ constexpr int32_t kMostHeadDim = 512; // attention's
 
 const char *missing(const Experts &experts) {
     const FeedForward &first = experts.each[0];
+    if (first.activation == Activation::clamped_swiglu) {
+        return "experts with a clamped SwiGLU: they run on the cpu backend alone so far";
+    }
     for (const FeedForward &expert : experts.each) {
         if (!expert.gate) return "experts without a gate";
         if (expert.gate.bias || expert.up.bias || expert.down.bias) return "biases of experts";

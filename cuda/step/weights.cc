@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
-#include "experts/grouped.h"
 #include "elementwise/quantize.h"
+#include "experts/grouped.h"
 #include "step/matrix_form.h"
 #include "step/sender.h"
 
@@ -39,7 +39,7 @@ class Loader {
         base_ = out->memory.data();
         used_ = 0;
         out->layers.clear();
-        out->in_e4m3 = out->widened = 0;
+        out->in_e4m3 = out->widened = out->widened_with_experts = 0;
         RETURN_IF_ERROR(place(out));
         RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
         return {};
@@ -79,7 +79,7 @@ class Loader {
             RETURN_IF_ERROR(attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
-            RETURN_IF_ERROR(experts(from, &to.experts));
+            RETURN_IF_ERROR(experts(from, &to.experts, out));
             RETURN_IF_ERROR(input_block(from, &to));
             out->layers.push_back(to);
         }
@@ -164,17 +164,23 @@ class Loader {
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
-        // What experts share their input with stays in their type.
-        const bool kept = bool(layer.experts);
         Form of_qkv = form_of(qkv, false);
-        Form of_gate_up = kept ? Form{} : form_of(gate_up, false);
+        // Experts take rows of the compute type, and what they share them with does too.
+        Form of_gate_up = layer.experts ? Form{} : form_of(gate_up, false);
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
         }
         RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
         RETURN_IF_ERROR(matrix(o, form_of(o, true), &to->o, all));
+        if (layer.experts) {
+            for (const MatrixSource *source : {&gate_up, &down}) {
+                if (is_stored_in_e4m3(*source)) ++all->widened_with_experts;
+            }
+            RETURN_IF_ERROR(matrix(gate_up, &to->gate_up));
+            return matrix(down, &to->down);
+        }
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
-        return matrix(down, kept ? Form{} : form_of(down, true), &to->down, all);
+        return matrix(down, form_of(down, true), &to->down, all);
     }
 
     static bool is_stored_in_e4m3(const MatrixSource &source) {
@@ -196,7 +202,7 @@ class Loader {
         return wanted && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
     }
 
-    Status experts(const Layer &layer, DeviceExperts *to) {
+    Status experts(const Layer &layer, DeviceExperts *to, DeviceWeights *all) {
         if (!layer.experts) return {};
         const Experts &from = layer.experts;
         const auto count = static_cast<int64_t>(from.each.size());
@@ -213,6 +219,9 @@ class Loader {
         for (const FeedForward &expert : from.each) {
             gate_up.push_back({&expert.gate.values, &expert.up.values});
             down.push_back({&expert.down.values, nullptr});
+            for (const Tensor *tensor : {&expert.gate.values, &expert.down.values}) {
+                if (tensor->dtype == DType::e4m3) ++all->widened_with_experts;
+            }
         }
         RETURN_IF_ERROR(stack(gate_up, 2 * width, hidden, &to->gate_up));
         return stack(down, hidden, width, &to->down);
@@ -247,8 +256,9 @@ class Loader {
             if (part.second != nullptr) {
                 placing.row_group = kGateRows;
                 placing.row_group_out = 2 * kGateRows;
-                RETURN_IF_ERROR(sender_.send(*part.second, to + kGateRows * stride * dtype_bytes(element_),
-                                     element_, stride, placing));
+                RETURN_IF_ERROR(sender_.send(*part.second,
+                                             to + kGateRows * stride * dtype_bytes(element_),
+                                             element_, stride, placing));
             }
             RETURN_IF_ERROR(sender_.send(*part.first, to, element_, stride, placing));
             to += bytes;
@@ -275,8 +285,8 @@ class Loader {
         const int64_t row_bytes = source.columns * dtype_bytes(type);
         for (const auto &[tensor, first] : source.parts) {
             if (!*tensor) continue;
-            RETURN_IF_ERROR(
-                sender_.send(*tensor, to + first * row_bytes, type, source.columns, source.placing));
+            RETURN_IF_ERROR(sender_.send(*tensor, to + first * row_bytes, type, source.columns,
+                                         source.placing));
         }
         return {};
     }
@@ -344,8 +354,8 @@ class Loader {
             Tensor column = *tensor;
             column.rows = tensor->rows * tensor->columns;
             column.columns = 1;
-            RETURN_IF_ERROR(
-                sender_.send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
+            RETURN_IF_ERROR(sender_.send(column, reinterpret_cast<std::byte *>(to + first),
+                                         DType::f32, 1, placing));
         }
         return {};
     }

@@ -61,9 +61,10 @@ struct DeviceWeights {
     Matrix input_projection;               // [layers * LayerInputs::width, hidden]
     DeviceNorm input_norm;                 // [LayerInputs::width]
     std::vector<DeviceLayer> layers;
-    int64_t in_e4m3 = 0; // of the layers' matrices
-    int64_t widened = 0; // of those that the checkpoint has in e4m3
-    DeviceMemory memory; // all of it
+    int64_t in_e4m3 = 0;              // of the layers' matrices
+    int64_t widened = 0;              // of those that the checkpoint has in e4m3
+    int64_t widened_with_experts = 0; // the same, of feed-forwards that have experts
+    DeviceMemory memory;              // all of it
 
     bool scaled() const { return in_e4m3 > 0; }
 };

@@ -26,6 +26,7 @@
 
 namespace batchllm {
 
+struct FourBits; // model/four_bits.h
 class Quantization;
 
 // Of a quantised tensor: an element's value is what is stored times the scale of its block. Blocks begin at
@@ -52,10 +53,21 @@ struct Tensor {
     int64_t first_row = 0;
     // Above 0: the tensor in the file is [stored_stack, stored_rows, columns], first_row counts through.
     int64_t stored_stack = 0;
-    Scales scales = {}; // of type e4m3 alone, and then always
+    // These rows are so far apart in the file: gate and up by turns.
+    int64_t row_step = 1;
+    // The tensor in the file is [.., columns, stored_rows].
+    bool stored_transposed = false;
+    Scales scales = {};                                  // of type e4m3 alone, and then always
+    std::shared_ptr<const FourBits> four_bits = nullptr; // of type u4 alone, in place of data
 
     explicit operator bool() const { return rows > 0; } // the model has it
-    int64_t bytes() const { return rows * columns * dtype_bytes(dtype); }
+    // Its elements stand in the file as they are, row after row: data can be copied.
+    bool as_stored() const {
+        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && !stored_transposed;
+    }
+    int64_t bytes() const {
+        return rows * columns * dtype_bytes(dtype) / (dtype == DType::u4 ? 2 : 1);
+    }
 };
 
 // A matrix of a linear layer: y = x W^T + bias.
@@ -153,6 +165,9 @@ enum class Activation : uint8_t {
     silu,
     gelu,      // x * normal distribution function of x
     gelu_tanh, // its approximation by tanh
+    // In place of activation(gate) * up: g * sigmoid(1.702 g) * (u + 1), with g the gate, at most 7, and u
+    // up, from -7 to 7.
+    clamped_swiglu,
 };
 
 // down(activation(gate(x)) * up(x)); without a gate down(activation(up(x))).
@@ -294,7 +309,7 @@ struct Model {
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 
-// Rows [begin, begin + count) as elements of a type, f32 or bf16, with their scales.
+// Rows [begin, begin + count) as elements of a type, f32 or bf16, with their scales, however they are stored.
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);
 // One row as floats.
 void read_row(const Tensor &tensor, int64_t row, float *out);

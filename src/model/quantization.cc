@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "constraint/regex.h"
+#include "model/quantization_keys.h"
 
 namespace batchllm {
 namespace {
@@ -44,6 +45,8 @@ Result<Automaton> wildcard(const std::string &pattern, const JsonValue &item, Bu
     return std::move(compiled).value();
 }
 
+} // namespace
+
 Result<std::string> text_of(const JsonValue &object, std::string_view key,
                             const std::string &otherwise) {
     const auto value = object.given(key);
@@ -51,7 +54,6 @@ Result<std::string> text_of(const JsonValue &object, std::string_view key,
     return value->string();
 }
 
-// Refuses a value that is none of these, as not supported.
 Status one_of(const JsonValue &object, std::string_view key, const std::string &otherwise,
               std::initializer_list<std::string_view> known, const std::string &what) {
     ASSIGN_OR_RETURN(const std::string text, text_of(object, key, otherwise));
@@ -60,6 +62,8 @@ Status one_of(const JsonValue &object, std::string_view key, const std::string &
     if (!value) return object.unsupported(std::string(key) + " is not given: " + what);
     return value->unsupported(what);
 }
+
+namespace {
 
 // Numbers of eight bits with a point: of weights, or of what goes into them.
 Status check_float8(const JsonValue &arguments) {
@@ -84,6 +88,10 @@ Result<ScaleScheme> read_block(const JsonValue &size, ScaleKind kind) {
 }
 
 Result<ScaleScheme> read_weights(const JsonValue &weights) {
+    if (const auto bits = weights.given("num_bits")) {
+        ASSIGN_OR_RETURN(const int64_t count, bits->integer(1, 64));
+        if (count == 4) return read_four_bit_weights(weights);
+    }
     RETURN_IF_ERROR(check_float8(weights));
     RETURN_IF_ERROR(one_of(weights, "strategy", "tensor", {"tensor", "channel", "block"},
                            "only tensor, channel and block are supported"));
@@ -106,10 +114,33 @@ std::optional<ScaleScheme> preset(std::string_view name) {
     if (name == "FP8") return ScaleScheme{ScaleKind::tensor};
     if (name == "FP8_DYNAMIC") return ScaleScheme{ScaleKind::channel};
     if (name == "FP8_BLOCK") return ScaleScheme{ScaleKind::block, 128, 128};
-    return std::nullopt;
+    if (name != "W4A16" && name != "W4A16_ASYM") return std::nullopt;
+    ScaleScheme scheme;
+    scheme.four_bits = FourBitForm::packed;
+    scheme.group = 128;
+    scheme.symmetric = name == "W4A16";
+    return scheme;
 }
 
-constexpr const char *formats_known = "only float-quantized and naive-quantized are supported";
+constexpr const char *formats_known =
+    "only float-quantized, naive-quantized, pack-quantized and mxfp4-pack-quantized are supported";
+
+// "format" of all groups or of one: the weights of a scheme are in none but theirs.
+Status check_format(const JsonValue &object, const ScaleScheme *scheme) {
+    const auto format = object.given("format");
+    if (!format) return {};
+    ASSIGN_OR_RETURN(const std::string name, format->string());
+    const bool eight = name == "float-quantized" || name == "naive-quantized";
+    const bool four = name == "pack-quantized", mxfp4 = name == "mxfp4-pack-quantized";
+    if (!eight && !four && !mxfp4) return format->unsupported(formats_known);
+    if (scheme == nullptr) return {};
+    const FourBitForm form = scheme->four_bits;
+    if (eight == (form == FourBitForm::none) && four == (form == FourBitForm::packed) &&
+        mxfp4 == (form == FourBitForm::packed_mxfp4)) {
+        return {};
+    }
+    return format->unsupported("weights of another type and num_bits are not supported in it");
+}
 
 } // namespace
 
@@ -162,8 +193,8 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name, cons
     if (value.is_array()) {
         const auto scheme = preset(name);
         if (!scheme) {
-            return value.unsupported(
-                "of presets only FP8, FP8_DYNAMIC and FP8_BLOCK are supported");
+            return value.unsupported("of presets only FP8, FP8_DYNAMIC, FP8_BLOCK, W4A16 and "
+                                     "W4A16_ASYM are supported");
         }
         group.scheme = *scheme;
         ASSIGN_OR_RETURN(group.targets,
@@ -171,16 +202,14 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name, cons
         return group;
     }
     if (!value.is_object()) return value.fail("must be an object, or a preset's targets");
-    if (value.given("format")) {
-        RETURN_IF_ERROR(
-            one_of(value, "format", "", {"float-quantized", "naive-quantized"}, formats_known));
-    }
+    RETURN_IF_ERROR(check_format(value, nullptr));
     ASSIGN_OR_RETURN(const JsonValue targets, value.at("targets"));
     ASSIGN_OR_RETURN(group.targets,
                      ModuleNames::read(targets, ModuleNames::Kind::compressed, budget));
     const auto weights = value.given("weights");
     if (!weights) return value.unsupported("weights that are not quantised are no group's");
     ASSIGN_OR_RETURN(group.scheme, read_weights(*weights));
+    RETURN_IF_ERROR(check_format(value, &group.scheme));
     if (const auto inputs = value.given("input_activations")) {
         RETURN_IF_ERROR(check_float8(*inputs));
     }
@@ -191,9 +220,9 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name, cons
 }
 
 Status Quantization::read_compressed(const JsonValue &config, Budget *budget) {
-    RETURN_IF_ERROR(one_of(config, "format", "float-quantized",
-                           {"float-quantized", "naive-quantized", "mixed-precision"},
-                           formats_known));
+    ASSIGN_OR_RETURN(const std::string format, text_of(config, "format", "mixed-precision"));
+    const bool mixed = format == "mixed-precision";
+    if (!mixed) RETURN_IF_ERROR(check_format(config, nullptr));
     if (const auto sparsity = config.given("sparsity_config")) {
         RETURN_IF_ERROR(one_of(*sparsity, "format", "dense", {"dense"}, "only dense is supported"));
     }
@@ -205,6 +234,8 @@ Status Quantization::read_compressed(const JsonValue &config, Budget *budget) {
     ASSIGN_OR_RETURN(const auto members, groups.members());
     for (const auto &[name, value] : members) {
         ASSIGN_OR_RETURN(Group group, read_group(name, value, budget));
+        const bool own = value.is_object() && value.given("format");
+        if (!mixed && !own) RETURN_IF_ERROR(check_format(config, &group.scheme));
         groups_.push_back(std::move(group));
     }
     if (groups_.empty()) return groups.fail("names no group");
@@ -272,8 +303,17 @@ Result<std::shared_ptr<const Quantization>> Quantization::read(const JsonValue &
         // Older ones hold here what is in hf_quant_config.json.
         if (config.given("quantization")) return read_modelopt(config);
         RETURN_IF_ERROR(read->read_modelopt_keys(config, "ignore", &budget));
+    } else if (name == "awq") {
+        ASSIGN_OR_RETURN(read->all_, read_awq(config));
+    } else if (name == "gptq") {
+        ASSIGN_OR_RETURN(read->all_, read_gptq(config));
+    } else if (name == "mxfp4") {
+        ScaleScheme &scheme = read->all_.emplace();
+        scheme.four_bits = FourBitForm::mxfp4_experts;
+        scheme.group = 32;
     } else {
-        return method->unsupported("only compressed-tensors, fp8 and modelopt are supported");
+        return method->unsupported(
+            "only compressed-tensors, fp8, modelopt, awq, gptq and mxfp4 are supported");
     }
     return std::shared_ptr<const Quantization>(std::move(read));
 }

@@ -3,7 +3,8 @@
 //
 // Read are those whose weights are e4m3 with scales: compressed-tensors (float-quantized and
 // naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN and
-// FP8_PB_WO. Everything else is refused by key and value. How activations are quantised is checked to be
+// FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized, mxfp4-pack-quantized)
+// and "mxfp4". Everything else is refused by key and value. How activations are quantised is checked to be
 // something in fp8, and is otherwise the backend's own matter.
 #pragma once
 
@@ -29,9 +30,25 @@ enum class ScaleKind : uint8_t {
     block_or_tensor, // one number for a tensor is that tensor's
 };
 
+// Which tensors hold a matrix of four bits: find_four_bits.cc.
+enum class FourBitForm : uint8_t {
+    none,
+    packed,        // compressed-tensors' integers
+    packed_mxfp4,  // its MXFP4
+    awq,           // where there are such tensors
+    gptq,          // the same
+    mxfp4_experts, // the same, of experts stored together
+};
+
 struct ScaleScheme {
     ScaleKind kind = ScaleKind::tensor;
     int64_t block_rows = 0, block_columns = 0; // of blocks
+
+    FourBitForm four_bits = FourBitForm::none; // else the above means nothing
+    int64_t group = 0;                         // columns that share a scale; 0: all
+    bool symmetric = true;                     // all zero points are the middle
+    bool second_version = false;               // of gptq
+    bool any_order = false;                    // of gptq: columns of a group stand anywhere
 };
 
 // Modules by name ("model.layers.0.mlp.up_proj").

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/narrow_floats.h"
+#include "model/four_bits.h"
 #include "model/model.h"
 
 namespace batchllm {
@@ -35,6 +36,24 @@ template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const 
     }
 }
 
+// put(row, column, value) for rows [begin, begin + count) that do not stand one after another, in blocks
+// whose bytes stay in the processor's cache.
+template <typename Put>
+void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) {
+    const bool transposed = tensor.stored_transposed;
+    const int64_t row_stride = tensor.row_step * (transposed ? 1 : tensor.columns);
+    const int64_t column_stride = transposed ? tensor.stored_rows : 1;
+    constexpr int64_t block = 64;
+    for (int64_t first = 0; first < tensor.columns; first += block) {
+        const int64_t end = std::min(tensor.columns, first + block);
+        for (int64_t r = 0; r < count; ++r) {
+            for (int64_t c = first; c < end; ++c) {
+                put(r, c, element(tensor, (begin + r) * row_stride + c * column_stride));
+            }
+        }
+    }
+}
+
 } // namespace
 
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
@@ -42,7 +61,19 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
     const int64_t n = count * tensor.columns;
     float *floats = static_cast<float *>(out);
     uint16_t *halves = static_cast<uint16_t *>(out);
-    if (tensor.dtype == DType::e4m3) {
+    if (tensor.dtype == DType::u4) {
+        read_four_bits(tensor, begin, count, type, out);
+    } else if (tensor.row_step != 1 || tensor.stored_transposed) {
+        const int64_t columns = tensor.columns;
+        if (type == DType::f32) {
+            gather(tensor, begin, count,
+                   [&](int64_t r, int64_t c, float x) { floats[r * columns + c] = x; });
+        } else {
+            gather(tensor, begin, count, [&](int64_t r, int64_t c, float x) {
+                halves[r * columns + c] = float_to_bfloat16(x);
+            });
+        }
+    } else if (tensor.dtype == DType::e4m3) {
         for (int64_t r = 0; r < count; ++r) {
             const int64_t at = r * tensor.columns;
             if (type == DType::f32) {

@@ -2,20 +2,22 @@
 // tensor's type and shape against the configuration.
 //
 // Tensors that no model of the configuration has are an error, since a checkpoint that carries a
-// bias or a norm which is not computed would run and answer wrongly. Three are let pass: the parts of
+// bias or a norm which is not computed would run and answer wrongly. Four are let pass: the parts of
 // a checkpoint that the description passes over (a vision tower), the rotary frequencies that old
-// checkpoints store (they follow from the configuration), and an lm_head beside tied embeddings. There, as in transformers 5, equal ones are tied, different ones are not, and an
-// lm_head without an embedding is both.
+// checkpoints store (they follow from the configuration), and an lm_head beside tied embeddings. There, as in
+// transformers 5, equal ones are tied, different ones are not, and an lm_head without an embedding is both.
+// And a bias of zeros beside a matrix of GPTQ, which some of its writers put there.
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
-#include "base/json.h"
+#include "base/printable.h"
+#include "model/checkpoint.h"
+#include "model/four_bits.h"
 #include "model/model.h"
-#include "model/safetensors.h"
 #include "model/scales.h"
 #include "model/stacked_experts.h"
 
@@ -26,144 +28,6 @@ static_assert(std::endian::native == std::endian::little,
               "weights are used as the files hold them");
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-constexpr size_t index_limit = 256U << 20U;
-constexpr size_t shard_limit = 4096;
-
-struct Located {
-    size_t file;
-    StoredTensor stored;
-    bool used = false;
-};
-
-// The tensors of all of a model's files, by name.
-class Checkpoint {
-  public:
-    std::vector<MappedFile> files;
-    std::unordered_map<std::string, Located> tensors;
-
-    Status add_file(const std::string &path) {
-        ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-        ASSIGN_OR_RETURN(auto list, parse_safetensors(file.bytes(), path));
-        for (StoredTensor &stored : list) {
-            std::string name = stored.name;
-            const auto [place, is_new] =
-                tensors.try_emplace(std::move(name), Located{files.size(), std::move(stored)});
-            if (!is_new) {
-                return error(code, "%s: tensor %s is in %s too", path.c_str(),
-                             printable(place->first).c_str(),
-                             files[place->second.file].path().c_str());
-            }
-        }
-        files.push_back(std::move(file));
-        return {};
-    }
-
-    // Gives the tensors the names of the description, and drops those that it passes over.
-    Status rename(const Model &model) {
-        std::unordered_map<std::string, Located> named;
-        for (auto &[name, located] : tensors) {
-            std::string described = name;
-            for (const Model::Renamed &renamed : model.renamed) {
-                if (!name.starts_with(renamed.from)) continue;
-                described.replace(0, renamed.from.size(), renamed.to);
-                break;
-            }
-            if (is_passed_over(name, model) || is_passed_over(described, model)) continue;
-            const auto [place, is_new] = named.try_emplace(described, std::move(located));
-            if (!is_new) {
-                return error(code, "%s: tensor %s stands there under two names",
-                             files[place->second.file].path().c_str(),
-                             printable(described).c_str());
-            }
-        }
-        tensors = std::move(named);
-        return {};
-    }
-
-  private:
-    static bool is_passed_over(const std::string &name, const Model &model) {
-        return std::any_of(model.passed_over.begin(), model.passed_over.end(),
-                           [&](const std::string &prefix) { return name.starts_with(prefix); });
-    }
-};
-
-// A shard's name is that of a file in the directory itself. (A link there may lead elsewhere, as in
-// the cache of downloaded models: whoever made the directory made the link.)
-Status check_shard_name(const JsonValue &value, const std::string &name) {
-    const bool plain = name.find('/') == std::string::npos &&
-                       name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
-    constexpr std::string_view ending = ".safetensors";
-    if (!plain || name.size() <= ending.size() || name.front() == '.' || name.size() > 255 ||
-        !name.ends_with(ending)) {
-        return value.fail("must be the name of a .safetensors file in the model's directory");
-    }
-    return {};
-}
-
-bool is_ignored(const std::string &name) {
-    return name.ends_with(".rotary_emb.inv_freq") || name == "rotary_emb.inv_freq";
-}
-
-Status add_shards(const std::string &model_dir, const std::string &index_path,
-                  Checkpoint *checkpoint) {
-    ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(index_path, index_limit, code));
-    if (!document.root().is_object()) return document.root().fail("must be an object");
-    ASSIGN_OR_RETURN(const JsonValue map, document.root().at("weight_map"));
-    ASSIGN_OR_RETURN(const auto members, map.members());
-    std::map<std::string, size_t> shards; // name -> index into checkpoint->files
-    std::unordered_map<std::string, std::string> listed;
-    for (const auto &[tensor, value] : members) {
-        ASSIGN_OR_RETURN(std::string shard, value.string());
-        RETURN_IF_ERROR(check_shard_name(value, shard));
-        shards.emplace(shard, 0);
-        listed.emplace(tensor, std::move(shard));
-    }
-    if (shards.empty()) return map.fail("names no file");
-    if (shards.size() > shard_limit) return map.fail("names more than 4096 files");
-    for (auto &[name, file] : shards) {
-        file = checkpoint->files.size();
-        RETURN_IF_ERROR(checkpoint->add_file(model_dir + "/" + name));
-    }
-    for (const auto &[tensor, shard] : listed) {
-        const auto found = checkpoint->tensors.find(tensor);
-        if (found == checkpoint->tensors.end() || found->second.file != shards[shard]) {
-            return error(code, "%s: tensor %s is not in %s", index_path.c_str(),
-                         printable(tensor).c_str(), shard.c_str());
-        }
-    }
-    for (const auto &[tensor, located] : checkpoint->tensors) {
-        if (!listed.contains(tensor) && !is_ignored(tensor)) {
-            return error(code, "%s: tensor %s is not in %s",
-                         checkpoint->files[located.file].path().c_str(), printable(tensor).c_str(),
-                         index_path.c_str());
-        }
-    }
-    return {};
-}
-
-Result<Checkpoint> open_checkpoint(const std::string &model_dir) {
-    Checkpoint checkpoint;
-    const std::string single = model_dir + "/model.safetensors";
-    const std::string index = model_dir + "/model.safetensors.index.json";
-    ASSIGN_OR_RETURN(const bool has_single, file_exists(single));
-    ASSIGN_OR_RETURN(const bool has_index, file_exists(index));
-    if (has_single) {
-        RETURN_IF_ERROR(checkpoint.add_file(single));
-    } else if (has_index) {
-        RETURN_IF_ERROR(add_shards(model_dir, index, &checkpoint));
-    } else {
-        ASSIGN_OR_RETURN(const bool has_torch, file_exists(model_dir + "/pytorch_model.bin"));
-        ASSIGN_OR_RETURN(const bool has_torch_index,
-                         file_exists(model_dir + "/pytorch_model.bin.index.json"));
-        return error(code, "%s: neither model.safetensors nor model.safetensors.index.json%s",
-                     model_dir.c_str(),
-                     has_torch || has_torch_index
-                         ? "; pytorch_model.bin must be converted to safetensors"
-                         : "");
-    }
-    return checkpoint;
-}
 
 // Takes tensors out of a checkpoint, and tells at the end what nobody took.
 class Taker {
@@ -176,6 +40,11 @@ class Taker {
     Status take(Tensor *tensor) {
         const auto found = checkpoint_.tensors.find(tensor->name);
         if (found == checkpoint_.tensors.end()) {
+            ASSIGN_OR_RETURN(tensor->four_bits, find_in_four_bits(*tensor));
+            if (tensor->four_bits != nullptr) {
+                tensor->dtype = DType::u4;
+                return {};
+            }
             return error(code, "%s: tensor %s is missing",
                          checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
                                                        : "the model's shards",
@@ -194,16 +63,13 @@ class Taker {
         } else {
             return refuse_type(*tensor, located);
         }
-        std::vector<int64_t> shape = {tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows};
-        if (tensor->stored_stack > 0) shape.insert(shape.begin(), tensor->stored_stack);
-        if (tensor->columns > 1) shape.push_back(tensor->columns);
+        const std::vector<int64_t> shape = stored_shape(*tensor);
         if (stored.shape != shape) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s",
                          path_of(located), tensor->name.c_str(), shape_text(stored.shape).c_str(),
                          shape_text(shape).c_str());
         }
-        tensor->data = checkpoint_.files[located.file].bytes().data() + stored.offset +
-                       tensor->first_row * tensor->columns * dtype_bytes(tensor->dtype);
+        tensor->data = data_of(located) + first_element(*tensor) * dtype_bytes(tensor->dtype);
         located.used = true;
         if (tensor->dtype != DType::e4m3) return {};
         return take_scales(*scheme_of(*tensor, stored), tensor);
@@ -212,7 +78,8 @@ class Taker {
     Status finish() const {
         const std::string *first = nullptr; // by name: the same error every time
         for (const auto &[name, located] : checkpoint_.tensors) {
-            if (located.used || is_ignored(name) || is_other_scale(name)) continue;
+            if (located.used || is_ignored_tensor(name) || is_other_scale(name)) continue;
+            if (is_bias_of_zeros(name, located)) continue;
             if (first == nullptr || name < *first) first = &name;
         }
         if (first == nullptr) return {};
@@ -226,19 +93,79 @@ class Taker {
         return checkpoint_.files[located.file].path().c_str();
     }
 
-    // Of a matrix; nothing where no tensor of its name is quantised.
+    const std::byte *data_of(const Located &located) const {
+        return checkpoint_.files[located.file].bytes().data() + located.stored.offset;
+    }
+
+    static std::vector<int64_t> stored_shape(const Tensor &tensor) {
+        std::vector<int64_t> shape = {tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows};
+        if (tensor.columns > 1) {
+            shape.insert(tensor.stored_transposed ? shape.begin() : shape.end(), tensor.columns);
+        }
+        if (tensor.stored_stack > 0) shape.insert(shape.begin(), tensor.stored_stack);
+        return shape;
+    }
+
+    // Of the tensor in the file.
+    static int64_t first_element(const Tensor &tensor) {
+        if (!tensor.stored_transposed) return tensor.first_row * tensor.columns;
+        const int64_t of_stack = tensor.first_row / tensor.stored_rows * tensor.stored_rows;
+        return of_stack * tensor.columns + tensor.first_row - of_stack;
+    }
+
+    // Of a tensor that stands in the file under `stored`, without the end of its name.
+    std::optional<ScaleScheme> scheme_of(std::string_view module, std::string_view stored) const {
+        if (model_.quantization == nullptr) return std::nullopt;
+        const auto scheme = model_.quantization->scheme_of(stored);
+        // Under the name that newer files have, or under that of published ones.
+        return scheme ? scheme : model_.quantization->scheme_of(module);
+    }
+
+    // Of a matrix of eight bits; nothing where no tensor of its name is quantised to them.
     std::optional<ScaleScheme> scheme_of(const Tensor &tensor, const StoredTensor &stored) const {
         constexpr std::string_view ending = ".weight";
-        if (model_.quantization == nullptr || tensor.columns == 1 || tensor.stored_stack > 0 ||
-            !stored.name.ends_with(ending) || !tensor.name.ends_with(ending)) {
+        if (tensor.columns == 1 || tensor.stored_stack > 0 || !stored.name.ends_with(ending) ||
+            !tensor.name.ends_with(ending)) {
             return std::nullopt;
         }
         const auto module = [&](std::string_view name) {
             return name.substr(0, name.size() - ending.size());
         };
-        const auto scheme = model_.quantization->scheme_of(module(stored.name));
-        // Under the name that newer files have, or under that of published ones.
-        return scheme ? scheme : model_.quantization->scheme_of(module(tensor.name));
+        const auto scheme = scheme_of(module(tensor.name), module(stored.name));
+        return scheme && scheme->four_bits == FourBitForm::none ? scheme : std::nullopt;
+    }
+
+    // Of a matrix of four bits: where the checkpoint has its elements under the name that they have then.
+    std::optional<ScaleScheme> four_bit_scheme_of(const Tensor &tensor) const {
+        if (tensor.columns == 1) return std::nullopt;
+        const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
+        for (const char *ending : {".qweight", ".weight_packed", "_blocks"}) {
+            const std::string name = module + ending;
+            const auto found = checkpoint_.tensors.find(name);
+            if (found == checkpoint_.tensors.end()) continue;
+            std::string stored = found->second.stored.name;
+            stored.resize(stored.size() - std::string_view(ending).size());
+            const auto scheme = scheme_of(module, stored);
+            if (!scheme || scheme->four_bits == FourBitForm::none) continue;
+            const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
+            if (experts != (tensor.stored_stack > 0)) continue;
+            if (four_bits_name(tensor, *scheme) == name) return scheme;
+        }
+        return std::nullopt;
+    }
+
+    // Null: the checkpoint has no such tensor either.
+    Result<std::shared_ptr<const FourBits>> find_in_four_bits(const Tensor &tensor) {
+        const auto scheme = four_bit_scheme_of(tensor);
+        if (!scheme) return std::shared_ptr<const FourBits>();
+        const FindPart find = [this](const std::string &name) -> std::optional<StoredPart> {
+            const auto found = checkpoint_.tensors.find(name);
+            if (found == checkpoint_.tensors.end()) return std::nullopt;
+            Located &located = found->second;
+            const bool is_new = !std::exchange(located.used, true);
+            return StoredPart{&located.stored, data_of(located), path_of(located), is_new};
+        };
+        return find_four_bits(tensor, *scheme, find);
     }
 
     Status refuse_type(const Tensor &tensor, const Located &located) const {
@@ -286,6 +213,17 @@ class Taker {
         return false;
     }
 
+    // As some writers of GPTQ put one beside every matrix.
+    bool is_bias_of_zeros(const std::string &name, const Located &located) const {
+        constexpr std::string_view ending = ".bias";
+        if (model_.quantization == nullptr || !name.ends_with(ending)) return false;
+        const std::string module = name.substr(0, name.size() - ending.size());
+        const std::byte *bytes = data_of(located);
+        return has(module + ".qweight") &&
+               std::all_of(bytes, bytes + located.stored.bytes,
+                           [](std::byte byte) { return byte == std::byte{0}; });
+    }
+
     Checkpoint &checkpoint_;
     Model &model_;
     std::unordered_map<std::string, const float *> scales_; // by name, those that are read
@@ -309,7 +247,7 @@ Status take_head(Taker *taker, Model *model) {
         RETURN_IF_ERROR(taker->take(&model->head.values));
         const Tensor &a = model->embedding;
         const Tensor &b = model->head.values;
-        model->tied = a.dtype == b.dtype && !a.scales &&
+        model->tied = a.dtype == b.dtype && a.as_stored() &&
                       std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
     } else if (has_head) {
         model->embedding.name = model->head.values.name;
@@ -338,7 +276,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     if (model->tied) model->head.values = model->embedding;
     if (!model->dtype_stated) {
         const DType stored = model->embedding.dtype;
-        model->dtype = stored == DType::e4m3 ? DType::bf16 : stored;
+        model->dtype = stored == DType::e4m3 || stored == DType::u4 ? DType::bf16 : stored;
     }
     model->files = std::move(checkpoint.files);
     return model;

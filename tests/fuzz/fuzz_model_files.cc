@@ -49,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             check(!scheme || scheme->kind == ScaleKind::tensor ||
                   scheme->kind == ScaleKind::channel ||
                   (scheme->block_rows > 0 && scheme->block_columns > 0));
+            check(!scheme || scheme->group >= 0);
         }
         for (const int32_t token : config->eos_tokens)
             check(token >= 0 && token < config->vocabulary);

@@ -265,6 +265,22 @@ struct Gelu {
     }
 };
 
+// g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up from -7 to 7.
+struct ClampedSwiglu {
+    KERNEL_TARGET static Vector least(Vector a, float most) {
+        const Vector zero = Simd::zero();
+        return Simd::subtract(zero, Simd::maximum(Simd::subtract(zero, a), Simd::set(-most)));
+    }
+    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+        const Vector g = least(gate, 7.0f);
+        const Vector u = Simd::maximum(least(up, 7.0f), Simd::set(-7.0f));
+        // 1.702 log2(e)
+        const Vector power = Simd::exp2(Simd::multiply(g, Simd::set(-2.45546696f)));
+        return Simd::multiply(Simd::divide(g, Simd::add(power, Simd::set(1.0f))),
+                              Simd::add(u, Simd::set(1.0f)));
+    }
+};
+
 template <typename Function>
 KERNEL_TARGET void activate(const float *gate, const float *up, const float *gate_bias,
                             const float *up_bias, int32_t n, void *out) {
@@ -307,7 +323,7 @@ constexpr Kernels kKernels = {
     add_bias,
     add_scaled,
     cap,
-    {activate<Silu>, activate<Gelu>, activate<GeluTanh>},
+    {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>},
     convolve,
     scale_sigmoid,
     delta_recurrent,

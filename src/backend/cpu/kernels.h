@@ -126,9 +126,9 @@ struct Kernels {
     void (*add_scaled)(const float *x, float scale, int32_t n, float *out);
     // x = softcap * tanh(x * scale / softcap); softcap 0: x * scale.
     void (*cap)(float *x, float scale, float softcap, int32_t n);
-    // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias), or without up of
-    // activation(gate + gate_bias). Biases may be null.
-    void (*activate[3])(const float *gate, const float *up, const float *gate_bias,
+    // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias), where up may be null:
+    // 1 in its place. Biases may be null.
+    void (*activate[4])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
 
     // out[i] = silu(sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n, weight: [width, n].

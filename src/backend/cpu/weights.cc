@@ -9,10 +9,7 @@ Vector read_vector(const Tensor &tensor) {
     Vector out;
     if (!tensor) return out;
     out.resize(static_cast<size_t>(tensor.rows * tensor.columns));
-    Tensor flat = tensor;
-    flat.columns = tensor.rows * tensor.columns;
-    flat.rows = 1;
-    read_row(flat, 0, out.data());
+    read_rows(tensor, 0, tensor.rows, DType::f32, out.data());
     return out;
 }
 

@@ -14,6 +14,7 @@
     family("glm", "GlmForCausalLM", describe_glm)                                                  \
     family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
     family("glm4_moe", "Glm4MoeForCausalLM", describe_glm4_moe)                                    \
+    family("gpt_oss", "GptOssForCausalLM", describe_gpt_oss)                                       \
     family("granite", "GraniteForCausalLM", describe_granite)                                      \
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \

@@ -1,0 +1,38 @@
+// The tensors of all files of a model directory, by name: model.safetensors, or the shards that
+// model.safetensors.index.json lists.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "model/model.h"
+#include "model/safetensors.h"
+
+namespace batchllm {
+
+struct Located {
+    size_t file;
+    StoredTensor stored;
+    bool used = false;
+};
+
+class Checkpoint {
+  public:
+    std::vector<MappedFile> files;
+    std::unordered_map<std::string, Located> tensors;
+
+    Status add_file(const std::string &path);
+    // Gives the tensors the names of the description, and drops those that it passes over.
+    Status rename(const Model &model);
+};
+
+Result<Checkpoint> open_checkpoint(const std::string &model_dir);
+
+// Of no use to any model, and no reason to refuse a file: see weights.cc.
+bool is_ignored_tensor(const std::string &name);
+
+} // namespace batchllm

@@ -1,0 +1,284 @@
+// The tensors of the files that together are one in four bits, found and checked.
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/narrow_floats.h"
+#include "base/printable.h"
+#include "model/four_bits.h"
+#include "model/scales.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+
+int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
+uint32_t word_at(const std::byte *words, int64_t index) {
+    uint32_t word;
+    std::memcpy(&word, words + index * 4, sizeof word);
+    return word;
+}
+
+// A described tensor, its scheme, and what becomes of them.
+class Finder {
+  public:
+    Finder(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find)
+        : tensor_(tensor), scheme_(scheme), find_(find),
+          module_(tensor.name.substr(0, tensor.name.rfind(".weight"))) {
+        rows_ = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
+        found_.rows = rows_ * std::max<int64_t>(tensor.stored_stack, 1);
+        found_.columns = tensor.columns;
+        found_.group_columns = scheme.group > 0 ? scheme.group : tensor.columns;
+        found_.groups = parts_of(tensor.columns, found_.group_columns);
+    }
+
+    Result<std::shared_ptr<const FourBits>> find() {
+        switch (scheme_.four_bits) {
+        case FourBitForm::packed:
+            RETURN_IF_ERROR(find_packed());
+            break;
+        case FourBitForm::packed_mxfp4:
+        case FourBitForm::mxfp4_experts:
+            RETURN_IF_ERROR(find_mxfp4());
+            break;
+        case FourBitForm::awq:
+            RETURN_IF_ERROR(find_awq());
+            break;
+        case FourBitForm::gptq:
+            RETURN_IF_ERROR(find_gptq());
+            break;
+        case FourBitForm::none:
+            break;
+        }
+        return std::make_shared<const FourBits>(found_);
+    }
+
+  private:
+    using Shape = std::vector<int64_t>;
+
+    Result<StoredPart> part(const std::string &name, const char *type, const Shape &shape) const {
+        const auto found = find_(name);
+        if (!found) {
+            const auto elements = find_(four_bits_name(tensor_, scheme_));
+            return error(code, "%s: tensor %s is missing", elements->file, printable(name).c_str());
+        }
+        if (type != nullptr && found->stored->type != type) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: must be %s",
+                         found->file, printable(name).c_str(), found->stored->type.c_str(), type);
+        }
+        if (found->stored->shape != shape) {
+            return error(code,
+                         "%s: tensor %s has shape %s: config.json and its quantization_config make "
+                         "it %s",
+                         found->file, printable(name).c_str(),
+                         shape_text(found->stored->shape).c_str(), shape_text(shape).c_str());
+        }
+        return *found;
+    }
+
+    // Where eight of them share a word.
+    Status check_eights(int64_t count, const char *what) const {
+        if (count % 8 == 0) return {};
+        const std::string name = four_bits_name(tensor_, scheme_);
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s: tensor %s would have %lld %s, which eight to a word do not divide",
+                     find_(name)->file, printable(name).c_str(), static_cast<long long>(count),
+                     what);
+    }
+
+    Status take_codes(FourBits::Packing packing, const Shape &shape) {
+        found_.packing = packing;
+        ASSIGN_OR_RETURN(const StoredPart codes,
+                         part(four_bits_name(tensor_, scheme_), "I32", shape));
+        found_.codes = codes.data;
+        return {};
+    }
+
+    Status take_scales(const std::string &name, bool by_group) {
+        const Shape shape =
+            by_group ? Shape{found_.groups, found_.rows} : Shape{found_.rows, found_.groups};
+        ASSIGN_OR_RETURN(const StoredPart part_of, part(name, nullptr, shape));
+        const std::string &type = part_of.stored->type;
+        found_.scales_by_group = by_group;
+        found_.scales = part_of.data;
+        found_.scale_type = type == "BF16" ? DType::bf16 : type == "F16" ? DType::f16 : DType::f32;
+        if (found_.scale_type == DType::f32 && type != "F32") {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s is of type %s: scales are BF16, F16 or F32", part_of.file,
+                         printable(name).c_str(), type.c_str());
+        }
+        return part_of.is_new ? check_scales(part_of) : Status();
+    }
+
+    // A scale is a number with which the largest element is still one. Below zero they may be: AutoRound
+    // writes such.
+    Status check_scales(const StoredPart &scales) const {
+        Tensor column;
+        column.dtype = found_.scale_type;
+        column.data = scales.data;
+        column.rows = found_.rows * found_.groups;
+        column.columns = 1;
+        std::array<float, 1024> some;
+        for (int64_t first = 0; first < column.rows; first += std::ssize(some)) {
+            const int64_t count = std::min<int64_t>(std::ssize(some), column.rows - first);
+            read_rows(column, first, count, DType::f32, some.data());
+            for (int64_t i = 0; i < count; ++i) {
+                const float scale = some[static_cast<size_t>(i)];
+                if (scale != 0 && std::isfinite(scale * 16)) continue;
+                return refuse_scale(scales, first + i, scale, "other than 0 and finite");
+            }
+        }
+        return {};
+    }
+
+    static Status refuse_scale(const StoredPart &scales, int64_t index, float scale,
+                               const char *must) {
+        return error(code, "%s: tensor %s: scale %lld is %g: must be %s", scales.file,
+                     printable(scales.stored->name).c_str(), static_cast<long long>(index),
+                     static_cast<double>(scale), must);
+    }
+
+    // Each column's group. trusted: those of a tool that means "in order" by -1.
+    Status take_groups(const std::string &name, bool in_order_by_minus_one) {
+        ASSIGN_OR_RETURN(const StoredPart groups, part(name, "I32", {found_.columns}));
+        for (int64_t c = 0; c < found_.columns; ++c) {
+            const auto group = static_cast<int32_t>(word_at(groups.data, c));
+            if (group == -1 && in_order_by_minus_one) return {};
+            if (group >= 0 && group < found_.groups) continue;
+            return error(code, "%s: tensor %s: column %lld is of group %d: there are %lld",
+                         groups.file, printable(name).c_str(), static_cast<long long>(c), group,
+                         static_cast<long long>(found_.groups));
+        }
+        found_.group_of = groups.data;
+        return {};
+    }
+
+    Status take_zeros(const std::string &name, FourBits::Zeros zeros, const Shape &shape) {
+        ASSIGN_OR_RETURN(const StoredPart words, part(name, "I32", shape));
+        found_.zeros = zeros;
+        found_.zero_words = words.data;
+        return {};
+    }
+
+    // compressed-tensors.
+    Status find_packed() {
+        found_.row_bytes = parts_of(found_.columns, 8) * 4;
+        RETURN_IF_ERROR(
+            take_codes(FourBits::Packing::row, {found_.rows, parts_of(found_.columns, 8)}));
+        RETURN_IF_ERROR(take_scales(module_ + ".weight_scale", false));
+        if (find_(module_ + ".weight_shape")) RETURN_IF_ERROR(check_weight_shape());
+        if (!scheme_.symmetric) {
+            RETURN_IF_ERROR(take_zeros(module_ + ".weight_zero_point", FourBits::Zeros::by_row,
+                                       {parts_of(found_.rows, 8), found_.groups}));
+        }
+        const std::string groups = module_ + ".weight_g_idx";
+        return find_(groups) ? take_groups(groups, true) : Status();
+    }
+
+    Status check_weight_shape() const {
+        const std::string name = module_ + ".weight_shape";
+        ASSIGN_OR_RETURN(const StoredPart shape, part(name, "I64", {2}));
+        int64_t sizes[2];
+        std::memcpy(sizes, shape.data, sizeof sizes);
+        if (sizes[0] == found_.rows && sizes[1] == found_.columns) return {};
+        return error(code, "%s: tensor %s says [%lld, %lld]: config.json makes it %s", shape.file,
+                     printable(name).c_str(), static_cast<long long>(sizes[0]),
+                     static_cast<long long>(sizes[1]),
+                     shape_text({found_.rows, found_.columns}).c_str());
+    }
+
+    Status find_awq() {
+        RETURN_IF_ERROR(check_eights(found_.rows, "rows"));
+        RETURN_IF_ERROR(take_codes(FourBits::Packing::eight, {found_.columns, found_.rows / 8}));
+        RETURN_IF_ERROR(take_scales(module_ + ".scales", true));
+        return take_zeros(module_ + ".qzeros", FourBits::Zeros::eight,
+                          {found_.groups, found_.rows / 8});
+    }
+
+    Status find_gptq() {
+        RETURN_IF_ERROR(check_eights(found_.rows, "rows"));
+        RETURN_IF_ERROR(check_eights(found_.columns, "columns"));
+        RETURN_IF_ERROR(take_codes(FourBits::Packing::column, {found_.columns / 8, found_.rows}));
+        RETURN_IF_ERROR(take_scales(module_ + ".scales", true));
+        RETURN_IF_ERROR(take_zeros(module_ + ".qzeros", FourBits::Zeros::by_group,
+                                   {found_.groups, found_.rows / 8}));
+        // The first version stores one less; of whole words, as its writers take it off.
+        if (!scheme_.second_version) found_.add_to_zeros = 0x11111111;
+        if (scheme_.symmetric && all_zeros_are_middle()) found_.zeros = FourBits::Zeros::one;
+        const std::string groups = module_ + ".g_idx";
+        if (!scheme_.any_order && !find_(groups)) return {};
+        return take_groups(groups, false);
+    }
+
+    // Files that say the first version may have the zeros of the second: where all are the middle of either,
+    // they are 8.
+    bool all_zeros_are_middle() const {
+        const uint32_t first = word_at(found_.zero_words, 0);
+        if (first != 0x77777777 && first != 0x88888888) return false;
+        for (int64_t i = 1; i < found_.groups * (found_.rows / 8); ++i) {
+            if (word_at(found_.zero_words, i) != first) return false;
+        }
+        return true;
+    }
+
+    // By the name of published experts, or by compressed-tensors': [.., columns / 32, 16] or [.., columns / 2]
+    // bytes, and a scale for each 32 columns.
+    Status find_mxfp4() {
+        const bool experts = scheme_.four_bits == FourBitForm::mxfp4_experts;
+        const std::string name = four_bits_name(tensor_, scheme_);
+        if (found_.columns % 32 != 0) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s would have %lld columns, which blocks of 32 do not divide",
+                         find_(name)->file, printable(name).c_str(),
+                         static_cast<long long>(found_.columns));
+        }
+        Shape shape = {rows_, found_.groups};
+        if (tensor_.stored_stack > 0) shape.insert(shape.begin(), tensor_.stored_stack);
+        ASSIGN_OR_RETURN(
+            const StoredPart scales,
+            part(experts ? tensor_.name + "_scales" : module_ + ".weight_scale", "U8", shape));
+        if (experts) {
+            shape.push_back(16);
+        } else {
+            shape.back() = found_.columns / 2;
+        }
+        ASSIGN_OR_RETURN(const StoredPart blocks, part(name, "U8", shape));
+        found_.floats = true;
+        found_.row_bytes = found_.columns / 2;
+        found_.codes = blocks.data;
+        found_.scales = scales.data;
+        // 6 is the largest of e2m1: times 2^126 it is no float any more.
+        for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
+            const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
+            if (exponent <= 252) continue;
+            return refuse_scale(scales, i, e8m0_to_float(exponent), "at most 2^125");
+        }
+        return {};
+    }
+
+    const Tensor &tensor_;
+    const ScaleScheme &scheme_;
+    const FindPart &find_;
+    const std::string module_;
+    int64_t rows_; // of one of the stack
+    FourBits found_;
+};
+
+} // namespace
+
+std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
+    if (scheme.four_bits == FourBitForm::mxfp4_experts) return tensor.name + "_blocks";
+    const bool words =
+        scheme.four_bits == FourBitForm::awq || scheme.four_bits == FourBitForm::gptq;
+    return tensor.name.substr(0, tensor.name.rfind(".weight")) +
+           (words ? ".qweight" : ".weight_packed");
+}
+
+Result<std::shared_ptr<const FourBits>>
+find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find) {
+    return Finder(tensor, scheme, find).find();
+}
+
+} // namespace batchllm

@@ -1,0 +1,198 @@
+// Rows of a tensor in four bits. Read in blocks of rows and columns: codes are unpacked into bytes, however
+// they are packed, then multiplied; the rows' scales and zero points are read once for all their columns.
+#include "model/four_bits.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/narrow_floats.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int64_t block_rows = 128;   // as many as fill a cache line of Packing::eight
+constexpr int64_t block_columns = 64; // a multiple of 8
+
+// Which four bits of a word are those of element i of its eight.
+constexpr int64_t eight_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+// Of the four bits of e2m1: a sign, two bits of exponent (bias 1), one of fraction.
+constexpr float e2m1_floats[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                   -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+
+struct Block {
+    int64_t rows = 0;
+    int64_t row[block_rows]; // in the file
+    int64_t first_column = 0, columns = 0;
+    uint8_t codes[block_rows][block_columns];
+    std::vector<float> scales, zeros; // [rows, groups]
+};
+
+uint32_t word_at(const std::byte *words, int64_t index) {
+    uint32_t word;
+    std::memcpy(&word, words + index * 4, sizeof word);
+    return word;
+}
+
+// A byte for each four bits of a word, the lowest first.
+uint64_t spread(uint32_t word) {
+    uint64_t x = word;
+    x = (x | x << 16) & 0x0000FFFF0000FFFF;
+    x = (x | x << 8) & 0x00FF00FF00FF00FF;
+    return (x | x << 4) & 0x0F0F0F0F0F0F0F0F;
+}
+
+// Of columns that eight does not divide the last word is whole all the same, in the file and in a block.
+void unpack_row(const FourBits &from, Block *block) {
+    for (int64_t r = 0; r < block->rows; ++r) {
+        const std::byte *words =
+            from.codes + block->row[r] * from.row_bytes + block->first_column / 2;
+        for (int64_t c = 0; c < block->columns; c += 8) {
+            const uint64_t eight = spread(word_at(words, c / 8));
+            std::memcpy(block->codes[r] + c, &eight, sizeof eight);
+        }
+    }
+}
+
+void unpack_column(const FourBits &from, Block *block) {
+    for (int64_t c = 0; c < block->columns; c += 8) {
+        const std::byte *words = from.codes + (block->first_column + c) / 8 * from.rows * 4;
+        for (int64_t r = 0; r < block->rows; ++r) {
+            const uint64_t eight = spread(word_at(words, block->row[r]));
+            std::memcpy(block->codes[r] + c, &eight, sizeof eight);
+        }
+    }
+}
+
+void unpack_eight(const FourBits &from, Block *block) {
+    for (int64_t c = 0; c < block->columns; ++c) {
+        const std::byte *words = from.codes + (block->first_column + c) * (from.rows / 8) * 4;
+        for (int64_t r = 0; r < block->rows;) {
+            const int64_t row = block->row[r];
+            const uint32_t word = word_at(words, row / 8);
+            const bool whole = row % 8 == 0 && r + 8 <= block->rows && block->row[r + 7] == row + 7;
+            for (int64_t i = whole ? 0 : row % 8, end = whole ? 8 : i + 1; i < end; ++i) {
+                block->codes[r++][c] = static_cast<uint8_t>(word >> (4 * eight_place[i]) & 15u);
+            }
+        }
+    }
+}
+
+void unpack(const FourBits &from, Block *block) {
+    switch (from.packing) {
+    case FourBits::Packing::row:
+        return unpack_row(from, block);
+    case FourBits::Packing::column:
+        return unpack_column(from, block);
+    case FourBits::Packing::eight:
+        return unpack_eight(from, block);
+    }
+}
+
+float scale_at(const FourBits &from, int64_t index) {
+    if (from.floats) return e8m0_to_float(std::to_integer<uint8_t>(from.scales[index]));
+    const std::byte *p = from.scales + index * dtype_bytes(from.scale_type);
+    if (from.scale_type == DType::f32) {
+        float value;
+        std::memcpy(&value, p, sizeof value);
+        return value;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return from.scale_type == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+float zero_at(const FourBits &from, int64_t row, int64_t group) {
+    if (from.zeros == FourBits::Zeros::one) return from.floats ? 0 : from.zero;
+    const bool by_row = from.zeros == FourBits::Zeros::by_row;
+    const int64_t index =
+        by_row ? row / 8 * from.groups + group : group * (from.rows / 8) + row / 8;
+    const int64_t place = from.zeros == FourBits::Zeros::eight ? eight_place[row % 8] : row % 8;
+    const uint32_t word = word_at(from.zero_words, index) + from.add_to_zeros;
+    return static_cast<float>(word >> (4 * place) & 15u);
+}
+
+void read_scales(const FourBits &from, Block *block) {
+    for (int64_t r = 0; r < block->rows; ++r) {
+        const int64_t row = block->row[r];
+        for (int64_t group = 0; group < from.groups; ++group) {
+            const auto at = static_cast<size_t>(r * from.groups + group);
+            block->scales[at] = scale_at(from, from.scales_by_group ? group * from.rows + row
+                                                                    : row * from.groups + group);
+            block->zeros[at] = zero_at(from, row, group);
+        }
+    }
+}
+
+void put(float x, float *out) { *out = x; }
+void put(float x, uint16_t *out) { *out = float_to_bfloat16(x); }
+
+// Columns of a group that stand together.
+template <typename T> void write_run(const FourBits &from, const uint8_t *codes, int64_t count,
+                                     float scale, float zero, T *out) {
+    if (from.floats) {
+        for (int64_t c = 0; c < count; ++c) put(e2m1_floats[codes[c]] * scale, out + c);
+    } else {
+        for (int64_t c = 0; c < count; ++c) {
+            put((static_cast<float>(codes[c]) - zero) * scale, out + c);
+        }
+    }
+}
+
+// out: of the block's first element, rows `stride` apart.
+template <typename T> void write(const FourBits &from, const Block &block, int64_t stride, T *out) {
+    for (int64_t r = 0; r < block.rows; ++r) {
+        const float *scales = block.scales.data() + r * from.groups;
+        const float *zeros = block.zeros.data() + r * from.groups;
+        const uint8_t *codes = block.codes[r];
+        T *row = out + r * stride;
+        if (from.group_of != nullptr) {
+            for (int64_t c = 0; c < block.columns; ++c) {
+                const uint32_t group = word_at(from.group_of, block.first_column + c);
+                put((static_cast<float>(codes[c]) - zeros[group]) * scales[group], row + c);
+            }
+            continue;
+        }
+        for (int64_t c = 0; c < block.columns;) {
+            const int64_t group = (block.first_column + c) / from.group_columns;
+            const int64_t end = (group + 1) * from.group_columns - block.first_column;
+            const int64_t count = std::min(end, block.columns) - c;
+            write_run(from, codes + c, count, scales[group], zeros[group], row + c);
+            c += count;
+        }
+    }
+}
+
+template <typename T>
+void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t count, T *out) {
+    Block block;
+    const auto most = static_cast<size_t>(std::min(block_rows, count) * from.groups);
+    block.scales.resize(most);
+    block.zeros.resize(most);
+    for (int64_t first = 0; first < count; first += block_rows) {
+        block.rows = std::min(block_rows, count - first);
+        for (int64_t r = 0; r < block.rows; ++r) {
+            block.row[r] = tensor.first_row + (begin + first + r) * tensor.row_step;
+        }
+        read_scales(from, &block);
+        for (int64_t column = 0; column < tensor.columns; column += block_columns) {
+            block.first_column = column;
+            block.columns = std::min(block_columns, tensor.columns - column);
+            unpack(from, &block);
+            write(from, block, tensor.columns, out + first * tensor.columns + column);
+        }
+    }
+}
+
+} // namespace
+
+void read_four_bits(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
+    if (type == DType::f32) {
+        read(tensor, *tensor.four_bits, begin, count, static_cast<float *>(out));
+    } else {
+        read(tensor, *tensor.four_bits, begin, count, static_cast<uint16_t *>(out));
+    }
+}
+
+} // namespace batchllm

@@ -1,0 +1,79 @@
+// A tensor whose elements have four bits, as it lies in the files: integers with scales and zero points by
+// group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4). Nothing of it is copied:
+// read_rows() of model.h makes rows of elements of it.
+//
+// An element of row r and column c is (code - zero(r, g)) * scale(r, g), where g is the group of column c;
+// of e2m1 value(code) * scale(r, g).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "model/model.h"
+#include "model/quantization.h"
+#include "model/safetensors.h"
+
+namespace batchllm {
+
+// Words are of 32 bits. [rows, columns] is the whole tensor in the file.
+struct FourBits {
+    enum class Packing : uint8_t {
+        row,    // [rows, row_bytes]: neighbours of a row, lowest bits first
+        column, // [columns / 8, rows] words: eight columns of a row, lowest bits first
+        eight,  // [columns, rows / 8] words: eight rows of a column, in AWQ's order
+    };
+    // Of zero points: words of eight rows, lowest bits first or in AWQ's order.
+    enum class Zeros : uint8_t {
+        one,      // `zero` is everybody's
+        by_row,   // [ceil(rows / 8), groups]
+        by_group, // [groups, rows / 8]
+        eight,    // the same, in AWQ's order
+    };
+
+    Packing packing = Packing::row;
+    bool floats = false; // e2m1 with scales of a byte, a power of two; else integers
+    int64_t rows = 0, columns = 0;
+    int64_t row_bytes = 0; // of Packing::row
+    const std::byte *codes = nullptr;
+
+    int64_t groups = 0;
+    int64_t group_columns = 0;           // of all groups but the last
+    const std::byte *group_of = nullptr; // [columns] of int32; null: column / group_columns
+
+    DType scale_type = DType::f32;
+    bool scales_by_group = false; // [groups, rows], else [rows, groups]
+    const std::byte *scales = nullptr;
+
+    Zeros zeros = Zeros::one;
+    float zero = 8;
+    uint32_t add_to_zeros = 0; // to each word of them
+    const std::byte *zero_words = nullptr;
+};
+
+// Where a tensor of the files is.
+struct StoredPart {
+    const StoredTensor *stored;
+    const std::byte *data;
+    const char *file;
+    bool is_new; // nobody asked for it before
+};
+// Nothing: there is none of that name. The second time it is not new any more.
+using FindPart = std::function<std::optional<StoredPart>(const std::string &name)>;
+
+// The tensor that holds a described tensor's elements in four bits, where the scheme has it so.
+std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
+
+// Finds what belongs to a tensor in four bits and checks it: types, shapes, the scales that are asked for
+// the first time, the groups of columns. The tensor four_bits_name() must be there.
+Result<std::shared_ptr<const FourBits>>
+find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
+
+// read_rows() of model.h for such a tensor.
+void read_four_bits(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);
+
+} // namespace batchllm

@@ -1,0 +1,27 @@
+// What the readers of a "quantization_config" share.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "model/quantization.h"
+
+namespace batchllm {
+
+// The value of the key, `otherwise` where it is not given.
+Result<std::string> text_of(const JsonValue &object, std::string_view key,
+                            const std::string &otherwise);
+// Refuses a value that is none of these, as not supported.
+Status one_of(const JsonValue &object, std::string_view key, const std::string &otherwise,
+              std::initializer_list<std::string_view> known, const std::string &what);
+
+// "quant_method" awq and gptq: how every matrix is stored that has the tensors of it.
+Result<ScaleScheme> read_awq(const JsonValue &config);
+Result<ScaleScheme> read_gptq(const JsonValue &config);
+// "weights" of a group of compressed-tensors, where they have four bits.
+Result<ScaleScheme> read_four_bit_weights(const JsonValue &weights);
+
+} // namespace batchllm
