@@ -78,6 +78,7 @@ template <typename Action> cudaError_t with_type(DType type, const Action &actio
     case DType::f16:
         return action(__half{});
     case DType::e4m3: // stored alone, never computed with
+    case DType::u4:
         break;
     }
     return cudaErrorInvalidValue;
