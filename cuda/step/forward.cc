@@ -4,9 +4,7 @@
 #include <cstdint>
 
 #include "elementwise/elementwise.h"
-#include "elementwise/layer_inputs.h"
 #include "elementwise/norm.h"
-#include "elementwise/quantize.h"
 #include "elementwise/rope.h"
 #include "step/supported.h"
 
