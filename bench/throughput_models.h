@@ -74,6 +74,15 @@ inline const char *named_config(const std::string &name) {
             "rope_theta": 1e6, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
             "use_sliding_window": false, "eos_token_id": null})";
     }
+    if (name == "qwen3-30b-a3b") {
+        return R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
+            "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+            "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+            "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
+            "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})";
+    }
     if (name == "Gemma-3-12B") {
         return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,

@@ -181,6 +181,10 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                      "alone); %s has %d.%d",
                      attention.c_str(), device.name, device.major, device.minor);
     }
+    // The products of experts are of the same family.
+    if (std::string_view(forward.attention.family->name) == "sm90") {
+        forward.experts = GroupedKernel::sm90;
+    }
     RETURN_IF_ERROR(check_quantize(forward, device));
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;

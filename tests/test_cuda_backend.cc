@@ -148,7 +148,7 @@ std::vector<SamplingParams> ways_to_sample() {
 
 void graphs_change_no_bit(void **) {
     int64_t replays = 0;
-    for (const Golden &golden : golden_without_experts()) {
+    for (const Golden &golden : golden_on_cuda()) {
         const auto model = load(golden);
         for (const char *overlap : {"0", "1"}) {
             std::vector<Sampled> runs;
@@ -168,7 +168,7 @@ void graphs_change_no_bit(void **) {
 }
 
 void attention_in_a_launch_a_kind_changes_no_bit(void **) {
-    for (const Golden &golden : golden_without_experts()) {
+    for (const Golden &golden : golden_on_cuda()) {
         const auto model = load(golden);
         const auto fused = make_backend(*model, "f16");
         const auto apart = make_backend(*model, "f16", {{"fused_attention", "0"}});
@@ -179,7 +179,7 @@ void attention_in_a_launch_a_kind_changes_no_bit(void **) {
 }
 
 void overlap_changes_no_token(void **) {
-    for (const Golden &golden : golden_without_experts()) {
+    for (const Golden &golden : golden_on_cuda()) {
         const auto model = load(golden);
         // All rows fed; one of 22 held back until its sample is known; most of them.
         std::vector<SamplingParams> most_fed(22, ways_to_sample()[1]);
@@ -201,7 +201,7 @@ void overlap_changes_no_token(void **) {
 }
 
 void the_backend_feeds_what_the_device_samples(void **) {
-    const Golden golden = golden_without_experts()[0];
+    const Golden golden = golden_on_cuda()[0];
     const auto model = load(golden);
     const auto backend = make_backend(*model, "bf16");
     const auto single = make_backend(*model, "bf16", {{"overlap", "0"}});

@@ -44,6 +44,7 @@ template class Memory<Place::pinned>;
 
 Result<DeviceMemory> zeroed_memory(int64_t bytes, const char *what) {
     ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::create(bytes, what));
+    if (bytes == 0) return memory;
     RETURN_IF_ERROR(
         check_cuda(cudaMemset(memory.data(), 0, static_cast<size_t>(memory.bytes())), what));
     return memory;

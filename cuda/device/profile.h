@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "device/device.h"
@@ -19,16 +20,19 @@ enum class Part : uint8_t {
     attention,
     quantize, // of attention's result
     output,
+    routing,
     gate_up,
     activation,
     down,
+    combine,
     logits,
     sample,
     count
 };
 inline constexpr const char *kPartNames[] = {
-    "",       "input",   "norm",       "qkv",  "rope",   "attention", "quantize",
-    "output", "gate/up", "activation", "down", "logits", "sample"};
+    "",        "input",   "norm",       "qkv",  "rope",    "attention", "quantize", "output",
+    "routing", "gate/up", "activation", "down", "combine", "logits",    "sample"};
+static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {
   public:

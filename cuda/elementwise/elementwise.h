@@ -17,8 +17,9 @@ namespace batchllm::cuda {
 inline constexpr int kVector = 8; // elements that a thread moves at once; row lengths are multiples
 
 // A matrix as a file holds it -> as the products read it. Rows and columns come in groups (heads),
-// each padded: row r goes to (r / row_group) * row_group_out + r % row_group; columns likewise. e4m3 stays
-// e4m3.
+// each padded: row r goes to (r / row_group) * row_group_out + r % row_group; columns likewise. swizzled:
+// eight columns of a group, the c-th, then change places with the (c ^ row % 8)-th. e4m3 stays e4m3, and is
+// not swizzled.
 struct ConvertArguments {
     const void *from; // [rows, columns] of from_type
     DType from_type;
@@ -28,6 +29,7 @@ struct ConvertArguments {
     int64_t rows, columns, to_stride;
     int64_t row_group, row_group_out, column_group, column_group_out;
     float scale = 1, offset = 0; // elements become scale * x + offset
+    bool swizzled = false;
 };
 cudaError_t launch_convert(const ConvertArguments &arguments, cudaStream_t stream);
 

@@ -91,7 +91,7 @@ cudaError_t launch_layer_part(const LayerPartArguments &a, cudaStream_t stream) 
         return launch_layer_part<Activation::gelu>(a, stream);
     case Activation::gelu_tanh:
         return launch_layer_part<Activation::gelu_tanh>(a, stream);
-    case Activation::clamped_swiglu: // of experts alone
+    case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

@@ -4,9 +4,7 @@
 #include <cstdint>
 
 #include "elementwise/elementwise.h"
-#include "elementwise/layer_inputs.h"
 #include "elementwise/norm.h"
-#include "elementwise/quantize.h"
 #include "elementwise/rope.h"
 #include "step/supported.h"
 
@@ -14,7 +12,6 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kLogitsBytes = int64_t{256} << 20;
-constexpr DeviceNorm kNoNorm;
 
 } // namespace
 
@@ -42,7 +39,7 @@ Status Forward::allocate() {
         gate_up = std::max(gate_up, layer.gate_up.rows);
         activated = std::max(activated, layer.down.columns);
         if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
-            layer.scalar != nullptr || !adds(layer.o) || !adds(layer.down)) {
+            layer.scalar != nullptr || layer.experts || !adds(layer.o) || !adds(layer.down)) {
             delta = hidden;
         }
     }
@@ -76,6 +73,7 @@ Status Forward::allocate() {
     const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
+    RETURN_IF_ERROR(experts_.allocate(rows_));
     RETURN_IF_ERROR(allocate_scales());
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
@@ -115,22 +113,25 @@ Status Forward::finish(const Ending &e, void *residual, int64_t rows, cudaStream
     }
     RETURN_IF_ERROR(linear_->run(e.w, e.x, rows, delta_.data(), options_.residual, false, stream));
     RETURN_IF_ERROR(profile_.mark(e.part, stream));
-    const bool writes = e.next != nullptr && !copies_nothing(*e.next, e.next_scaling);
-    const AddNormArguments arguments{input_type(e.next_scaling),
-                                     options_.residual,
-                                     residual,
-                                     delta_.data(),
-                                     e.bias,
-                                     e.after,
-                                     e.scale,
-                                     writes ? *e.next : DeviceNorm{},
-                                     writes ? normed_.data() : nullptr,
-                                     count,
-                                     model_.hidden,
-                                     e.keep,
-                                     scales_of(normed_scales_, e.next_scaling, rows)};
-    RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    RETURN_IF_CUDA(launch_add_norm(addition(e, residual, rows), stream));
     return profile_.mark(Part::norm, stream);
+}
+
+AddNormArguments Forward::addition(const Ending &e, void *residual, int64_t rows) const {
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next, e.next_scaling);
+    return {input_type(e.next_scaling),
+            options_.residual,
+            residual,
+            delta_.data(),
+            e.bias,
+            e.after,
+            e.scale,
+            writes ? *e.next : DeviceNorm{},
+            writes ? normed_.data() : nullptr,
+            static_cast<int32_t>(rows),
+            model_.hidden,
+            e.keep,
+            scales_of(normed_scales_, e.next_scaling, rows)};
 }
 
 Status Forward::launch(cudaStream_t stream) {
@@ -225,92 +226,6 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
                         Part::output};
     RETURN_IF_ERROR(finish(ending, residual, rows, stream));
     return feed_forward(index, residual, rows, stream);
-}
-
-Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
-    const DeviceLayer &w = weights_.layers[index];
-    const Layer &described = model_.layers[index];
-    const FeedForward &f = described.feed_forward;
-    const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
-    const Input x = normed(before, residual, w.gate_up.scaling);
-    RETURN_IF_ERROR(
-        linear_->run(w.gate_up, x, rows, gate_up_.data(), options_.element, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    const ActivationArguments activation{options_.element,
-                                         f.activation,
-                                         bool(f.gate),
-                                         gate_up_.data(),
-                                         w.gate_up_bias,
-                                         activated_.data(),
-                                         static_cast<int32_t>(rows),
-                                         f.width};
-    if (w.down.scaling == Scaling::none) {
-        RETURN_IF_CUDA(launch_activation(activation, stream));
-    } else {
-        const RowScales scales = scales_of(activated_scales_, w.down.scaling, rows);
-        RETURN_IF_CUDA(launch_activation_e4m3(activation, scales, stream));
-    }
-    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const bool ends = !model_.layer_inputs; // the layer
-    const Ending ending{w.down,
-                        {activated_.data(), activated_scales_.as<float>()},
-                        w.down_bias,
-                        w.after_feed_forward,
-                        described.residual_scale,
-                        ends ? &norm_after(index) : &kNoNorm,
-                        ends ? scaling_after(index) : Scaling::none,
-                        Part::down,
-                        ends ? w.scalar : nullptr};
-    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
-    return ends ? Status() : add_layer_input(index, residual, rows, stream);
-}
-
-// Of the residual stream before the first layer.
-Status Forward::make_layer_inputs(cudaStream_t stream) {
-    const LayerInputs &described = model_.layer_inputs;
-    RETURN_IF_ERROR(norm(kNoNorm, Scaling::none, residual_.data(), tokens_, stream));
-    RETURN_IF_ERROR(linear_->run(
-        weights_.input_projection, normed(kNoNorm, residual_.data(), Scaling::none), tokens_,
-        layer_inputs_.data(), options_.element, false, stream, described.projection_scale));
-    const LayerInputsArguments arguments{options_.element,
-                                         layer_inputs_.data(),
-                                         weights_.input_embedding,
-                                         input_.at<int32_t>(kTokens),
-                                         samples(),
-                                         weights_.input_norm,
-                                         described.embedding_scale,
-                                         described.scale,
-                                         static_cast<int32_t>(tokens_),
-                                         static_cast<int32_t>(model_.layers.size()),
-                                         described.width};
-    return check_cuda(launch_layer_inputs(arguments, stream), "layer inputs");
-}
-
-// The residual stream itself is the block's input.
-Status Forward::add_layer_input(size_t index, void *residual, int64_t rows, cudaStream_t stream) {
-    const DeviceLayer &w = weights_.layers[index];
-    const int32_t width = model_.layer_inputs.width;
-    const int64_t element = dtype_bytes(options_.element);
-    const Input x = normed(kNoNorm, residual, Scaling::none);
-    RETURN_IF_ERROR(
-        linear_->run(w.input_gate, x, rows, gate_up_.data(), options_.element, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));
-    const bool gathered = residual == last_.data();
-    const LayerPartArguments part{options_.element,
-                                  model_.layers[index].input.activation,
-                                  gate_up_.data(),
-                                  layer_inputs_.data() +
-                                      static_cast<int64_t>(index) * width * element,
-                                  gathered ? input_.at<int32_t>(kWanted) : nullptr,
-                                  activated_.data(),
-                                  weights_.input_projection.rows,
-                                  static_cast<int32_t>(rows),
-                                  width};
-    RETURN_IF_CUDA(launch_layer_part(part, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::activation, stream));
-    const Ending ending{w.input_down,       activated_.data(),    nullptr,    w.after_input, 1,
-                        &norm_after(index), scaling_after(index), Part::down, w.scalar};
-    return finish(ending, residual, rows, stream);
 }
 
 Status Forward::sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream) {

@@ -3,7 +3,8 @@
 // The residual stream is added to by the products themselves (y += scale x W^T), so that a layer is: norm,
 // QKV, rope and KV write, attention, O, norm, gate and up, activation, down. Where a norm stands after a
 // sublayer, its product is a delta, which one launch normalises, adds and passes on to the next norm.
-// After the last layer's attention only the wanted tokens go on.
+// After the last layer's attention only the wanted tokens go on. What the experts of a layer make is a delta
+// too, beside which the shared expert's stands.
 //
 // Where a layer's matrix is in e4m3, so is what it is multiplied with: written with its scales by the norm or
 // the activation that makes it, and by a launch of its own after attention, in which no block has all of a
@@ -26,6 +27,7 @@
 #include "linear/linear.h"
 #include "sampling/sampling.h"
 #include "step/attention.h"
+#include "step/experts.h"
 #include "step/graphs.h"
 #include "step/input.h"
 #include "step/weights.h"
@@ -40,6 +42,7 @@ struct ForwardOptions {
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
     AttentionOptions attention;
+    GroupedKernel experts = GroupedKernel::sm80;
     bool graphs = true;
     bool random_weights = false;
     bool profile = false;
@@ -93,6 +96,7 @@ class Forward {
   private:
     Forward(const Model &model, const ForwardOptions &options);
     Status load();
+    void warn_of_widened(int64_t count, const std::string &why);
     Status allocate();
     Status allocate_scales();
     Status allocate_ropes();
@@ -116,6 +120,8 @@ class Forward {
     void choose_planes();
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    Status activate(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
+    Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     // What follows layer `index`: the next one's norm, or the last of all.
@@ -141,6 +147,8 @@ class Forward {
         const float *keep = nullptr; // [1] multiplies the sum; null: 1
     };
     Status finish(const Ending &ending, void *residual, int64_t rows, cudaStream_t stream);
+    // Its second half, where delta_ has the sublayer's result.
+    AddNormArguments addition(const Ending &ending, void *residual, int64_t rows) const;
     Status norm(const DeviceNorm &norm, Scaling scaling, void *residual, int64_t count,
                 cudaStream_t stream);
     // Where what a norm passes on is: where there is none, and the types are the same, in the residual
@@ -171,7 +179,7 @@ class Forward {
         DType y_type;
         bool accumulate;
     };
-    // QKV, O, gate and up, down, and the input block's two.
+    // QKV, O, gate and up, down, the router, and the input block's two; those that the layer has.
     std::vector<Product> products(const DeviceLayer &weights) const;
 
     const Model &model_;
@@ -211,6 +219,7 @@ class Forward {
     };
     std::vector<RopeTable> ropes_; // as Model::ropes
     StepAttention attention_;
+    StepExperts experts_;
 
     // Of the staged step, rounded up.
     int64_t tokens_ = 0, wanted_ = 0;

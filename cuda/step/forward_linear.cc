@@ -33,6 +33,13 @@ bool Forward::adds(const Matrix &w) const {
            linear_->has(w.rows, w.columns, w.scaling, options_.residual, true, rows_);
 }
 
+void Forward::warn_of_widened(int64_t count, const std::string &why) {
+    if (count == 0) return;
+    if (!warning_.empty()) warning_ += "; ";
+    warning_ += std::to_string(count) + " of the checkpoint's matrices in fp8 are widened to " +
+                dtype_name(options_.element) + ": " + why;
+}
+
 // The products first: they say what can be in e4m3.
 Status Forward::load() {
     rows_ = padded_rows(options_.step_tokens);
@@ -54,13 +61,9 @@ Status Forward::load() {
                      "cuda backend: quantize=fp8: none of the layers' matrices can be in fp8: %s",
                      why.c_str());
     }
-    if (options_.quantize != Quantize::none && options_.element != DType::f32 &&
-        weights_.widened > 0) {
-        if (!warning_.empty()) warning_ += "; ";
-        warning_ += std::to_string(weights_.widened) +
-                    " of the checkpoint's matrices in fp8 are "
-                    "widened to " +
-                    dtype_name(options_.element) + ": " + why;
+    if (options_.quantize != Quantize::none && options_.element != DType::f32) {
+        warn_of_widened(weights_.widened, why);
+        warn_of_widened(weights_.widened_with_experts, "those of feed-forwards with experts");
     }
     return {};
 }
@@ -126,9 +129,15 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
                          attended_scales_.as<float>()};
     const Input activated{activated_.data(), activated_scales_.as<float>()};
     std::vector<Product> products = {{w.qkv, normed, qkv_.data(), element, false},
-                                     end(w.o, attended, w.after_attention),
-                                     {w.gate_up, normed, gate_up_.data(), element, false},
-                                     end(w.down, activated, w.after_feed_forward)};
+                                     end(w.o, attended, w.after_attention)};
+    if (w.gate_up.rows > 0) {
+        products.push_back({w.gate_up, normed, gate_up_.data(), element, false});
+        products.push_back(w.experts ? Product{w.down, activated, delta_.data(), residual, false}
+                                     : end(w.down, activated, w.after_feed_forward));
+    }
+    if (w.experts) {
+        products.push_back({w.experts.router, normed, experts_.logits(), DType::f32, false});
+    }
     if (model_.layer_inputs) {
         products.push_back({w.input_gate, normed, gate_up_.data(), element, false});
         products.push_back(end(w.input_down, activated, w.after_input));
@@ -157,6 +166,12 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
             const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
             RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
         }
+        if (!w.experts) continue;
+        const Ending ending{w.down, nullptr, nullptr, {}, 1, nullptr, Scaling::none, Part::combine};
+        RETURN_IF_ERROR(
+            experts_.run(model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
+                         normed_.data(), addition(ending, residual_.data(), last ? wanted : tokens),
+                         &profile_, stream));
     }
     if (weights_.head.rows == 0) return {};
     for (int64_t first = 0; first < wanted; first += logits_rows_) {

@@ -7,7 +7,8 @@
 namespace batchllm::cuda {
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
-    : model_(model), options_(options), attention_(model, options.element, options.attention) {
+    : model_(model), options_(options), attention_(model, options.element, options.attention),
+      experts_(model, options.element, options.experts, options.attention.sms) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&

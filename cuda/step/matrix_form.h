@@ -16,6 +16,7 @@ namespace batchllm::cuda {
 struct Placing {
     int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
     float scale = 1, offset = 0;
+    bool swizzled = false; // experts' alone, whose scales are multiplied in
 
     int64_t row(int64_t of_tensor) const {
         return of_tensor / row_group * row_group_out + of_tensor % row_group;

@@ -3,11 +3,29 @@
 #include "attention/attention.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
+#include "experts/routing.h"
 
 namespace batchllm::cuda {
 namespace {
 
 constexpr int32_t kMostHeadDim = 512; // attention's
+
+const char *missing(const Experts &experts) {
+    const FeedForward &first = experts.each[0];
+    if (first.activation == Activation::clamped_swiglu) {
+        return "experts with a clamped SwiGLU: they run on the cpu backend alone so far";
+    }
+    for (const FeedForward &expert : experts.each) {
+        if (!expert.gate) return "experts without a gate";
+        if (expert.gate.bias || expert.up.bias || expert.down.bias) return "biases of experts";
+        if (expert.width != first.width || expert.activation != first.activation) {
+            return "experts of different widths or activations";
+        }
+    }
+    if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
+    if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
+    return nullptr;
+}
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
@@ -22,19 +40,20 @@ const char *missing(const Model &model, const Layer &layer) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
-    const bool clamped =
-        layer.experts && layer.experts.each[0].activation == Activation::clamped_swiglu;
-    if (clamped) return "experts with a clamped SwiGLU: they run on the cpu backend alone so far";
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
-    if (layer.experts) return "experts: they run on the cpu backend alone so far";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
-    return nullptr;
+    return layer.experts ? missing(layer.experts) : nullptr;
 }
 
 Status check_sizes(const Model &model, const Layer &layer, size_t number) {
     const Attention &a = layer.attention;
+    if (layer.experts && layer.experts.each[0].width % kVector != 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: layer %zu: experts are %d wide: must be a multiple of %d",
+                     number, layer.experts.each[0].width, kVector);
+    }
     if (layer.feed_forward.width % kVector == 0 && a.head_dim % 2 == 0 &&
         a.head_dim <= kMostHeadDim && a.gqa_ratio() <= kMatrixRows && model.hidden % kVector == 0 &&
         model.hidden <= kMostNormed) {

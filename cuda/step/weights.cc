@@ -1,21 +1,16 @@
-// Two pinned buffers: while the device copies and converts from one, host threads read the mapped
-// file into the other.
 #include "step/weights.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 
-#include "base/thread_pool.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/quantize.h"
+#include "experts/grouped.h"
 #include "step/matrix_form.h"
+#include "step/sender.h"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kStaging = int64_t{64} << 20;
-constexpr int64_t kReadBytes = int64_t{2} << 20; // a host thread reads so much at once
 constexpr int64_t kAlign = 256;
 
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -35,12 +30,7 @@ class Loader {
     Status load(DeviceWeights *out) {
         ASSIGN_OR_RETURN(stream_, Stream::create());
         if (!random_) {
-            pool_ = std::make_unique<ThreadPool>(options_.threads);
-            for (int i = 0; i < 2; ++i) {
-                ASSIGN_OR_RETURN(pinned_[i], PinnedMemory::create(kStaging, "loading weights"));
-                ASSIGN_OR_RETURN(raw_[i], DeviceMemory::create(kStaging, "loading weights"));
-                ASSIGN_OR_RETURN(free_[i], Event::create(false));
-            }
+            RETURN_IF_ERROR(sender_.start(options_.threads, stream_));
         }
         // Once to add up the sizes, once to load.
         RETURN_IF_ERROR(place(out));
@@ -49,7 +39,7 @@ class Loader {
         base_ = out->memory.data();
         used_ = 0;
         out->layers.clear();
-        out->in_e4m3 = out->widened = 0;
+        out->in_e4m3 = out->widened = out->widened_with_experts = 0;
         RETURN_IF_ERROR(place(out));
         RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
         return {};
@@ -89,6 +79,7 @@ class Loader {
             RETURN_IF_ERROR(attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
+            RETURN_IF_ERROR(experts(from, &to.experts, out));
             RETURN_IF_ERROR(input_block(from, &to));
             out->layers.push_back(to);
         }
@@ -151,7 +142,8 @@ class Loader {
         RETURN_IF_ERROR(
             vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, {}, 0, &to->gate_up_bias));
         const bool ends_layer = !model_.layer_inputs;
-        const bool scaled_later = bool(layer.after_feed_forward) || (layer.scalar && ends_layer);
+        const bool scaled_later =
+            bool(layer.after_feed_forward) || bool(layer.experts) || (layer.scalar && ends_layer);
         return vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later), 0,
                       &to->down_bias);
     }
@@ -172,12 +164,21 @@ class Loader {
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
-        Form of_qkv = form_of(qkv, false), of_gate_up = form_of(gate_up, false);
+        Form of_qkv = form_of(qkv, false);
+        // Experts take rows of the compute type, and what they share them with does too.
+        Form of_gate_up = layer.experts ? Form{} : form_of(gate_up, false);
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
         }
         RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
         RETURN_IF_ERROR(matrix(o, form_of(o, true), &to->o, all));
+        if (layer.experts) {
+            for (const MatrixSource *source : {&gate_up, &down}) {
+                if (is_stored_in_e4m3(*source)) ++all->widened_with_experts;
+            }
+            RETURN_IF_ERROR(matrix(gate_up, &to->gate_up));
+            return matrix(down, &to->down);
+        }
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
         return matrix(down, form_of(down, true), &to->down, all);
     }
@@ -201,6 +202,70 @@ class Loader {
         return wanted && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
     }
 
+    Status experts(const Layer &layer, DeviceExperts *to, DeviceWeights *all) {
+        if (!layer.experts) return {};
+        const Experts &from = layer.experts;
+        const auto count = static_cast<int64_t>(from.each.size());
+        const int64_t hidden = model_.hidden, width = from.each[0].width;
+        const Router &router = from.router;
+        RETURN_IF_ERROR(matrix({(count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16,
+                                hidden,
+                                {{&router.weight.values, 0}, {&layer.shared_gate.values, count}},
+                                {}},
+                               &to->router));
+        RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
+        RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
+        std::vector<Stacked> gate_up, down;
+        for (const FeedForward &expert : from.each) {
+            gate_up.push_back({&expert.gate.values, &expert.up.values});
+            down.push_back({&expert.down.values, nullptr});
+            for (const Tensor *tensor : {&expert.gate.values, &expert.down.values}) {
+                if (tensor->dtype == DType::e4m3) ++all->widened_with_experts;
+            }
+        }
+        RETURN_IF_ERROR(stack(gate_up, 2 * width, hidden, &to->gate_up));
+        return stack(down, hidden, width, &to->down);
+    }
+
+    // Matrices of one shape one after another, each of one tensor or of two whose rows take turns.
+    struct Stacked {
+        const Tensor *first, *second;
+    };
+    Status stack(const std::vector<Stacked> &parts, int64_t rows, int64_t columns,
+                 const void **out) {
+        const int64_t padded = padded_columns(columns, element_);
+        const int64_t bytes = rows * padded * dtype_bytes(element_);
+        const auto count = static_cast<int64_t>(parts.size());
+        auto *to = static_cast<std::byte *>(take(count * bytes));
+        *out = to;
+        if (base_ == nullptr) return {};
+        if (random_) {
+            return check_cuda(
+                launch_random(to, element_, count * rows * padded, 0, 0.02f, ++seed_, stream_),
+                "random weights");
+        }
+        const bool panels = element_ != DType::f32;
+        const int64_t stride = panels ? kPanel : columns;
+        for (const Stacked &part : parts) {
+            Placing placing;
+            if (panels) {
+                placing.column_group = kPanel;
+                placing.column_group_out = rows * kPanel;
+                placing.swizzled = true;
+            }
+            if (part.second != nullptr) {
+                placing.row_group = kGateRows;
+                placing.row_group_out = 2 * kGateRows;
+                RETURN_IF_ERROR(sender_.send(*part.second,
+                                             to + kGateRows * stride * dtype_bytes(element_),
+                                             element_, stride, placing));
+            }
+            RETURN_IF_ERROR(sender_.send(*part.first, to, element_, stride, placing));
+            to += bytes;
+        }
+        return {};
+    }
+
     Status norm(const Norm &from, int64_t length, Placing placing, DeviceNorm *to) {
         to->kind = from.kind;
         to->epsilon = from.epsilon;
@@ -220,8 +285,8 @@ class Loader {
         const int64_t row_bytes = source.columns * dtype_bytes(type);
         for (const auto &[tensor, first] : source.parts) {
             if (!*tensor) continue;
-            RETURN_IF_ERROR(
-                send(*tensor, to + first * row_bytes, type, source.columns, source.placing));
+            RETURN_IF_ERROR(sender_.send(*tensor, to + first * row_bytes, type, source.columns,
+                                         source.placing));
         }
         return {};
     }
@@ -289,75 +354,10 @@ class Loader {
             Tensor column = *tensor;
             column.rows = tensor->rows * tensor->columns;
             column.columns = 1;
-            RETURN_IF_ERROR(
-                send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
+            RETURN_IF_ERROR(sender_.send(column, reinterpret_cast<std::byte *>(to + first),
+                                         DType::f32, 1, placing));
         }
         return {};
-    }
-
-    // Host threads fill the staging memory: with bytes as they are in the file, or with quantised elements
-    // that are to be of another type, times their scales, in f32.
-    Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
-                const Placing &placing) {
-        const bool widens =
-            !tensor.as_stored() && !(tensor.dtype == DType::e4m3 && type == DType::e4m3);
-        const DType sent = widens ? DType::f32 : tensor.dtype;
-        const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
-        if (row_bytes > kStaging) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
-                         static_cast<long long>(row_bytes));
-        }
-        const int64_t rows_at_once = kStaging / row_bytes;
-        for (int64_t row = 0; row < tensor.rows; row += rows_at_once) {
-            const int64_t rows = std::min(rows_at_once, tensor.rows - row);
-            const int64_t bytes = rows * row_bytes;
-            const int side = turn_;
-            turn_ ^= 1;
-            RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
-            std::byte *pinned = pinned_[side].data();
-            if (!widens) {
-                read_bytes(tensor.data + row * row_bytes, bytes, pinned);
-            } else {
-                read_quantized(tensor, row, rows, pinned);
-            }
-            RETURN_IF_CUDA(cudaMemcpyAsync(raw_[side].data(), pinned, static_cast<size_t>(bytes),
-                                           cudaMemcpyHostToDevice, stream_));
-            const ConvertArguments convert{raw_[side].data(),
-                                           sent,
-                                           to,
-                                           type,
-                                           row,
-                                           rows,
-                                           tensor.columns,
-                                           stride,
-                                           placing.row_group,
-                                           placing.row_group_out,
-                                           placing.column_group,
-                                           placing.column_group_out,
-                                           placing.scale,
-                                           placing.offset};
-            RETURN_IF_CUDA(launch_convert(convert, stream_));
-            RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
-        }
-        return {};
-    }
-
-    void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned) {
-        pool_->parallel_for((bytes + kReadBytes - 1) / kReadBytes, [&](int64_t i, int32_t) {
-            const int64_t begin = i * kReadBytes;
-            std::memcpy(pinned + begin, from + begin,
-                        static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
-        });
-    }
-
-    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned) {
-        const int64_t row_bytes = tensor.columns * dtype_bytes(DType::f32);
-        const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
-        pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
-            const int64_t begin = i * at_once;
-            read_rows(tensor, row + begin, std::min(at_once, rows - begin), DType::f32,
-                      pinned + begin * row_bytes);
-        });
     }
 
     const Model &model_;
@@ -366,12 +366,8 @@ class Loader {
     bool random_;
     uint64_t seed_;
     Stream stream_;
-    std::unique_ptr<ThreadPool> pool_;
-    PinnedMemory pinned_[2];
-    DeviceMemory raw_[2];
-    Event free_[2];
+    Sender sender_;
     DeviceMemory whole_; // a matrix in the compute type
-    int turn_ = 0;
     std::byte *base_ = nullptr;
     int64_t used_ = 0;
 };

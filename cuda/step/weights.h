@@ -18,6 +18,18 @@ namespace batchllm::cuda {
 // head_dim rounded up to what attention takes.
 int32_t padded_head_dim(int32_t head_dim);
 
+// Of all of a layer's experts, as experts/grouped.h has them.
+struct DeviceExperts {
+    Matrix router;                      // [experts, and one more for the shared expert's gate;
+                                        // a multiple of 16 rows, hidden]
+    const float *router_bias = nullptr; // [experts], or null
+    const float *correction = nullptr;  // [experts], or null
+    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns
+    const void *down = nullptr;         // [experts][hidden, width]
+
+    explicit operator bool() const { return gate_up != nullptr; }
+};
+
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
@@ -34,6 +46,7 @@ struct DeviceLayer {
     Matrix o;                            // [hidden, heads * padded]
     Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                         // [hidden, width]
+    DeviceExperts experts;               // or none
     Matrix input_gate;                   // [LayerInputs::width, hidden], or none
     Matrix input_down;                   // [hidden, LayerInputs::width]
     const float *scalar = nullptr;       // [1], or null: 1
@@ -48,9 +61,10 @@ struct DeviceWeights {
     Matrix input_projection;               // [layers * LayerInputs::width, hidden]
     DeviceNorm input_norm;                 // [LayerInputs::width]
     std::vector<DeviceLayer> layers;
-    int64_t in_e4m3 = 0; // of the layers' matrices
-    int64_t widened = 0; // of those that the checkpoint has in e4m3
-    DeviceMemory memory; // all of it
+    int64_t in_e4m3 = 0;              // of the layers' matrices
+    int64_t widened = 0;              // of those that the checkpoint has in e4m3
+    int64_t widened_with_experts = 0; // the same, of feed-forwards that have experts
+    DeviceMemory memory;              // all of it
 
     bool scaled() const { return in_e4m3 > 0; }
 };

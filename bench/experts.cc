@@ -1,0 +1,373 @@
+// The products of experts alone, on the GPU: what launches of gate and up with the activation, and of down, take at
+// so many tokens an expert, spread evenly, at random and by Zipf's law (the expert of rank r gets 1 / r of the first one's,
+// but none more than one turn a token), beside one dense product of the same size and cuBLASLt's of one expert
+// after another.
+//
+//     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
+//     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
+//     experts --kernel sm90            that one alone
+//     experts --check                  no times: elements drawn from each product against float64
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "elementwise/elementwise.h"
+#include "experts/grouped.h"
+#include "linear/linear.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+const char *const kKernels[] = {"sm80", "sm90"};
+
+// How turns are spread over the experts.
+enum class Spread { even, drawn, zipf };
+const char *const kSpreads[] = {"even", "drawn", "Zipf"};
+
+struct Shape {
+    int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
+    std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // of an expert
+    bool check = false;
+    std::string kernel; // "": all that run here
+};
+
+void require(const Status &status) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::exit(1);
+}
+void require(cudaError_t code) { require(check_cuda(code, "bench")); }
+template <typename T> T require(Result<T> result) {
+    require(result.status());
+    return std::move(result).value();
+}
+
+DeviceMemory noise(int64_t count, uint64_t seed, float deviation) {
+    DeviceMemory memory = require(DeviceMemory::create(2 * count, "noise"));
+    require(launch_random(memory.data(), DType::bf16, count, 0, deviation, seed, nullptr));
+    return memory;
+}
+template <typename T> DeviceMemory upload(const std::vector<T> &values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    DeviceMemory memory = require(DeviceMemory::create(bytes, "a list"));
+    require(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T),
+                       cudaMemcpyHostToDevice));
+    return memory;
+}
+
+// Turns of each expert: `each` on average.
+std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {
+    std::vector<int32_t> counts(static_cast<size_t>(shape.experts), each);
+    if (spread == Spread::even) return counts;
+    if (spread == Spread::drawn) {
+        std::mt19937_64 random(3);
+        std::fill(counts.begin(), counts.end(), 0);
+        const int64_t turns = int64_t{each} * shape.experts;
+        for (int64_t i = 0; i < turns; ++i) ++counts[random() % counts.size()];
+        return counts;
+    }
+    const double all = static_cast<double>(each) * shape.experts, most = all / shape.chosen;
+    double sum = 0;
+    for (int32_t e = 0; e < shape.experts; ++e) sum += 1.0 / (e + 1);
+    double left = 0;
+    for (int32_t e = 0; e < shape.experts; ++e) {
+        const double wanted = all / sum / (e + 1) + left / (shape.experts - e);
+        const double got = std::floor(std::min(wanted, most));
+        left += all / sum / (e + 1) - got;
+        counts[static_cast<size_t>(e)] = static_cast<int32_t>(got);
+    }
+    std::shuffle(counts.begin(), counts.end(), std::mt19937_64(1));
+    return counts;
+}
+
+// Median microseconds of what `launch` enqueues.
+double time_us(const std::function<void(cudaStream_t)> &launch) {
+    const Stream stream = require(Stream::create());
+    const Event begin = require(Event::create(true)), end = require(Event::create(true));
+    std::vector<float> times;
+    for (int run = 0; run < 9; ++run) {
+        require(cudaEventRecord(begin, stream));
+        launch(stream);
+        require(cudaEventRecord(end, stream));
+        require(cudaEventSynchronize(end));
+        float ms = 0;
+        require(cudaEventElapsedTime(&ms, begin, end));
+        if (run > 1) times.push_back(ms * 1000);
+    }
+    std::sort(times.begin(), times.end());
+    return static_cast<double>(times[times.size() / 2]);
+}
+
+// Both products of one layer's experts, on the device.
+class LayerOfExperts {
+  public:
+    LayerOfExperts(const Shape &shape, int64_t most_turns, int sms)
+        : shape_(shape), sms_(sms), x_(noise(most_turns / shape.chosen * shape.hidden, 1, 1)),
+          w_(noise(int64_t{3} * shape.experts * shape.width * shape.hidden, 2, 0.02f)),
+          activated_(noise(most_turns * shape.width, 3, 1)),
+          made_(noise(most_turns * shape.hidden, 4, 1)) {}
+
+    void set(const std::vector<int32_t> &counts) {
+        std::vector<ExpertTile> tiles;
+        int32_t turn = 0;
+        expert_of_.clear();
+        for (int32_t e = 0; e < shape_.experts; ++e) {
+            const int32_t end = turn + counts[static_cast<size_t>(e)];
+            const auto first = static_cast<int32_t>(tiles.size());
+            for (int32_t begin = turn; begin < end; begin += kTileRows) {
+                tiles.push_back({e, turn, end, first});
+            }
+            turn = end;
+            expert_of_.resize(static_cast<size_t>(end), e);
+        }
+        std::mt19937_64 random(5);
+        const auto rows = static_cast<uint64_t>(std::max(1, turn / shape_.chosen));
+        row_of_.resize(static_cast<size_t>(turn));
+        for (int32_t &row : row_of_) row = static_cast<int32_t>(random() % rows);
+        tiles_ = upload(tiles);
+        rows_ = upload(row_of_);
+        count_ = upload(std::vector<int32_t>{static_cast<int32_t>(tiles.size())});
+    }
+
+    GroupedArguments arguments(bool down) const {
+        GroupedArguments a{};
+        a.element = DType::bf16;
+        a.x = down ? activated_.data() : x_.data();
+        a.row_of = down ? nullptr : rows_.as<int32_t>();
+        a.w = w_.data() + (down ? int64_t{4} * shape_.experts * shape_.width * shape_.hidden : 0);
+        a.rows = down ? shape_.hidden : 2 * shape_.width;
+        a.columns = down ? shape_.width : shape_.hidden;
+        a.gated = !down;
+        a.activation = Activation::silu;
+        a.y = down ? made_.data() : activated_.data();
+        a.tiles = tiles_.as<ExpertTile>();
+        a.tile_count = count_.as<int32_t>();
+        return a;
+    }
+    double time(bool down, GroupedKernel kernel) const {
+        const GroupedArguments a = arguments(down);
+        return time_us([&](cudaStream_t s) { require(launch_grouped(kernel, a, sms_, s)); });
+    }
+    double flops(bool down) const {
+        const GroupedArguments a = arguments(down);
+        return 2.0 * static_cast<double>(row_of_.size()) * a.rows * a.columns;
+    }
+
+    // cuBLASLt's time of one expert after another, without the activation.
+    double time_apart(bool down, const std::vector<int32_t> &counts, Linear *linear) const {
+        const GroupedArguments a = arguments(down);
+        const DeviceMemory y = noise(padded_rows(counts[0]) * a.rows, 6, 1);
+        return time_us([&](cudaStream_t s) {
+            for (int32_t e = 0; e < shape_.experts; ++e) {
+                const auto *w = static_cast<const std::byte *>(a.w);
+                const Matrix matrix{w + int64_t{2} * e * a.rows * a.columns, a.rows, a.columns};
+                require(linear->run(matrix, a.x, counts[0], y.data(), DType::bf16, false, s));
+            }
+        });
+    }
+    // Of all turns by one expert's matrix.
+    double time_dense(bool down, Linear *linear) const {
+        const GroupedArguments a = arguments(down);
+        const auto rows = static_cast<int64_t>(row_of_.size());
+        const DeviceMemory x = noise(rows * a.columns, 8, 1), y = noise(rows * a.rows, 7, 1);
+        const Matrix matrix{a.w, a.rows, a.columns};
+        return time_us([&](cudaStream_t s) {
+            require(linear->run(matrix, x.data(), rows, y.data(), DType::bf16, false, s));
+        });
+    }
+
+    // The largest error among drawn elements, over the root mean square of them.
+    double error_of(bool down, GroupedKernel kernel) const {
+        const GroupedArguments a = arguments(down);
+        require(launch_grouped(kernel, a, sms_, nullptr));
+        require(cudaDeviceSynchronize());
+        std::mt19937_64 random(9);
+        const int32_t width = a.gated ? a.rows / 2 : a.rows;
+        double worst = 0, squares = 0;
+        constexpr int draws = 300;
+        for (int i = 0; i < draws; ++i) {
+            const auto turn = static_cast<int64_t>(random() % row_of_.size());
+            const auto column = static_cast<int32_t>(random() % static_cast<uint64_t>(width));
+            double wanted;
+            if (a.gated) {
+                const int32_t row = column / 8 * 16 + column % 8;
+                const double gate = dot(a, turn, row);
+                wanted = gate / (1 + std::exp(-gate)) * dot(a, turn, row + 8);
+            } else {
+                wanted = dot(a, turn, column);
+            }
+            const auto *y = static_cast<const uint16_t *>(a.y) + turn * width + column;
+            worst = std::max(worst, std::fabs(bf16(y, 1)[0] - wanted));
+            squares += wanted * wanted / draws;
+        }
+        return worst / std::sqrt(squares);
+    }
+
+  private:
+    static std::vector<double> bf16(const uint16_t *from, size_t count) {
+        std::vector<uint16_t> raw(count);
+        require(cudaMemcpy(raw.data(), from, 2 * count, cudaMemcpyDeviceToHost));
+        std::vector<double> values;
+        for (const uint16_t half : raw) {
+            const uint32_t bits = static_cast<uint32_t>(half) << 16;
+            float x;
+            std::memcpy(&x, &bits, 4);
+            values.push_back(static_cast<double>(x));
+        }
+        return values;
+    }
+    double dot(const GroupedArguments &a, int64_t turn, int32_t row) const {
+        const auto at = static_cast<size_t>(turn);
+        const int64_t from = a.row_of != nullptr ? row_of_[at] : turn;
+        const auto columns = static_cast<size_t>(a.columns);
+        const auto x = bf16(static_cast<const uint16_t *>(a.x) + from * a.columns, columns);
+        double sum = 0;
+        for (int32_t p = 0; p < a.columns / kPanel; ++p) {
+            const int64_t panel = int64_t{expert_of_[at]} * (a.columns / kPanel) + p;
+            const auto w =
+                bf16(static_cast<const uint16_t *>(a.w) + (panel * a.rows + row) * kPanel, kPanel);
+            for (int32_t c = 0; c < kPanel; ++c) {
+                sum += x[static_cast<size_t>(p * kPanel + c)] *
+                       w[static_cast<size_t>(((c / 8) ^ (row % 8)) * 8 + c % 8)];
+            }
+        }
+        return sum;
+    }
+
+    const Shape &shape_;
+    int sms_;
+    DeviceMemory x_, w_, activated_, made_, tiles_, rows_, count_;
+    std::vector<int32_t> row_of_, expert_of_;
+};
+
+bool check_all(const Shape &shape, LayerOfExperts *layer,
+               const std::vector<GroupedKernel> &kernels) {
+    double worst = 0;
+    for (const int32_t each : shape.tokens) {
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+            layer->set(counts_of(shape, each, spread));
+            for (const GroupedKernel kernel : kernels) {
+                for (const bool down : {false, true}) {
+                    const double error = layer->error_of(down, kernel);
+                    worst = std::max(worst, error);
+                    if (error < 0.03) continue;
+                    std::printf("%d tokens an expert, %s, %s, %s: error %g\n", each,
+                                kSpreads[static_cast<int>(spread)], down ? "down" : "gate and up",
+                                kKernels[static_cast<int>(kernel)], error);
+                }
+            }
+        }
+    }
+    std::printf("largest error %.4f of the root mean square\n", worst);
+    return worst < 0.03;
+}
+
+void time_all(const Shape &shape, LayerOfExperts *layer,
+              const std::vector<GroupedKernel> &kernels) {
+    Linear linear = require(Linear::create(DType::bf16, nullptr, 0, TuningCache()));
+    std::printf("%-28s | %-26s | %-26s | %-15s | %s\n", "tokens an expert",
+                "gate/up: us TFLOP/s TB/s", "down: us TFLOP/s TB/s", "dense TFLOP/s",
+                "one by one TFLOP/s");
+    for (const int32_t each : shape.tokens) {
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+            const std::vector<int32_t> counts = counts_of(shape, each, spread);
+            layer->set(counts);
+            for (const GroupedKernel kernel : kernels) {
+                std::printf("%6d %-5s %-15s", each, kSpreads[static_cast<int>(spread)],
+                            kKernels[static_cast<int>(kernel)]);
+                for (const bool down : {false, true}) {
+                    const double us = layer->time(down, kernel);
+                    const double bytes =
+                        (down ? 2.0 : 4.0) * shape.experts * shape.width * shape.hidden;
+                    std::printf(" | %9.1f %8.1f %6.2f ", us, layer->flops(down) / us * 1e-6,
+                                bytes / us * 1e-6);
+                }
+                if (spread == Spread::even && kernel == kernels.back()) {
+                    std::printf(" | %6.1f %6.1f   |",
+                                layer->flops(false) / layer->time_dense(false, &linear) * 1e-6,
+                                layer->flops(true) / layer->time_dense(true, &linear) * 1e-6);
+                    for (const bool down : {false, true}) {
+                        const double us = layer->time_apart(down, counts, &linear);
+                        std::printf(" %7.1f", layer->flops(down) / us * 1e-6);
+                    }
+                }
+                std::printf("\n");
+                std::fflush(stdout);
+            }
+        }
+    }
+}
+
+bool read(int count, char **values, Shape *shape) {
+    for (int i = 1; i < count; ++i) {
+        const std::string name = values[i];
+        if (name == "--check") {
+            shape->check = true;
+            continue;
+        }
+        if (i + 1 == count) return false;
+        if (name == "--kernel") {
+            shape->kernel = values[++i];
+            continue;
+        }
+        const int value = std::atoi(values[++i]);
+        if (value <= 0) return false;
+        if (name == "--experts") {
+            shape->experts = value;
+        } else if (name == "--chosen") {
+            shape->chosen = value;
+        } else if (name == "--width" && value % kPanel == 0) {
+            shape->width = value;
+        } else if (name == "--hidden" && value % kPanel == 0) {
+            shape->hidden = value;
+        } else if (name == "--tokens") {
+            shape->tokens = {value};
+        } else {
+            return false;
+        }
+    }
+    return shape->chosen <= shape->experts;
+}
+
+} // namespace
+
+int main(int count, char **values) {
+    Shape shape;
+    if (!read(count, values, &shape)) {
+        std::fprintf(stderr,
+                     "unknown argument; the options are at the top of bench/experts.cc, "
+                     "widths multiples of %d\n",
+                     kPanel);
+        return 2;
+    }
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major < 8) {
+        std::printf("skipped: no device of compute capability 8.0 or later\n");
+        return 77;
+    }
+    std::vector<GroupedKernel> kernels = {GroupedKernel::sm80};
+    if (properties.major == 9 && properties.minor == 0) {
+        kernels.push_back(GroupedKernel::sm90);
+    }
+    std::erase_if(kernels, [&](GroupedKernel kernel) {
+        return !shape.kernel.empty() && shape.kernel != kKernels[static_cast<int>(kernel)];
+    });
+    if (kernels.empty()) {
+        std::fprintf(stderr, "no kernel %s here\n", shape.kernel.c_str());
+        return 2;
+    }
+    const int32_t most = *std::max_element(shape.tokens.begin(), shape.tokens.end());
+    LayerOfExperts layer(shape, int64_t{most} * shape.experts + shape.experts,
+                         properties.multiProcessorCount);
+    if (shape.check) return check_all(shape, &layer, kernels) ? 0 : 1;
+    time_all(shape, &layer, kernels);
+    return 0;
+}

@@ -1,0 +1,19 @@
+// Work of the grouped products: the turns of one expert, kTileRows at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace batchllm::cuda {
+
+inline constexpr int32_t kTileRows = 128;
+
+// A tile of an expert, which has the turns [begin, end); first: the number of the expert's first tile. The
+// expert's tiles follow one another; which turns each has is the product's choice.
+struct alignas(16) ExpertTile {
+    int32_t expert, begin, end, first;
+};
+
+// Whatever the routing is: a tile of every expert that is not full, and the full ones.
+inline int64_t most_tiles(int64_t turns, int64_t experts) { return turns / kTileRows + experts; }
+
+} // namespace batchllm::cuda

@@ -1,0 +1,62 @@
+// What the grouped products share: which turns and rows of W a CTA computes next, and the epilogue's arithmetic.
+#pragma once
+
+#include "attention/mma.cuh"
+#include "elementwise/activation.cuh"
+#include "experts/grouped.h"
+
+namespace batchllm::cuda {
+
+// A tile of turns against a tile of the rows of W.
+struct GroupedWork {
+    int32_t expert, begin, count; // turns
+    int32_t column;               // the first row of W: a column of the product
+};
+
+// CTAs take every gridDim.x-th. Tiles that read the same part of W are next to each other.
+// An expert's tiles have so many turns as make them equal, by Steps; Steps kTileRows: all but the last are full.
+template <int Columns, int Steps = kTileRows> struct GroupedQueue {
+    const ExpertTile *tiles;
+    int32_t across, total;
+
+    __device__ explicit GroupedQueue(const GroupedArguments &a)
+        : tiles(a.tiles), across((a.rows + Columns - 1) / Columns),
+          total(__ldg(a.tile_count) * across) {}
+
+    // Of a number below total; others have nothing.
+    __device__ int4 load(int32_t number) const {
+        if (number >= total) return {};
+        return __ldg(reinterpret_cast<const int4 *>(tiles + number / across));
+    }
+    // Of what load() gave.
+    __device__ GroupedWork at(int32_t number, const int4 &t) const {
+        const int32_t turns = t.z - t.y, of_expert = (turns + kTileRows - 1) / kTileRows;
+        const int32_t size = ((turns + of_expert - 1) / of_expert + Steps - 1) / Steps * Steps;
+        const int32_t place = number - t.w * across;
+        const int32_t row = t.y + place % of_expert * size;
+        return {t.x, row, min(size, t.z - row), place / of_expert * Columns};
+    }
+    __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
+};
+
+// Within a few units of the last place of f32: what follows rounds to two bytes.
+template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
+    if constexpr (Kind == Activation::silu) {
+        return x * reciprocal_approximate(1.0f + exp2_approximate(-1.44269504f * x));
+    } else {
+        return activated<Kind>(x);
+    }
+}
+
+__device__ __forceinline__ float activated(Activation kind, float x) {
+    switch (kind) {
+    case Activation::silu:
+        return activated<Activation::silu>(x);
+    case Activation::gelu:
+        return activated<Activation::gelu>(x);
+    default:
+        return activated<Activation::gelu_tanh>(x);
+    }
+}
+
+} // namespace batchllm::cuda

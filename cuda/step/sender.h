@@ -1,0 +1,37 @@
+// A mapped tensor -> the device, converted and placed there. Two pinned buffers: while the device copies and
+// converts from one, host threads read the mapped file into the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "model/model.h"
+#include "step/matrix_form.h"
+
+namespace batchllm::cuda {
+
+class Sender {
+  public:
+    // Before the first send. The stream outlives the sender's work.
+    Status start(int32_t threads, cudaStream_t stream);
+    // Enqueued when this returns. stride: of to's rows, in elements.
+    Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
+                const Placing &placing);
+
+  private:
+    void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned);
+    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned);
+
+    cudaStream_t stream_ = nullptr;
+    std::unique_ptr<ThreadPool> pool_;
+    PinnedMemory pinned_[2];
+    DeviceMemory raw_[2];
+    Event free_[2];
+    int turn_ = 0;
+};
+
+} // namespace batchllm::cuda

@@ -1,0 +1,605 @@
+// Kernels of experts: routing, the order of turns, the grouped products and the weighted sum, each against the
+// same on the host in double precision.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "experts/combine.h"
+#include "experts/grouped.h"
+#include "experts/routing.h"
+
+#include "cuda_arrays.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+int32_t sms = 1;
+bool hopper = false;
+const char *const kKernels[] = {"sm80", "sm90"};
+
+std::vector<GroupedKernel> kernels() { // that run here
+    if (!hopper) return {GroupedKernel::sm80};
+    return {GroupedKernel::sm80, GroupedKernel::sm90};
+}
+
+// Says where the first value is that is off by more than `limit` of itself, or of the root mean square where
+// that is more.
+void assert_near(const std::vector<float> &got, const std::vector<double> &wanted, size_t width,
+                 double limit, const std::string &what) {
+    assert_int_equal(got.size(), wanted.size());
+    double squares = 1e-30, worst = 0;
+    for (const double x : wanted) squares += x * x / static_cast<double>(wanted.size());
+    const double scale = std::sqrt(squares);
+    size_t bad = 0, first = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+        const double wrong = std::fabs(static_cast<double>(got[i]) - wanted[i]) /
+                             std::max(scale, std::fabs(wanted[i]));
+        worst = std::max(worst, wrong);
+        if (wrong <= limit) continue; // a NaN goes on
+        if (bad++ == 0) first = i;
+    }
+    if (bad == 0) return;
+    fail_msg(
+        "%s: %d of %d values are wrong (limit %g, worst %g); the first in row %d, column %d: %g "
+        "and not %g",
+        what.c_str(), int(bad), int(got.size()), limit, worst, int(first / width),
+        int(first % width), static_cast<double>(got[first]), wanted[first]);
+}
+
+// ---- Routing ----
+
+struct Routed {
+    std::vector<int32_t> experts_of, token_of, turn_of;
+    std::vector<float> weights;
+    std::vector<ExpertTile> tiles;
+};
+
+RoutingArguments shape_of(const Router &router, int32_t tokens, int32_t experts, int32_t stride) {
+    RoutingArguments a{};
+    a.kind = router.kind;
+    a.stride = stride;
+    a.tokens = tokens;
+    a.experts = experts;
+    a.chosen = router.chosen;
+    a.groups = router.groups;
+    a.chosen_groups = router.chosen_groups;
+    a.normalised = router.normalised;
+    a.scale = router.scale;
+    return a;
+}
+
+Routed route(RoutingArguments a, const std::vector<float> &logits, const std::vector<float> &bias,
+             const std::vector<float> &correction) {
+    const int64_t turns = int64_t{a.tokens} * a.chosen;
+    const Array from(logits, DType::f32), b(bias, DType::f32), c(correction, DType::f32);
+    const Array weights(turns, DType::f32);
+    const auto ints = [](int64_t count) {
+        return upload(std::vector<int32_t>(static_cast<size_t>(count), -1));
+    };
+    const DeviceMemory experts_of = ints(turns), token_of = ints(turns), turn_of = ints(turns),
+                       count = ints(1), counts = ints(routing_blocks(a.tokens) * a.experts),
+                       tiles = ints(4 * most_tiles(turns, a.experts));
+    a.logits = from.floats();
+    a.bias = bias.empty() ? nullptr : b.floats();
+    a.correction = correction.empty() ? nullptr : c.floats();
+    a.experts_of = experts_of.as<int32_t>();
+    a.weights = weights.floats();
+    a.counts = counts.as<int32_t>();
+    a.token_of = token_of.as<int32_t>();
+    a.turn_of = turn_of.as<int32_t>();
+    a.tiles = tiles.as<ExpertTile>();
+    a.tile_count = count.as<int32_t>();
+    check(launch_routing(a, nullptr));
+    const auto n = static_cast<size_t>(turns);
+    const int32_t made = download<int32_t>(count, 1)[0];
+    assert_in_range(made, 1, most_tiles(turns, a.experts));
+    return {download<int32_t>(experts_of, n), download<int32_t>(token_of, n),
+            download<int32_t>(turn_of, n), weights.read(),
+            download<ExpertTile>(tiles, static_cast<size_t>(made))};
+}
+
+// As model/model.h says it, of one token. The order is by float32, in which equal scores are equal.
+std::vector<std::pair<int32_t, double>> choose(const RoutingArguments &a, const float *logits,
+                                               const std::vector<float> &bias,
+                                               const std::vector<float> &correction) {
+    const auto experts = static_cast<size_t>(a.experts);
+    std::vector<double> scores(experts), by(experts);
+    double sum = 0, most = -INFINITY;
+    for (size_t e = 0; e < experts; ++e) {
+        scores[e] = double(logits[e]) + (bias.empty() ? 0 : double(bias[e]));
+        most = std::max(most, scores[e]);
+    }
+    for (double &x : scores) {
+        x = a.kind == RouterKind::sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x - most);
+        sum += x;
+    }
+    for (size_t e = 0; e < experts; ++e) {
+        if (a.kind == RouterKind::softmax) scores[e] /= sum;
+        by[e] = scores[e] + (correction.empty() ? 0 : double(correction[e]));
+        if (std::isnan(by[e])) by[e] = -INFINITY;
+    }
+    const size_t size = experts / static_cast<size_t>(a.groups);
+    if (a.groups > a.chosen_groups) {
+        std::vector<std::pair<double, size_t>> groups;
+        for (size_t g = 0; g < static_cast<size_t>(a.groups); ++g) {
+            std::vector<double> own(by.begin() + int64_t(g * size),
+                                    by.begin() + int64_t((g + 1) * size));
+            std::sort(own.rbegin(), own.rend());
+            groups.emplace_back(-(own[0] + own[1]), g);
+        }
+        std::sort(groups.begin(), groups.end());
+        for (size_t i = static_cast<size_t>(a.chosen_groups); i < groups.size(); ++i) {
+            std::fill_n(by.begin() + int64_t(groups[i].second * size), size, -INFINITY);
+        }
+    }
+    std::vector<size_t> order(experts);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) { return by[x] > by[y]; });
+    order.resize(static_cast<size_t>(a.chosen));
+    std::sort(order.begin(), order.end());
+    double all = 0;
+    for (const size_t e : order) all += scores[e];
+    std::vector<std::pair<int32_t, double>> chosen;
+    for (const size_t e : order) {
+        const double scale = double(a.scale) / (a.normalised ? all : 1);
+        chosen.emplace_back(int32_t(e), scores[e] * scale);
+    }
+    return chosen;
+}
+
+// Turns in the order of experts and then of tokens, each in its place, and tiles of all of them.
+void assert_sorted(const RoutingArguments &a, const Routed &got, const std::string &what) {
+    std::vector<std::pair<int32_t, int32_t>> turns; // expert, token
+    for (int32_t t = 0; t < a.tokens; ++t) {
+        for (int32_t c = 0; c < a.chosen; ++c) {
+            turns.emplace_back(got.experts_of[size_t(t * a.chosen + c)], t);
+        }
+    }
+    std::sort(turns.begin(), turns.end());
+    for (size_t i = 0; i < turns.size(); ++i) {
+        if (got.token_of[i] != turns[i].second) {
+            fail_msg("%s: turn %d is token %d's and not %d's (expert %d)", what.c_str(), int(i),
+                     got.token_of[i], turns[i].second, turns[i].first);
+        }
+    }
+    for (int32_t t = 0; t < a.tokens; ++t) {
+        for (int32_t c = 0; c < a.chosen; ++c) {
+            const auto at = size_t(t * a.chosen + c);
+            const std::pair<int32_t, int32_t> own{got.experts_of[at], t};
+            const auto place = std::lower_bound(turns.begin(), turns.end(), own) - turns.begin();
+            if (got.turn_of[at] != place) {
+                fail_msg("%s: token %d's turn %d is %d and not %d", what.c_str(), t, c,
+                         got.turn_of[at], int(place));
+            }
+        }
+    }
+    std::vector<ExpertTile> wanted;
+    for (size_t i = 0; i < turns.size();) {
+        size_t end = i;
+        while (end < turns.size() && turns[end].first == turns[i].first) ++end;
+        const auto first = static_cast<int32_t>(wanted.size());
+        for (size_t begin = i; begin < end; begin += kTileRows) {
+            wanted.push_back({turns[i].first, int32_t(i), int32_t(end), first});
+        }
+        i = end;
+    }
+    assert_int_equal(got.tiles.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+        const ExpertTile &g = got.tiles[i], &w = wanted[i];
+        if (g.expert != w.expert || g.begin != w.begin || g.end != w.end || g.first != w.first) {
+            fail_msg("%s: tile %d is (%d, %d, %d, %d) and not (%d, %d, %d, %d)", what.c_str(),
+                     int(i), g.expert, g.begin, g.end, g.first, w.expert, w.begin, w.end, w.first);
+        }
+    }
+}
+
+void check_routing(const RoutingArguments &a, const std::vector<float> &logits,
+                   const std::vector<float> &bias, const std::vector<float> &correction,
+                   const std::string &what) {
+    const Routed got = route(a, logits, bias, correction);
+    for (int32_t t = 0; t < a.tokens; ++t) {
+        const auto wanted = choose(a, logits.data() + int64_t{t} * a.stride, bias, correction);
+        for (size_t c = 0; c < wanted.size(); ++c) {
+            const size_t at = size_t(t) * wanted.size() + c;
+            const double weight = double(got.weights[at]);
+            if (got.experts_of[at] != wanted[c].first ||
+                !(std::fabs(weight - wanted[c].second) <= 1e-5 * std::fabs(wanted[c].second))) {
+                fail_msg("%s: token %d, choice %d: expert %d, %g and not %d, %g", what.c_str(), t,
+                         int(c), got.experts_of[at], weight, wanted[c].first, wanted[c].second);
+            }
+        }
+    }
+    assert_sorted(a, got, what);
+    const Routed again = route(a, logits, bias, correction);
+    assert_true(again.token_of == got.token_of && again.turn_of == got.turn_of);
+    assert_memory_equal(again.weights.data(), got.weights.data(), 4 * got.weights.size());
+}
+
+// Logits that no rounding puts in another order: all of a token differ by a thousandth or more.
+std::vector<float> apart(Random &random, int32_t tokens, int32_t experts, int32_t stride) {
+    std::vector<float> logits(static_cast<size_t>(tokens) * static_cast<size_t>(stride), 1e9F);
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    for (int32_t t = 0; t < tokens; ++t) {
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), random);
+        for (int32_t e = 0; e < experts; ++e) {
+            logits[size_t(t) * size_t(stride) + size_t(e)] =
+                4 * float(order[size_t(e)]) / float(experts) - 2;
+        }
+    }
+    return logits;
+}
+
+void routing_is_the_references(void **) {
+    Random random(kSeed + 30);
+    const int32_t all_tokens[] = {1, 7, 32, 33, 150, 700};
+    for (const int32_t experts : {4, 8, 33, 60, 128, 256, 400, 1024}) {
+        for (const int32_t tokens : all_tokens) {
+            for (const RouterKind kind : {RouterKind::softmax, RouterKind::sigmoid}) {
+                Router router;
+                router.kind = kind;
+                router.chosen = static_cast<int32_t>(draw(random, 1, std::min(experts, 12)));
+                router.normalised = draw(random, 0, 1) == 1;
+                router.scale = draw(random, 0, 1) == 1 ? 1 : 2.5F;
+                const int32_t stride = (experts + 16) / 16 * 16;
+                const RoutingArguments a = shape_of(router, tokens, experts, stride);
+                check_routing(a, apart(random, tokens, experts, stride), {}, {},
+                              std::to_string(experts) + " experts, " + std::to_string(tokens) +
+                                  " tokens, " + std::to_string(router.chosen) + " chosen");
+            }
+        }
+    }
+}
+
+void biases_corrections_and_groups_are_the_references(void **) {
+    Random random(kSeed + 31);
+    for (const auto &[experts, groups, kept, chosen] :
+         std::vector<std::array<int32_t, 4>>{{8, 4, 2, 3},
+                                             {128, 8, 4, 8},
+                                             {256, 8, 4, 8},
+                                             {60, 6, 1, 4},
+                                             {128, 1, 1, 8},
+                                             {1024, 64, 3, 20}}) {
+        Router router;
+        router.kind = RouterKind::sigmoid;
+        router.chosen = chosen;
+        router.groups = groups;
+        router.chosen_groups = kept;
+        router.normalised = true;
+        router.scale = 1.8F;
+        const RoutingArguments a = shape_of(router, 90, experts, experts);
+        // Sums of distinct powers would be exact; random ones are as good as never closer than float32.
+        const auto logits = normal(random, int64_t{90} * experts, DType::f32);
+        const auto bias = normal(random, experts, DType::f32, 0.5F);
+        const auto correction = normal(random, experts, DType::f32, 0.2F);
+        check_routing(a, logits, bias, correction,
+                      std::to_string(groups) + " groups of " + std::to_string(experts));
+    }
+}
+
+// Of equal scores the first; a NaN is the last; saturated sigmoids are equal.
+void ties_choose_the_first(void **) {
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = 3;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const int32_t experts = 40;
+    std::vector<float> logits(4 * experts);
+    for (int32_t e = 0; e < experts; ++e) logits[size_t(e)] = 1;
+    for (int32_t e = 0; e < experts; ++e) logits[size_t(experts + e)] = e % 7 == 3 ? 1.0F : 0.0F;
+    for (int32_t e = 0; e < experts; ++e) logits[size_t(2 * experts + e)] = e % 9 == 8 ? -3 : nan;
+    for (int32_t e = 0; e < experts; ++e) logits[size_t(3 * experts + e)] = e < 2 ? -1.0F : 2.0F;
+    const Routed got = route(shape_of(router, 4, experts, experts), logits, {}, {});
+    const std::vector<int32_t> wanted = {0, 1, 2, 3, 10, 17, 8, 17, 26, 2, 3, 4};
+    for (size_t i = 0; i < wanted.size(); ++i) {
+        if (got.experts_of[i] != wanted[i]) {
+            fail_msg("choice %d is %d and not %d", int(i), got.experts_of[i], wanted[i]);
+        }
+    }
+}
+
+void all_tokens_may_choose_one_expert(void **) {
+    Router router;
+    router.chosen = 1;
+    std::vector<float> logits(1000 * 16, 0);
+    for (size_t t = 0; t < 1000; ++t) logits[16 * t + 11] = 5;
+    const RoutingArguments a = shape_of(router, 1000, 16, 16);
+    const Routed got = route(a, logits, {}, {});
+    assert_sorted(a, got, "one expert");
+    assert_int_equal(got.tiles.size(), 8);
+    assert_int_equal(got.tiles[7].expert, 11);
+}
+
+// ---- Grouped products ----
+
+struct Product {
+    int32_t experts, rows, columns;
+    bool gated;
+    Activation activation;
+    std::vector<int32_t> counts; // turns of each expert
+    bool gathered;               // x through row_of
+};
+
+// [experts][rows, columns] as experts/grouped.h says; rows of gate and up already in turns.
+std::vector<float> packed(const std::vector<float> &w, const Product &p, DType type) {
+    if (type == DType::f32) return w;
+    const int64_t panels = (p.columns + 63) / 64;
+    std::vector<float> out(size_t(p.experts * p.rows * panels * 64), 0.0F);
+    for (int64_t e = 0; e < p.experts; ++e) {
+        for (int64_t r = 0; r < p.rows; ++r) {
+            for (int64_t c = 0; c < p.columns; ++c) {
+                const int64_t chunk = (c % 64 / 8) ^ (r % 8);
+                out[size_t(((e * panels + c / 64) * p.rows + r) * 64 + chunk * 8 + c % 8)] =
+                    w[size_t((e * p.rows + r) * p.columns + c)];
+            }
+        }
+    }
+    return out;
+}
+
+double activation(Activation kind, double x) {
+    if (kind == Activation::silu) return x / (1 + std::exp(-x));
+    if (kind == Activation::gelu) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+struct Inputs {
+    std::vector<float> x, w;
+    std::vector<int32_t> row_of, expert_of; // [turns]
+};
+
+// The turns' experts are ascending.
+std::vector<ExpertTile> tiles_of(const Inputs &in) {
+    std::vector<ExpertTile> tiles;
+    for (size_t i = 0; i < in.expert_of.size();) {
+        size_t end = i;
+        while (end < in.expert_of.size() && in.expert_of[end] == in.expert_of[i]) ++end;
+        const auto first = static_cast<int32_t>(tiles.size());
+        for (size_t begin = i; begin < end; begin += kTileRows) {
+            tiles.push_back({in.expert_of[i], int32_t(i), int32_t(end), first});
+        }
+        i = end;
+    }
+    return tiles;
+}
+
+Inputs make_inputs(Random &random, const Product &p, DType type) {
+    Inputs in;
+    int32_t turns = 0;
+    for (int32_t e = 0; e < p.experts; ++e) {
+        const int32_t end = turns + p.counts[size_t(e)];
+        for (; turns < end; ++turns) in.expert_of.push_back(e);
+    }
+    const int32_t rows = p.gathered ? turns / 3 + 1 : turns;
+    for (int32_t i = 0; i < turns; ++i) {
+        in.row_of.push_back(p.gathered ? int32_t(draw(random, 0, rows - 1)) : i);
+    }
+    in.x = normal(random, int64_t{rows} * p.columns, type);
+    in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
+                  1 / std::sqrt(static_cast<float>(p.columns)));
+    return in;
+}
+
+std::vector<double> reference(const Product &p, const Inputs &in) {
+    std::vector<double> out, y(static_cast<size_t>(p.rows));
+    for (size_t t = 0; t < in.row_of.size(); ++t) {
+        const float *x = in.x.data() + int64_t{in.row_of[t]} * p.columns;
+        for (int32_t r = 0; r < p.rows; ++r) {
+            const float *w = in.w.data() + (int64_t{in.expert_of[t]} * p.rows + r) * p.columns;
+            double sum = 0;
+            for (int32_t c = 0; c < p.columns; ++c) sum += double(x[c]) * double(w[c]);
+            y[size_t(r)] = sum;
+        }
+        for (int32_t r = 0; r < p.rows; ++r) {
+            if (!p.gated) out.push_back(y[size_t(r)]);
+            if (p.gated && r % 16 < 8) {
+                out.push_back(activation(p.activation, y[size_t(r)]) * y[size_t(r + 8)]);
+            }
+        }
+    }
+    return out;
+}
+
+std::vector<float> multiply(const Product &p, const Inputs &in, DType type, GroupedKernel kernel) {
+    const Array x(in.x, type), w(packed(in.w, p, type), type);
+    const auto turns = static_cast<int64_t>(in.row_of.size());
+    const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
+    const std::vector<ExpertTile> list = tiles_of(in);
+    const DeviceMemory row_of = upload(in.row_of), tiles = upload(list),
+                       count = upload(std::vector<int32_t>{int32_t(list.size())});
+    GroupedArguments a{};
+    a.element = type;
+    a.x = x.data();
+    a.row_of = p.gathered ? row_of.as<int32_t>() : nullptr;
+    a.w = w.data();
+    a.rows = p.rows;
+    a.columns = p.columns;
+    a.gated = p.gated;
+    a.activation = p.activation;
+    a.y = y.data();
+    a.tiles = tiles.as<ExpertTile>();
+    a.tile_count = count.as<int32_t>();
+    check(launch_grouped(kernel, a, sms, nullptr));
+    return y.read();
+}
+
+std::string name_of(const Product &p, DType type, GroupedKernel kernel) {
+    std::string name = std::string(dtype_name(type)) + ", " + kKernels[int(kernel)] + ", " +
+                       std::to_string(p.rows) + " x " + std::to_string(p.columns) +
+                       (p.gated ? ", gated" : "") + (p.gathered ? ", gathered" : "") + ", turns";
+    for (const int32_t count : p.counts) name += " " + std::to_string(count);
+    return name;
+}
+
+void check_product(const Product &p, uint64_t seed) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        Random random(seed);
+        const Inputs in = make_inputs(random, p, type);
+        const std::vector<double> wanted = reference(p, in);
+        for (const GroupedKernel kernel : kernels()) {
+            if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
+            const std::string name = name_of(p, type, kernel);
+            const std::vector<float> got = multiply(p, in, type, kernel);
+            const auto width = static_cast<size_t>(p.gated ? p.rows / 2 : p.rows);
+            const double limit = type == DType::f32 ? 5e-5 : type == DType::bf16 ? 6e-3 : 1.5e-3;
+            assert_near(got, wanted, width, limit, name);
+            assert_close(got, wanted, tolerance(type), name.c_str());
+            const std::vector<float> again = multiply(p, in, type, kernel);
+            if (std::memcmp(again.data(), got.data(), 4 * got.size()) != 0) {
+                fail_msg("%s: other bits in another run", name.c_str());
+            }
+        }
+    }
+}
+
+// No token, one, a full tile, one more, half a tile and one more; rows and columns that fill no tile.
+void grouped_products_are_the_references(void **) {
+    const std::vector<int32_t> ragged = {0, 1, 128, 129, 64, 65, 0, 17, 300, 0, 90, 33, 105};
+    const std::vector<int32_t> one = {0, 0, 391}, single = {0, 1};
+    uint64_t seed = kSeed + 40;
+    for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
+             {16, 8}, {48, 24}, {144, 136}, {256, 64}, {272, 320}, {528, 200}, {640, 768}}) {
+        for (const bool gated : {true, false}) {
+            for (const auto &counts : {ragged, one, single}) {
+                Product p{static_cast<int32_t>(counts.size()), rows,   columns, gated,
+                          static_cast<Activation>(seed % 3),   counts, gated};
+                if (int64_t{rows} * columns > 100000) { // what the host takes long for
+                    for (int32_t &count : p.counts) count = count > 150 ? 150 : count;
+                }
+                check_product(p, ++seed);
+            }
+        }
+    }
+    // As down may have it: columns that are no gate's, rows of eights alone.
+    check_product({3, 136, 40, false, Activation::silu, {5, 0, 77}, false}, ++seed);
+    check_product({3, 72, 72, false, Activation::silu, {130, 2, 0}, true}, ++seed);
+}
+
+// More tiles than CTAs, so that each computes several.
+void grouped_products_of_many_experts_are_the_references(void **) {
+    Random random(kSeed + 60);
+    Product p{64, 544, 128, true, Activation::silu, {}, true};
+    for (int32_t e = 0; e < p.experts; ++e) {
+        p.counts.push_back(
+            static_cast<int32_t>(draw(random, 0, 3) == 0 ? draw(random, 0, 200) : 9));
+    }
+    check_product(p, kSeed + 61);
+    p.gated = p.gathered = false;
+    check_product(p, kSeed + 62);
+}
+
+// A turn's result is the same bits whatever other turns there are.
+void a_turns_result_depends_on_itself_alone(void **) {
+    for (const GroupedKernel kernel : kernels()) {
+        Product p{2, 320, 192, true, Activation::silu, {140, 90}, false};
+        Random random(kSeed + 70);
+        Inputs in = make_inputs(random, p, DType::bf16);
+        const std::vector<float> all = multiply(p, in, DType::bf16, kernel);
+        for (const int32_t turn : {0, 63, 64, 127, 128, 139, 140, 229}) {
+            Inputs alone;
+            alone.w = in.w;
+            alone.x.assign(in.x.begin() + turn * p.columns, in.x.begin() + (turn + 1) * p.columns);
+            alone.row_of = {0};
+            alone.expert_of = {turn < 140 ? 0 : 1};
+            const std::vector<float> got = multiply(p, alone, DType::bf16, kernel);
+            if (std::memcmp(got.data(), all.data() + turn * p.rows / 2, 4 * got.size()) != 0) {
+                fail_msg("%s: turn %d alone has other bits", kKernels[int(kernel)], turn);
+            }
+        }
+    }
+}
+
+// ---- The weighted sum ----
+
+void sums_are_the_references(void **) {
+    Random random(kSeed + 50);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        for (const DType stream : {type, DType::f32}) {
+            for (const int variant : {0, 1, 2}) { // no shared expert, one, one behind a gate
+                const int32_t tokens = 37, chosen = 5, hidden = variant == 1 ? 2048 : 136;
+                const int64_t turns = tokens * chosen;
+                const auto made = normal(random, turns * hidden, type);
+                const auto delta = normal(random, int64_t{tokens} * hidden, stream);
+                const auto before = normal(random, int64_t{tokens} * hidden, stream);
+                const auto weights = normal(random, turns, DType::f32);
+                const auto gates = normal(random, int64_t{tokens} * 16, DType::f32);
+                const auto scales = normal(random, hidden, DType::f32);
+                std::vector<int32_t> turn_of(static_cast<size_t>(turns));
+                std::iota(turn_of.begin(), turn_of.end(), 0);
+                std::shuffle(turn_of.begin(), turn_of.end(), random);
+                const Array from(made, type), shared(delta, stream), to(before, stream),
+                    w(weights, DType::f32), g(gates, DType::f32), norm(scales, DType::f32);
+                const Array out(int64_t{tokens} * hidden, type);
+                const DeviceMemory places = upload(turn_of);
+                CombineArguments a{};
+                a.add.element = type;
+                a.add.stream_type = stream;
+                a.add.residual = to.data();
+                a.add.delta = variant > 0 ? shared.data() : nullptr;
+                a.add.scale = 0.7F;
+                a.add.next = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
+                a.add.out = out.data();
+                a.add.count = tokens;
+                a.add.hidden = hidden;
+                a.made = from.data();
+                a.turn_of = places.as<int32_t>();
+                a.weights = w.floats();
+                a.shared_gate = variant == 2 ? g.floats() + 3 : nullptr;
+                a.gate_stride = 16;
+                a.chosen = chosen;
+                check(launch_combine(a, nullptr));
+                const std::vector<float> kept = to.read();
+                std::vector<double> sums, normed;
+                for (int32_t t = 0; t < tokens; ++t) {
+                    const double gate = 1 / (1 + std::exp(-double(gates[size_t(16 * t + 3)])));
+                    double squares = 0;
+                    for (int32_t i = 0; i < hidden; ++i) {
+                        const auto place = static_cast<size_t>(t * hidden + i);
+                        double sum = variant == 0 ? 0 : double(delta[place]);
+                        if (variant == 2) sum *= gate;
+                        for (int32_t c = 0; c < chosen; ++c) {
+                            const auto at = static_cast<size_t>(t * chosen + c);
+                            sum += double(weights[at]) *
+                                   double(made[size_t(turn_of[at] * hidden + i)]);
+                        }
+                        sums.push_back(double(before[place]) + double(0.7F) * sum);
+                        squares += double(kept[place]) * double(kept[place]) / hidden;
+                    }
+                    for (int32_t i = 0; i < hidden; ++i) { // of what is stored
+                        normed.push_back(double(kept[size_t(t * hidden + i)]) *
+                                         double(scales[size_t(i)]) / std::sqrt(squares + 1e-5));
+                    }
+                }
+                const std::string what = "sum, variant " + std::to_string(variant);
+                assert_close(kept, sums, tolerance(stream), what.c_str());
+                assert_close(out.read(), normed, tolerance(type), (what + ", its norm").c_str());
+            }
+        }
+    }
+}
+
+} // namespace
+
+int main() {
+    if (const int skip = skipped(); skip != 0) return skip;
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    sms = properties.multiProcessorCount;
+    hopper = properties.major == 9 && properties.minor == 0;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(routing_is_the_references),
+        cmocka_unit_test(biases_corrections_and_groups_are_the_references),
+        cmocka_unit_test(ties_choose_the_first),
+        cmocka_unit_test(all_tokens_may_choose_one_expert),
+        cmocka_unit_test(grouped_products_are_the_references),
+        cmocka_unit_test(grouped_products_of_many_experts_are_the_references),
+        cmocka_unit_test(a_turns_result_depends_on_itself_alone),
+        cmocka_unit_test(sums_are_the_references),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
