@@ -154,11 +154,11 @@ typedef struct batchllm_engine_options {
     uint64_t seed;             /* mixed into each row's own seed */
     const char *timeline_path; /* CSV with one line a batch; NULL: none */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
-    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels and vectors are the
+    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
                              same bits whatever rows are computed with it, shared or not, at any
-                             step_tokens, KV memory and number of threads: with the same version,
-                             backend and compute_type on a processor of the same type. Backends cpu and sim;
-                             cuda: UNSUPPORTED. 0 (default): last bits may differ. Since 0.1 */
+                             step_tokens, KV memory and number of threads, with one version, type
+                             of processor, backend and compute_type. Backends cpu and sim; cuda:
+                             UNSUPPORTED. 0 (default): last bits may differ */
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -500,7 +500,7 @@ typedef struct batchllm_info {
     int32_t page_tokens;      /* positions of a KV page */
     int32_t kv_groups;        /* groups of layers whose keys and values have pages of their own */
     int32_t reproducible;     /* as in batchllm_engine_options */
-    int64_t kv_pages; /* of this device */
+    int64_t kv_pages;         /* of this device */
     int64_t kv_page_bytes;
     int64_t step_tokens;        /* most tokens of a batch on this device */
     int64_t max_request_tokens; /* most tokens of a row: prompt and output */

@@ -104,7 +104,7 @@ struct SchedulerOptions {
     // A row of the batch for each embedded token, so that the sum over them can be taken in one order
     // whatever steps they are computed in.
     bool single_tokens = false;
-    int64_t state_slots = 0;               // BackendInfo::state_slots
+    int64_t state_slots = 0; // BackendInfo::state_slots
 };
 
 struct StepCounts {
