@@ -82,6 +82,11 @@ class Probe {
             for (int32_t i = 0; i < count; ++i) {
                 batch.tokens.push_back((begin + i) % info().vocabulary);
                 batch.positions.push_back(start + length - count + i);
+                // Of tokens from which nothing is wanted the last layer is left out.
+                OutputRow row{};
+                row.token = begin + i;
+                row.sample.params = &greedy_;
+                batch.outputs.push_back(row);
             }
         };
         if (of.prefix > 0) add_node(-1, 0, of.prefix, 0);
@@ -133,6 +138,7 @@ class Probe {
   private:
     Backend *backend_;
     const Model &model_;
+    SamplingParams greedy_;
 };
 
 Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *costs) {
