@@ -9,6 +9,8 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kDefaultStepTokens = 4096;
+// Each step reads the weights of all experts that any token goes to, so larger steps pay longer.
+constexpr int64_t kSparseStepTokens = 8192;
 constexpr double kDefaultKvFraction = 0.9;
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
 constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
@@ -136,7 +138,10 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     }
     // bf16's range is f32's; f16's is not, and residual streams outgrow it.
     forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
-    forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : kDefaultStepTokens;
+    const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
+                                    [](const Layer &layer) { return bool(layer.experts); });
+    const int64_t most = sparse ? kSparseStepTokens : kDefaultStepTokens;
+    forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : most;
     forward.seed = options.seed;
     forward.threads = options.threads;
     const std::pair<const char *, bool *> switches[] = {
