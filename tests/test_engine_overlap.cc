@@ -322,11 +322,17 @@ std::string check_job(Random &random, Totals *totals) {
         return fault("completion tokens", stats.completion_tokens, alone.completion_tokens);
     if (stats.logical_prompt_tokens != alone.logical_prompt_tokens)
         return fault("logical prompt tokens");
-    // Which rows end before they are admitted may differ between numbers of devices, and with it what is
-    // shared: a little more or less is computed, beside the prefixes that each device computes for itself.
+    // Which rows end before they are admitted may differ, and with it what is shared; devices compute
+    // prefixes for themselves.
     if (options.devices.size() == 1 &&
         stats.processed_prompt_tokens != alone.processed_prompt_tokens)
         return fault("prompt tokens", stats.processed_prompt_tokens, alone.processed_prompt_tokens);
+    // The rows of a device that failed are planned anew: Algorithm 1, which is not optimal, may group those
+    // that are left better.
+    const bool planned_better = !job.failing.empty() && options.enlarge == BATCHLLM_ENLARGE_PAPER;
+    if (!planned_better && stats.processed_prompt_tokens < alone.processed_prompt_tokens)
+        return fault("fewer prompt tokens on more devices", stats.processed_prompt_tokens,
+                     alone.processed_prompt_tokens);
     return "";
 }
 
