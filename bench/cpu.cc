@@ -1,6 +1,7 @@
 // The CPU backend's speed, each figure beside what it is held against in the same run.
 //
 //   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]
+//       [--kernels NAME]
 //
 // linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
 //            for the whole product on the same number of threads.
@@ -8,6 +9,7 @@
 // steps:     prefix 2000 / own 200 / 16 rows a prefix / 32 new tokens, with and without sharing: rows
 //            a second, and the seconds by part.
 // --reproducible: each beside the same in reproducible mode.
+// --kernels: with this table of src/backend/cpu/kernels.h and not the best.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -40,10 +42,12 @@ int main(int count, char **arguments) {
             options.groups = std::atoi(arguments[++i]);
         else if (argument == "--type" && i + 1 < count)
             options.type = std::string(arguments[++i]) == "f32" ? DType::f32 : DType::bf16;
+        else if (argument == "--kernels" && i + 1 < count && isa_from_name(arguments[i + 1]).ok())
+            options.kernels = arguments[++i];
         else {
-            std::fprintf(stderr,
-                         "usage: cpu [linear] [attention] [steps] [--threads N] "
-                         "[--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]\n");
+            std::fprintf(stderr, "usage: cpu [linear] [attention] [steps] [--threads N] "
+                                 "[--type bf16|f32] [--groups N] [--only-sharing] [--reproducible] "
+                                 "[--kernels NAME]\n");
             return 1;
         }
     }

@@ -40,8 +40,8 @@ struct AttentionBench {
     int32_t stretch = 0; // WorklistOptions'
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
-        : model(one_layer(shape)), layer(model.layers[0].attention),
-          kernels(*kernels_for(best_isa(options.type), options.type)), pool(options.threads) {
+        : model(one_layer(shape)), layer(model.layers[0].attention), kernels(options.table()),
+          pool(options.threads) {
         auto made = KvPages::create(model, options.type, 16, int64_t{256} << 20);
         check(made.status());
         pages = std::move(made).value();

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "backend/cpu/kernels.h"
 #include "base/narrow_floats.h"
 #include "clock.h"
 #include "model/model.h"
@@ -20,6 +21,17 @@ struct CpuBenchOptions {
     DType type = DType::f32;
     int32_t groups = 4;
     bool reproducible = false;
+    const char *kernels = nullptr; // a table's name; null: the best
+
+    const Kernels &table() const {
+        const Isa isa = kernels == nullptr ? best_isa(type) : isa_from_name(kernels).value();
+        const Kernels *found = isa_runs_here(isa) ? kernels_for(isa, type) : nullptr;
+        if (found == nullptr) {
+            std::fprintf(stderr, "no kernels %s of %s here\n", isa_name(isa), dtype_name(type));
+            std::exit(1);
+        }
+        return *found;
+    }
 };
 
 // Seconds of one call: the shortest of those made within a fifth of a second, after one to warm up.

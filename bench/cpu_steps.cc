@@ -33,7 +33,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
         }
     }
     ThreadPool pool(options.threads);
-    const Kernels &kernels = *kernels_for(best_isa(options.type), options.type);
+    const Kernels &kernels = options.table();
     const int64_t step_tokens = 512;
     auto created = Forward::create(model, kernels, &pool, step_tokens, reproducible);
     check(created.status());

@@ -12,6 +12,7 @@
 #include "backend/check_pages.h"
 #include "backend/cpu/attention.h"
 #include "base/narrow_floats.h"
+#include "cpu_tables.h"
 #include "seed.h"
 
 // Last: it defines macros with the names of members of the standard library.
@@ -27,8 +28,6 @@ using namespace batchllm;
 using namespace batchllm::cpu;
 
 namespace {
-
-constexpr Isa kAllIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
 
 struct Shape {
     int32_t kv_heads, ratio, head_dim, page_tokens, window, threads;
@@ -308,9 +307,7 @@ std::string describe(const Case &given, const char *kernels) {
 std::string check_all(const Case &given) {
     for (DType element : {DType::f32, DType::bf16}) {
         std::vector<float> expected;
-        for (Isa isa : kAllIsas) {
-            const Kernels *kernels = kernels_for(isa, element);
-            if (kernels == nullptr || !isa_runs_here(isa)) continue;
+        for (const Kernels *kernels : cpu_tables(element)) {
             if (expected.empty()) expected = reference(given, element);
             bool ok = false;
             const double off = distance(attend(given, *kernels, {}, &ok), expected);
@@ -542,9 +539,7 @@ void a_row_in_order_is_the_same_bits_in_any_company(void **) {
         }
         row.stretch = 16 << between(random, 1, 4);
         for (DType element : {DType::f32, DType::bf16}) {
-            for (Isa isa : kAllIsas) {
-                const Kernels *kernels = kernels_for(isa, element);
-                if (kernels == nullptr || !isa_runs_here(isa)) continue;
+            for (const Kernels *kernels : cpu_tables(element)) {
                 bool ok = false;
                 const std::vector<float> alone = attend(row, *kernels, {}, &ok);
                 for (int company = 0; company < 6 && ok; ++company) {

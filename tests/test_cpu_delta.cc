@@ -21,7 +21,7 @@ using Random = std::mt19937_64;
 std::vector<const Kernels *> all_tables() {
     std::vector<const Kernels *> tables;
     for (const DType element : {DType::f32, DType::bf16}) {
-        for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+        for (const Isa isa : kAllIsas) {
             const Kernels *kernels = kernels_for(isa, element);
             if (kernels != nullptr && isa_runs_here(isa)) tables.push_back(kernels);
         }

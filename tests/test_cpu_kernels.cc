@@ -19,7 +19,6 @@ using namespace batchllm::cpu;
 
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
 constexpr int32_t kLengths[] = {1, 3, 16, 24, 64, 100, 257};
 
 // Calls test(kernels) for all tables.

@@ -112,7 +112,8 @@ using WeighFunction = void (*)(const Type *, const void *const *, int32_t, int64
                                float *);
 
 // By the number of rows: entry r - 1 takes r rows. Tables end at Simd::kScoreRows, kWeighRows.
-constexpr ScoreFunction kScoreRows[kTileRows] = {
+constexpr int32_t kVectorRows = 12;
+constexpr ScoreFunction kScoreRows[kVectorRows] = {
     score_rows<1>,
     Simd::kScoreRows >= 2 ? score_rows<Simd::kScoreRows >= 2 ? 2 : 1> : nullptr,
     Simd::kScoreRows >= 3 ? score_rows<Simd::kScoreRows >= 3 ? 3 : 1> : nullptr,
@@ -126,13 +127,34 @@ constexpr ScoreFunction kScoreRows[kTileRows] = {
     Simd::kScoreRows >= 11 ? score_rows<Simd::kScoreRows >= 11 ? 11 : 1> : nullptr,
     Simd::kScoreRows >= 12 ? score_rows<Simd::kScoreRows >= 12 ? 12 : 1> : nullptr,
 };
-constexpr WeighFunction kWeighRows[kTileRows] = {
+constexpr WeighFunction kWeighRows[kVectorRows] = {
     weigh_rows<1>,
     Simd::kWeighRows >= 2 ? weigh_rows<Simd::kWeighRows >= 2 ? 2 : 1> : nullptr,
     Simd::kWeighRows >= 3 ? weigh_rows<Simd::kWeighRows >= 3 ? 3 : 1> : nullptr,
     Simd::kWeighRows >= 4 ? weigh_rows<Simd::kWeighRows >= 4 ? 4 : 1> : nullptr,
     Simd::kWeighRows >= 5 ? weigh_rows<Simd::kWeighRows >= 5 ? 5 : 1> : nullptr,
     Simd::kWeighRows >= 6 ? weigh_rows<Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
+};
+
+// The two products of a tile of rows by vectors. weights may be written behind the last group.
+struct VectorProducts {
+    static constexpr int32_t kRows = Simd::kScoreRows; // of a tile
+
+    KERNEL_TARGET static void score(int32_t rows, const Type *queries, int64_t head_dim,
+                                    const void *const *key_groups, int32_t groups, float *scores) {
+        kScoreRows[rows - 1](queries, head_dim, key_groups, groups, scores);
+    }
+    KERNEL_TARGET static void weigh(int32_t rows, Type *weights, const void *const *value_groups,
+                                    int32_t groups, int64_t head_dim, const float *rescale,
+                                    float *output) {
+        for (int32_t r = 0; r < rows;) {
+            const int32_t left = rows - r;
+            const int32_t take = left < Simd::kWeighRows ? left : Simd::kWeighRows;
+            kWeighRows[take - 1](weights + r * kPassKeys, value_groups, groups, head_dim,
+                                 rescale + r, output + r * head_dim);
+            r += take;
+        }
+    }
 };
 
 // Hides the positions outside [begin, end) of a row of scores: a hidden score may be anything, NaN
@@ -151,8 +173,8 @@ KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
 }
 
 // One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
-template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &call, int32_t first,
-                                                        int32_t rows, int32_t begin, int32_t end) {
+template <bool kInOrder, typename Products> KERNEL_TARGET void
+attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begin, int32_t end) {
     const int64_t head_dim = call.head_dim;
     const int32_t *visible_begin = call.visible_begin + first;
     const int32_t *visible_end = call.visible_end + first;
@@ -176,10 +198,10 @@ template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &cal
 
     const Type *queries = static_cast<const Type *>(call.queries) + first * head_dim;
     float *scores = call.scratch;
-    Type *weights = reinterpret_cast<Type *>(call.scratch + kTileRows * kPassKeys);
-    kScoreRows[rows - 1](queries, head_dim, call.key_groups + group, groups, scores);
+    Type *weights = reinterpret_cast<Type *>(call.scratch + Products::kRows * kPassKeys);
+    Products::score(rows, queries, head_dim, call.key_groups + group, groups, scores);
 
-    float rescale[kTileRows];
+    float rescale[Products::kRows];
     const bool some_hidden = last_begin > origin || first_end < origin + width;
     for (int32_t r = 0; r < rows; ++r) {
         float *row = scores + r * kPassKeys;
@@ -221,18 +243,14 @@ template <bool kInOrder> KERNEL_TARGET void attend_tile(const AttentionCall &cal
             *sum = *sum * factor + Simd::reduce_add(total);
         }
     }
-    for (int32_t r = 0; r < rows;) {
-        const int32_t left = rows - r;
-        const int32_t take = left < Simd::kWeighRows ? left : Simd::kWeighRows;
-        kWeighRows[take - 1](weights + r * kPassKeys, call.value_groups + group, groups, head_dim,
-                             rescale + r, call.output + (first + r) * head_dim);
-        r += take;
-    }
+    Products::weigh(rows, weights, call.value_groups + group, groups, head_dim, rescale,
+                    call.output + first * head_dim);
 }
 
-template <bool kInOrder> KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
+template <bool kInOrder, typename Products>
+KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
     // Tiles of equal size rather than one small last one.
-    const int32_t tiles = (call.rows + Simd::kScoreRows - 1) / Simd::kScoreRows;
+    const int32_t tiles = (call.rows + Products::kRows - 1) / Products::kRows;
     // Wide heads in shorter passes: the keys and values of a pass take at most 128 KiB.
     int32_t pass = static_cast<int32_t>(131072 / (2 * sizeof(Type)) / call.head_dim);
     pass = pass >= kPassKeys ? kPassKeys : pass < 64 ? 64 : pass / kGroupTokens * kGroupTokens;
@@ -241,48 +259,18 @@ template <bool kInOrder> KERNEL_TARGET inline void attend_passes(const Attention
         int32_t first = 0;
         for (int32_t tile = 0; tile < tiles; ++tile) {
             const int32_t rows = (call.rows - first + tiles - tile - 1) / (tiles - tile);
-            attend_tile<kInOrder>(call, first, rows, begin, end);
+            attend_tile<kInOrder, Products>(call, first, rows, begin, end);
             first += rows;
         }
     }
 }
 
-KERNEL_TARGET void attention(const AttentionCall &call) {
+template <typename Products> KERNEL_TARGET void attend(const AttentionCall &call) {
     for (int32_t r = 0; r < call.rows; ++r) {
         call.maximum[r] = -Simd::kInfinity;
         call.sum[r] = 0;
     }
     const int64_t values = int64_t{call.rows} * call.head_dim;
     for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
-    attend_passes<false>(call);
-}
-
-KERNEL_TARGET void attention_in_order(const AttentionCall &call) { attend_passes<true>(call); }
-
-KERNEL_TARGET void merge(int32_t parts, const float *const *outputs, const float *maxima,
-                         const float *sums, int32_t n, void *output) {
-    float maximum = -Simd::kInfinity;
-    for (int32_t p = 0; p < parts; ++p) {
-        if (maxima[p] > maximum) maximum = maxima[p];
-    }
-    const float base = maximum == -Simd::kInfinity ? 0.0f : maximum;
-    float sum = 0;
-    for (int32_t p = 0; p < parts; ++p) sum += sums[p] * Simd::exp2_one(maxima[p] - base);
-    const float scale = 1.0f / sum;
-    Type *out = static_cast<Type *>(output);
-    for (int32_t i = 0; i < n; i += kLanes) {
-        Vector value = Simd::zero();
-        for (int32_t p = 0; p < parts; ++p) {
-            const Vector factor = Simd::set(Simd::exp2_one(maxima[p] - base) * scale);
-            value = Simd::multiply_add(factor, Simd::load(outputs[p] + i), value);
-        }
-        // The last lanes may be padding, which the output has no room for.
-        if (i + kLanes <= n) {
-            Element::store(out + i, value);
-        } else {
-            alignas(64) Type last[kLanes];
-            Element::store(last, value);
-            for (int32_t j = i; j < n; ++j) out[j] = last[j - i];
-        }
-    }
+    attend_passes<false, Products>(call);
 }

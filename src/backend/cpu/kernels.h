@@ -22,7 +22,10 @@
 
 namespace batchllm::cpu {
 
-enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16 };
+// amx: avx512_bf16 with attention's products by AMX's tiles.
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
+inline constexpr Isa kAllIsas[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16,
+                                   Isa::amx};
 
 constexpr int32_t kGroupTokens = 16;
 constexpr int32_t kLanes = 16;
@@ -56,7 +59,7 @@ struct AttentionCall {
 
 // Positions of one pass: keys and values of a pass stay in the processor's cache for all rows.
 constexpr int32_t kPassKeys = 256;
-constexpr int32_t kTileRows = 12;
+constexpr int32_t kTileRows = 32; // at most, of any table
 constexpr int64_t attention_scratch_floats() { return int64_t{2} * kTileRows * kPassKeys; }
 
 // The gated delta rule (model.h) of one value head, over consecutive tokens of one context node: results in place
@@ -146,6 +149,7 @@ const Kernels *kernels_for(Isa isa, DType element);
 
 // The best instruction set that this processor runs and for which there is a table.
 Isa best_isa(DType element);
+// Asked for amx, it asks the operating system to let this process use tiles.
 bool isa_runs_here(Isa isa);
 const char *isa_name(Isa isa);
 Result<Isa> isa_from_name(const char *name);
@@ -155,5 +159,6 @@ const Kernels *portable_kernels(DType element);
 const Kernels *avx2_kernels();
 const Kernels *avx512_kernels();
 const Kernels *avx512_bf16_kernels();
+const Kernels *amx_kernels();
 
 } // namespace batchllm::cpu

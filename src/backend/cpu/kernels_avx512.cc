@@ -38,6 +38,8 @@ struct Element {
 
 #include "backend/cpu/kernel_attention.h"
 
+#include "backend/cpu/kernel_attention_calls.h"
+
 #include "backend/cpu/kernel_elementwise.h"
 
 } // namespace

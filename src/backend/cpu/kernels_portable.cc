@@ -125,6 +125,8 @@ struct Element {
 
 #include "backend/cpu/kernel_attention.h"
 
+#include "backend/cpu/kernel_attention_calls.h"
+
 #include "backend/cpu/kernel_elementwise.h"
 
 } // namespace f32
@@ -160,6 +162,8 @@ struct Element {
 };
 
 #include "backend/cpu/kernel_attention.h"
+
+#include "backend/cpu/kernel_attention_calls.h"
 
 #include "backend/cpu/kernel_elementwise.h"
 

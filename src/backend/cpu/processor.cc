@@ -4,6 +4,12 @@
 #include <cstring>
 #include <fstream>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "backend/cpu/kernels.h"
 
 namespace batchllm::cpu {
@@ -15,6 +21,22 @@ int64_t number_in(const char *path) {
     int64_t value = -1;
     if (file >> value) return value;
     return -1;
+}
+
+// Linux gives the registers of tiles to a process that asks for them.
+bool tiles_allowed() {
+#if defined(__x86_64__) && defined(__linux__)
+    static const bool allowed = [] {
+        constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+        constexpr long request_permission = 0x1023, tile_data = 18; // asm/prctl.h
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & amx_bf16) != 0 &&
+               (d & amx_tile) != 0 && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    }();
+    return allowed;
+#else
+    return false;
+#endif
 }
 
 } // namespace
@@ -36,6 +58,8 @@ bool isa_runs_here(Isa isa) {
         return avx512;
     case Isa::avx512_bf16:
         return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx:
+        return avx512 && __builtin_cpu_supports("avx512bf16") && tiles_allowed();
     }
 #endif
     return false;
@@ -51,16 +75,19 @@ const char *isa_name(Isa isa) {
         return "avx512";
     case Isa::avx512_bf16:
         return "avx512_bf16";
+    case Isa::amx:
+        return "amx";
     }
     return "";
 }
 
 Result<Isa> isa_from_name(const char *name) {
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+    for (const Isa isa : kAllIsas) {
         if (std::strcmp(name, isa_name(isa)) == 0) return isa;
     }
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "backend option kernels=%s: not one of portable, avx2, avx512, avx512_bf16", name);
+                 "backend option kernels=%s: not one of portable, avx2, avx512, avx512_bf16, amx",
+                 name);
 }
 
 const Kernels *kernels_for(Isa isa, DType element) {
@@ -73,13 +100,15 @@ const Kernels *kernels_for(Isa isa, DType element) {
         return element == DType::f32 ? avx512_kernels() : nullptr;
     case Isa::avx512_bf16:
         return element == DType::bf16 ? avx512_bf16_kernels() : nullptr;
+    case Isa::amx:
+        return element == DType::bf16 ? amx_kernels() : nullptr;
     }
     return nullptr;
 }
 
 Isa best_isa(DType element) {
-    for (Isa isa : {Isa::avx512_bf16, Isa::avx512, Isa::avx2}) {
-        if (isa_runs_here(isa) && kernels_for(isa, element) != nullptr) return isa;
+    for (const Isa isa : {Isa::amx, Isa::avx512_bf16, Isa::avx512, Isa::avx2}) {
+        if (kernels_for(isa, element) != nullptr && isa_runs_here(isa)) return isa;
     }
     return Isa::portable;
 }

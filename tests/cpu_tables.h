@@ -1,0 +1,23 @@
+// The kernel tables that this processor runs, and the one of AMX with a stand-in for its tiles where they are not.
+#pragma once
+
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+
+// Null where even AVX-512's bfloat16 is not compiled in.
+const batchllm::cpu::Kernels *emulated_tile_kernels();
+
+inline std::vector<const batchllm::cpu::Kernels *> cpu_tables(batchllm::DType element) {
+    using namespace batchllm::cpu;
+    std::vector<const Kernels *> tables;
+    for (const Isa isa : kAllIsas) {
+        const Kernels *kernels = kernels_for(isa, element);
+        if (kernels != nullptr && isa_runs_here(isa)) tables.push_back(kernels);
+    }
+    if (element == batchllm::DType::bf16 && isa_runs_here(Isa::avx512_bf16) &&
+        !isa_runs_here(Isa::amx)) {
+        tables.push_back(emulated_tile_kernels());
+    }
+    return tables;
+}
