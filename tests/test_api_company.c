@@ -10,7 +10,7 @@
 static int64_t engines = 60;
 static atomic_int stop;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef BATCHLLM_SANITIZED
 static const int watch_memory = 0; /* a tool's allocator keeps what is freed */
 #else
 static const int watch_memory = 1;

@@ -8,7 +8,7 @@
 static int64_t cycles = 10000;
 
 /* Whether the process's memory says anything: not with a tool's own allocator under it. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef BATCHLLM_SANITIZED
 static int watch_memory = 0;
 #else
 static int watch_memory = 1;

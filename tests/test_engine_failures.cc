@@ -275,7 +275,7 @@ void a_step_that_takes_absurdly_long_says_what_it_does(void **) {
 
 // ---- Memory that others take meanwhile ----
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef BATCHLLM_SANITIZED
 void less_memory_than_was_counted_makes_a_smaller_pool(void **) {
     constexpr int64_t wanted = int64_t{4} << 30;
     Logged log;
@@ -321,7 +321,7 @@ int main() {
         cmocka_unit_test(the_others_compute_the_rows_of_a_device_that_fails),
         cmocka_unit_test(rows_cancelled_before_their_device_fails_have_one_result),
         cmocka_unit_test(where_no_device_is_left_what_has_finished_can_be_polled),
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef BATCHLLM_SANITIZED
         cmocka_unit_test(less_memory_than_was_counted_makes_a_smaller_pool),
 #endif
         cmocka_unit_test(a_step_that_takes_absurdly_long_says_what_it_does),

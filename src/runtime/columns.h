@@ -21,6 +21,7 @@ template <typename T> struct Column {
     const int64_t *offsets = nullptr; // [n + 1]
 
     std::span<const T> operator[](int64_t i) const {
+        if (items == nullptr) return {}; // every item is empty, and offsets may begin anywhere
         return {items + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
     }
 };
