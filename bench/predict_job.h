@@ -86,19 +86,9 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     auto backend = std::make_unique<SimBackend>(read, options);
     const SimBackend &sim = *backend;
     Lane lane(0, std::move(backend), {});
-    SamplingParams params;
-    params.max_tokens = job.generated;
-    params.ignore_eos = true;
-    std::vector<Request> requests(rows.rows.size());
-    std::vector<Request *> held;
-    for (size_t i = 0; i < requests.size(); ++i) {
-        requests[i].prompt = rows.rows[i];
-        requests[i].params = &params;
-        requests[i].max_tokens = job.generated;
-        held.push_back(&requests[i]);
-    }
+    const JobRequests requests(rows, job);
     Predicted predicted;
-    RETURN_IF_ERROR(lane.scheduler().add(plan, held));
+    RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
     while (true) {
         while (lane.takes_another()) {
             const TokenBatch &batch = lane.next_batch();

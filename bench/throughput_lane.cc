@@ -35,23 +35,13 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
     scheduling.order = arguments.arrival ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
     Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
-    SamplingParams params;
-    params.max_tokens = job.generated;
-    params.ignore_eos = true;
-    std::vector<Request> requests(rows.rows.size());
-    std::vector<Request *> held;
-    for (size_t i = 0; i < requests.size(); ++i) {
-        requests[i].prompt = rows.rows[i];
-        requests[i].params = &params;
-        requests[i].max_tokens = job.generated;
-        held.push_back(&requests[i]);
-    }
+    const JobRequests requests(rows, job);
 
     Measured m;
     m.attention = AttentionFloor(model);
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
-    RETURN_IF_ERROR(lane.scheduler().add(plan, held));
+    RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another()) {
@@ -91,7 +81,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     }
     m.seconds = seconds_since(start);
     m.host += backend->host_seconds();
-    for (const Request &request : requests) {
+    for (const Request &request : requests.requests) {
         for (const int32_t token : request.output) {
             m.hash = (m.hash ^ static_cast<uint64_t>(token)) * 0x100000001b3u;
         }

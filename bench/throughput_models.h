@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "jobs.h"
 #include "model/model.h"
+#include "schedule/scheduler.h"
 
 namespace batchllm {
 
@@ -50,6 +51,25 @@ inline JobRows make_rows(const NamedJob &job, int32_t vocabulary) {
     for (int32_t &token : rows.tokens) token %= vocabulary;
     return rows;
 }
+
+// The rows as requests that generate as many tokens as the job says, whatever they are.
+struct JobRequests {
+    SamplingParams params;
+    std::vector<Request> requests;
+    std::vector<Request *> held;
+
+    JobRequests(const JobRows &rows, const NamedJob &job) : requests(rows.rows.size()) {
+        params.max_tokens = job.generated;
+        params.ignore_eos = true;
+        for (size_t i = 0; i < requests.size(); ++i) {
+            requests[i].prompt = rows.rows[i];
+            requests[i].params = &params;
+            requests[i].max_tokens = job.generated;
+            held.push_back(&requests[i]);
+        }
+    }
+    JobRequests(const JobRequests &) = delete;
+};
 
 // The config.json of a named model; null: no such name.
 inline const char *named_config(const std::string &name) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -115,3 +116,39 @@ struct EngineDeleter {
 struct ResultsDeleter {
     void operator()(batchllm_results *results) const { batchllm_results_free(results); }
 };
+using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
+using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
+
+// All rows, until they have ended.
+inline ResultsHandle run(batchllm_engine *engine) {
+    CHECK(batchllm_run(engine, nullptr, nullptr));
+    batchllm_results *results = nullptr;
+    CHECK(batchllm_poll(engine, 0, &results));
+    return ResultsHandle(results);
+}
+
+inline batchllm_stats stats_of(const EngineHandle &engine) {
+    batchllm_stats stats;
+    stats.struct_size = sizeof stats;
+    CHECK(batchllm_engine_stats(engine.get(), &stats));
+    return stats;
+}
+
+// The prompts with continuations that are scored; their tags are their numbers in golden.scores.
+inline void add_scores(batchllm_engine *engine, const Golden &golden) {
+    std::vector<int32_t> tokens, continuations;
+    std::vector<int64_t> offsets{0}, ends{0}, rows{0};
+    for (const GoldenScore &score : golden.scores) {
+        const std::vector<int32_t> &prompt = golden.rows[static_cast<size_t>(score.prompt)].prompt;
+        tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+        offsets.push_back(static_cast<int64_t>(tokens.size()));
+        for (const std::vector<int32_t> &c : score.continuations) {
+            continuations.insert(continuations.end(), c.begin(), c.end());
+            ends.push_back(static_cast<int64_t>(continuations.size()));
+        }
+        rows.push_back(static_cast<int64_t>(ends.size()) - 1);
+    }
+    CHECK(batchllm_add_scores(engine, static_cast<int64_t>(golden.scores.size()), tokens.data(),
+                              offsets.data(), continuations.data(), ends.data(), rows.data(),
+                              nullptr));
+}

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE
 #include "api_helpers.h"
 
+#include <math.h>
 #include <unistd.h>
 
 static const char *page_of(batchllm_report *report, const batchllm_report_options *options) {
@@ -293,6 +294,17 @@ static void a_prediction_is_in_the_report(void **state) {
     assert_true(figure(html, "predicted_completion_tokens") == 800);
     assert_true(figure(html, "predicted_steps") == 2.0 * (double)predicted.steps);
     assert_non_null(strstr(html, "For NVIDIA H200, before anything ran"));
+    predicted.completion_tokens = INT64_MAX; /* a sum stays at the most */
+    assert_ok(batchllm_report_add_prediction(report, &predicted));
+    html = page_of(report, NULL);
+    assert_true(figure(html, "predicted_completion_tokens") == (double)INT64_MAX);
+    predicted.completion_tokens = -1;
+    assert_error(batchllm_report_add_prediction(report, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "completion_tokens");
+    predicted.completion_tokens = 1;
+    predicted.seconds = NAN;
+    assert_error(batchllm_report_add_prediction(report, &predicted),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "prediction->seconds");
     options.reserved = 1;
     assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
                                        &options, &predicted),

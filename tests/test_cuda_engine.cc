@@ -17,9 +17,6 @@
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 
@@ -57,13 +54,6 @@ batchllm_engine_options options_of(const Way &way) {
     return options;
 }
 
-batchllm_stats stats_of(const EngineHandle &engine) {
-    batchllm_stats stats;
-    stats.struct_size = sizeof stats;
-    CHECK(batchllm_engine_stats(engine.get(), &stats));
-    return stats;
-}
-
 EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     options.model_dir = golden.directory.c_str();
     // In 16 bits: products in fp8 are tests/test_cuda_fp8.cc's.
@@ -86,13 +76,6 @@ EngineHandle make_engine(const Golden &golden, const Way &way) {
     options.kv_memory_bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
     engine.reset();
     return create(golden, options);
-}
-
-ResultsHandle run(batchllm_engine *engine) {
-    CHECK(batchllm_run(engine, nullptr, nullptr));
-    batchllm_results *results = nullptr;
-    CHECK(batchllm_poll(engine, 0, &results));
-    return ResultsHandle(results);
 }
 
 ResultsHandle run_prompts(batchllm_engine *engine, const Golden &golden, batchllm_params params) {
@@ -284,21 +267,7 @@ void scores_are_the_references(void **) {
     for (const Golden &golden : models()) {
         const Way way{"f32 scores"};
         const EngineHandle engine = make_engine(golden, way);
-        std::vector<int32_t> tokens, continuations;
-        std::vector<int64_t> offsets{0}, ends{0}, rows{0};
-        for (const GoldenScore &score : golden.scores) {
-            const auto &prompt = golden.rows[static_cast<size_t>(score.prompt)].prompt;
-            tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-            offsets.push_back(static_cast<int64_t>(tokens.size()));
-            for (const auto &c : score.continuations) {
-                continuations.insert(continuations.end(), c.begin(), c.end());
-                ends.push_back(static_cast<int64_t>(continuations.size()));
-            }
-            rows.push_back(static_cast<int64_t>(ends.size()) - 1);
-        }
-        CHECK(batchllm_add_scores(engine.get(), static_cast<int64_t>(golden.scores.size()),
-                                  tokens.data(), offsets.data(), continuations.data(), ends.data(),
-                                  rows.data(), nullptr));
+        add_scores(engine.get(), golden);
         const ResultsHandle results = run(engine.get());
         assert_int_equal(results->count, golden.scores.size());
         for (int64_t i = 0; i < results->count; ++i) {

@@ -372,6 +372,25 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
     return all;
 }
 
+std::vector<int32_t> draw_tokens(Random &random, const Model &model) {
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i <= kTokens; ++i) {
+        tokens.push_back(static_cast<int32_t>(draw(random, 0, model.vocabulary - 1)));
+    }
+    return tokens;
+}
+
+// Of all tokens' logits those that run_steps() gives.
+std::vector<double> wanted_logits(const reference::Rows &rows, bool gathered) {
+    std::vector<double> wanted;
+    for (int32_t i = 0; i <= kTokens; ++i) {
+        if (gathered && i < kTokens && i % 9 != 0) continue;
+        const auto &row = rows[static_cast<size_t>(i)];
+        wanted.insert(wanted.end(), row.begin(), row.end());
+    }
+    return wanted;
+}
+
 void steps_in_e4m3_are_the_dequantised_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
@@ -392,18 +411,10 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
     bool good = true;
     for (const Kind &kind : all) {
         const auto both = make_twice(kind);
-        std::vector<int32_t> tokens;
-        for (int32_t i = 0; i <= kTokens; ++i) {
-            tokens.push_back(static_cast<int32_t>(draw(random, 0, both->stored.vocabulary - 1)));
-        }
+        const std::vector<int32_t> tokens = draw_tokens(random, both->stored);
         const reference::Rows rows = reference::logits(both->reference, tokens);
         for (const bool gathered : {false, true}) {
-            std::vector<double> wanted;
-            for (int32_t i = 0; i <= kTokens; ++i) {
-                if (gathered && i < kTokens && i % 9 != 0) continue;
-                const auto &row = rows[static_cast<size_t>(i)];
-                wanted.insert(wanted.end(), row.begin(), row.end());
-            }
+            const std::vector<double> wanted = wanted_logits(rows, gathered);
             std::string type, wide_type, own_type;
             const auto in_e4m3 = run_steps(both->stored, Quantize::stored, gathered, tokens, &type);
             const auto widened =
@@ -462,18 +473,10 @@ void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
                              Kind{"a shared one, blocks", experts_and_a_shared_one, 128, 128, 0}}) {
         const auto both = make_twice(kind);
         const bool shared = both->stored.layers[0].feed_forward.width > 0;
-        std::vector<int32_t> tokens;
-        for (int32_t i = 0; i <= kTokens; ++i) {
-            tokens.push_back(static_cast<int32_t>(draw(random, 0, both->stored.vocabulary - 1)));
-        }
+        const std::vector<int32_t> tokens = draw_tokens(random, both->stored);
         const reference::Rows rows = reference::logits(both->reference, tokens);
         for (const bool gathered : {false, true}) {
-            std::vector<double> wanted;
-            for (int32_t i = 0; i <= kTokens; ++i) {
-                if (gathered && i < kTokens && i % 9 != 0) continue;
-                const auto &row = rows[static_cast<size_t>(i)];
-                wanted.insert(wanted.end(), row.begin(), row.end());
-            }
+            const std::vector<double> wanted = wanted_logits(rows, gathered);
             std::string type, wide_type, own_type;
             const double error = relative_error(
                 run_steps(both->stored, Quantize::stored, gathered, tokens, &type), wanted);

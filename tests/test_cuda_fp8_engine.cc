@@ -15,9 +15,6 @@
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 struct Way {
     const char *name;
     const char *quantize = "stored";
@@ -54,25 +51,11 @@ EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
     return EngineHandle(engine);
 }
 
-batchllm_stats stats_of(const EngineHandle &engine) {
-    batchllm_stats stats;
-    stats.struct_size = sizeof stats;
-    CHECK(batchllm_engine_stats(engine.get(), &stats));
-    return stats;
-}
-
 std::string compute_type_of(const EngineHandle &engine) {
     batchllm_info info;
     info.struct_size = sizeof info;
     CHECK(batchllm_engine_info(engine.get(), 0, &info));
     return info.compute_type;
-}
-
-ResultsHandle run(batchllm_engine *engine) {
-    CHECK(batchllm_run(engine, nullptr, nullptr));
-    batchllm_results *results = nullptr;
-    CHECK(batchllm_poll(engine, 0, &results));
-    return ResultsHandle(results);
 }
 
 // Rows that end after a token: more of those that follow are admitted than the pool can hold to their ends.
@@ -107,29 +90,11 @@ std::vector<Golden> models_of(const Way &way) {
     return models;
 }
 
-ResultsHandle run_scores(batchllm_engine *engine, const Golden &golden) {
-    std::vector<int32_t> tokens, continuations;
-    std::vector<int64_t> offsets{0}, ends{0}, rows{0};
-    for (const GoldenScore &score : golden.scores) {
-        const auto &prompt = golden.rows[static_cast<size_t>(score.prompt)].prompt;
-        tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-        for (const auto &c : score.continuations) {
-            continuations.insert(continuations.end(), c.begin(), c.end());
-            ends.push_back(static_cast<int64_t>(continuations.size()));
-        }
-        rows.push_back(static_cast<int64_t>(ends.size()) - 1);
-    }
-    CHECK(batchllm_add_scores(engine, static_cast<int64_t>(golden.scores.size()), tokens.data(),
-                              offsets.data(), continuations.data(), ends.data(), rows.data(),
-                              nullptr));
-    return run(engine);
-}
-
 // Root of the mean square of the log-probabilities' errors.
 double error_of_scores(const Golden &golden, const Way &way) {
     const EngineHandle engine = create(golden, way, int64_t{64} << 20);
-    const ResultsHandle results = run_scores(engine.get(), golden);
+    add_scores(engine.get(), golden);
+    const ResultsHandle results = run(engine.get());
     assert_int_equal(results->count, golden.scores.size());
     double squares = 0, largest = 0;
     int64_t count = 0;

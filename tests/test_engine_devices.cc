@@ -14,9 +14,6 @@
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 // Rows of several parts: `heads` shared by all groups below one, `prefix` by a group, `own`.
 struct Shape {
     int64_t rows = 0;
@@ -83,10 +80,7 @@ Run run_rows(const Rows &rows, const batchllm_params &params, const char *device
     const EngineHandle engine(made);
     CHECK(batchllm_add_tokens(made, static_cast<int64_t>(rows.offsets.size()) - 1,
                               rows.tokens.data(), rows.offsets.data(), nullptr, &params, 1));
-    CHECK(batchllm_run(made, nullptr, nullptr));
-    batchllm_results *polled = nullptr;
-    CHECK(batchllm_poll(made, 0, &polled));
-    const ResultsHandle results(polled);
+    const ResultsHandle results = ::run(made);
     Run run;
     for (int64_t i = 0; i < results->count; ++i) {
         assert_int_equal(results->statuses[i], BATCHLLM_OK);

@@ -20,9 +20,6 @@ using namespace batchllm;
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 constexpr int64_t row_count = 300;
 
 struct Logged {
@@ -98,19 +95,12 @@ Tokens poll(batchllm_engine *engine) {
     return all;
 }
 
-batchllm_stats stats_of(batchllm_engine *engine) {
-    batchllm_stats stats;
-    stats.struct_size = sizeof stats;
-    CHECK(batchllm_engine_stats(engine, &stats));
-    return stats;
-}
-
 Tokens undisturbed(batchllm_stats *stats = nullptr) {
     Logged log;
     const EngineHandle engine = make_engine("0", "", &log);
     add_rows(engine.get());
     CHECK(batchllm_run(engine.get(), nullptr, nullptr));
-    if (stats != nullptr) *stats = stats_of(engine.get());
+    if (stats != nullptr) *stats = stats_of(engine);
     return poll(engine.get());
 }
 
@@ -153,7 +143,7 @@ void the_others_compute_the_rows_of_a_device_that_fails(void **) {
         assert_int_equal(info.device_number, 1);
         assert_ptr_equal(info.device, lost.device);
         assert_int_equal(info_of(engine.get(), 2).device_number, 2);
-        const batchllm_stats stats = stats_of(engine.get());
+        const batchllm_stats stats = stats_of(engine);
         assert_int_equal(stats.rows_deduplicated, alone.rows_deduplicated);
         assert_int_equal(stats.logical_prompt_tokens, alone.logical_prompt_tokens);
         assert_int_equal(stats.completion_tokens, alone.completion_tokens);
@@ -305,7 +295,7 @@ void less_memory_than_was_counted_makes_a_smaller_pool(void **) {
             continue;
         }
         assert_int_equal(status, BATCHLLM_OK);
-        const int64_t had = stats_of(made).kv_pages_total;
+        const int64_t had = stats_of(engine).kv_pages_total;
         if (eighths == 0) pages = had;
         assert_true(eighths == 0 ? log.lines.empty() : had < pages * 6 / 8 && had >= pages / 2);
     }

@@ -19,9 +19,6 @@ namespace {
 constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 batchllm_engine_options float32_options() {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
@@ -63,20 +60,6 @@ void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_p
     }
     CHECK(batchllm_add_tokens(engine, static_cast<int64_t>(golden.rows.size()), tokens.data(),
                               offsets.data(), tags.data(), &params, 1));
-}
-
-ResultsHandle run(batchllm_engine *engine) {
-    CHECK(batchllm_run(engine, nullptr, nullptr));
-    batchllm_results *results = nullptr;
-    CHECK(batchllm_poll(engine, 0, &results));
-    return ResultsHandle(results);
-}
-
-batchllm_stats stats_of(const EngineHandle &engine) {
-    batchllm_stats stats;
-    stats.struct_size = sizeof stats;
-    CHECK(batchllm_engine_stats(engine.get(), &stats));
-    return stats;
 }
 
 struct Compared {
@@ -315,23 +298,7 @@ void scores_are_the_references(void **) {
             batchllm_engine_options options = float32_options();
             if (!sharing) options.enlarge = BATCHLLM_ENLARGE_NONE;
             const EngineHandle engine = make_engine(golden, options);
-            std::vector<int32_t> tokens, continuations;
-            std::vector<int64_t> offsets{0}, continuation_offsets{0}, continuation_rows{0};
-            for (const GoldenScore &score : golden.scores) {
-                const std::vector<int32_t> &prompt =
-                    golden.rows[static_cast<size_t>(score.prompt)].prompt;
-                tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-                offsets.push_back(static_cast<int64_t>(tokens.size()));
-                for (const std::vector<int32_t> &c : score.continuations) {
-                    continuations.insert(continuations.end(), c.begin(), c.end());
-                    continuation_offsets.push_back(static_cast<int64_t>(continuations.size()));
-                }
-                continuation_rows.push_back(static_cast<int64_t>(continuation_offsets.size()) - 1);
-            }
-            CHECK(batchllm_add_scores(engine.get(), static_cast<int64_t>(golden.scores.size()),
-                                      tokens.data(), offsets.data(), continuations.data(),
-                                      continuation_offsets.data(), continuation_rows.data(),
-                                      nullptr));
+            add_scores(engine.get(), golden);
             const ResultsHandle results = run(engine.get());
             assert_int_equal(results->count, golden.scores.size());
             for (int64_t i = 0; i < results->count; ++i) {

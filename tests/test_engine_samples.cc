@@ -14,9 +14,6 @@
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
-
 struct Sample {
     std::vector<int32_t> tokens;
     std::vector<std::map<int32_t, float>> likeliest; // [tokens] token -> log-probability
@@ -49,13 +46,6 @@ batchllm_info info_of(const EngineHandle &engine) {
     info.struct_size = sizeof info;
     CHECK(batchllm_engine_info(engine.get(), 0, &info));
     return info;
-}
-
-batchllm_stats stats_of(const EngineHandle &engine) {
-    batchllm_stats stats;
-    stats.struct_size = sizeof stats;
-    CHECK(batchllm_engine_stats(engine.get(), &stats));
-    return stats;
 }
 
 void add_rows(const EngineHandle &engine, const Golden &golden) {

@@ -187,6 +187,17 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
 }
 
+void only_devices_that_there_are_are_measured(void **) {
+    EngineOptions options;
+    options.backend = "cpu";
+    options.backend_options.devices = "1";
+    options.devices = {1};
+    const auto probed = probe_device(options);
+    assert_false(probed.ok());
+    assert_int_equal(probed.status().code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(probed.status().message().c_str(), "devices is \"1\""));
+}
+
 // A device whose figures are known: a probe must find them.
 void a_probe_finds_the_figures_of_a_described_device(void **) {
     const auto probe = probe_model(false).value();
@@ -221,6 +232,7 @@ int main() {
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
         cmocka_unit_test(what_cannot_be_predicted_says_why),
         cmocka_unit_test(a_description_is_read_as_it_was_written),
+        cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -18,8 +18,6 @@
 
 namespace {
 
-using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
-using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 using Tokens = std::vector<int32_t>;
 using Random = std::mt19937_64;
 

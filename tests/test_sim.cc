@@ -227,58 +227,81 @@ void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
     assert_true(std::abs(many - (0.0005 + 0.050 + 0.209)) < 1e-9);
 }
 
+// Rows with one random key each, and their plan: in groups of `group` under a prefix, or without one.
+struct Job {
+    std::vector<int32_t> tokens;
+    std::unique_ptr<Request[]> requests;
+    std::vector<Request *> held;
+    Plan plan;
+
+    Job(int64_t rows, int32_t prompt, int32_t max_tokens, int64_t group, int32_t prefix)
+        : tokens(static_cast<size_t>(prompt), 9),
+          requests(std::make_unique<Request[]>(static_cast<size_t>(rows))) {
+        for (int64_t i = 0; i < rows; ++i) {
+            Request &request = requests[static_cast<size_t>(i)];
+            request.prompt = {tokens.data(), prompt, prefix};
+            request.max_tokens = max_tokens;
+            request.random_key = static_cast<uint64_t>(i);
+            held.push_back(&request);
+            plan.rows.push_back(i);
+            if (i % group != 0) continue;
+            if (prefix > 0) plan.prefixes.push_back({i, prefix, -1});
+            const auto number = static_cast<int32_t>(plan.prefixes.size()) - 1;
+            plan.groups.push_back({number, i, std::min(rows, i + group)});
+        }
+    }
+};
+
+// Until all rows have ended. ended(request): with its newest token; after(batch): of each batch that has run.
+template <typename Ended, typename After> bool run_job(Backend *backend, Scheduler *scheduler,
+                                                       const Job &job, const Ended &ended,
+                                                       const After &after) {
+    if (!scheduler->add(job.plan, job.held).ok()) return false;
+    BatchOutput output;
+    while (true) {
+        const TokenBatch &batch = scheduler->next_step();
+        if (batch.tokens.empty()) break;
+        if (!backend->run(batch, &output).ok()) return false;
+        for (size_t i = 0; i < batch.outputs.size(); ++i) {
+            Request *request = scheduler->sampled()[i];
+            request->output.push_back(output.samples[i].token);
+            request->done = ended(*request);
+        }
+        after(batch);
+        scheduler->finish_step();
+    }
+    return scheduler->pages_used() == 0 && scheduler->waiting() + scheduler->running() == 0;
+}
+
 // 100,000 rows in groups of 16, scheduled to the end.
 void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
     BackendOptions options =
         with({{"eos_token", "2"}, {"min_length", "8"}, {"max_length", "40"}, {"pages", "20000"}});
     auto made = make_sim_backend(nullptr, options);
     Backend *backend = made->get();
-    constexpr int64_t rows = 100000, group = 16, prefix = 200, own = 60;
-    std::vector<int32_t> tokens(prefix + own, 9);
-    auto requests = std::make_unique<Request[]>(rows);
-    auto held = std::make_unique<Request *[]>(rows);
-    auto plan = std::make_unique<Plan>();
-    for (int64_t i = 0; i < rows; ++i) {
-        requests[i].prompt = {tokens.data(), prefix + own, prefix};
-        requests[i].max_tokens = 64;
-        requests[i].random_key = static_cast<uint64_t>(i);
-        held[i] = &requests[i];
-        plan->rows.push_back(i);
-        if (i % group == 0) {
-            plan->prefixes.push_back({i, prefix, -1});
-            plan->groups.push_back({static_cast<int32_t>(i / group), i, i + group});
-        }
-    }
+    constexpr int64_t rows = 100000, group = 16;
+    constexpr int32_t prefix = 200, own = 60;
+    const Job job(rows, prefix + own, 64, group, prefix);
     Scheduler scheduler({backend->info().pages, backend->info().page_tokens, 2048, 0, 0, true});
-    bool good = scheduler.add(*plan, {held.get(), static_cast<size_t>(rows)}).ok();
-    BatchOutput output;
     int64_t steps = 0, generated = 0, recomputed = 0, prefix_tokens = 0;
-    for (; good; ++steps) {
-        const TokenBatch &batch = scheduler.next_step();
-        if (batch.tokens.empty()) break;
-        good &= backend->run(batch, &output).ok();
-        for (size_t i = 0; i < batch.outputs.size(); ++i) {
-            Request *request = scheduler.sampled()[i];
-            request->output.push_back(output.samples[i].token);
-            request->done = output.samples[i].token == 2;
-        }
-        generated += static_cast<int64_t>(batch.outputs.size());
-        recomputed += scheduler.counts().recomputed_tokens;
-        prefix_tokens += scheduler.counts().prefix_tokens;
-        scheduler.finish_step();
-    }
+    const bool good = run_job(
+        backend, &scheduler, job, [](const Request &request) { return request.output.back() == 2; },
+        [&](const TokenBatch &batch) {
+            ++steps;
+            generated += static_cast<int64_t>(batch.outputs.size());
+            recomputed += scheduler.counts().recomputed_tokens;
+            prefix_tokens += scheduler.counts().prefix_tokens;
+        });
     print_message("%lld steps, %lld tokens generated, %lld recomputed\n",
                   static_cast<long long>(steps), static_cast<long long>(generated),
                   static_cast<long long>(recomputed));
     bool lengths = true;
     const SimBackend reference(*read_sim_options(nullptr, options), options);
     for (int64_t i = 0; i < rows; ++i)
-        lengths &= static_cast<int64_t>(requests[i].output.size()) ==
+        lengths &= static_cast<int64_t>(job.held[static_cast<size_t>(i)]->output.size()) ==
                    reference.output_length(static_cast<uint64_t>(i));
     assert_true(good);
     assert_true(lengths);
-    assert_int_equal(scheduler.pages_used(), 0);
-    assert_int_equal(scheduler.waiting() + scheduler.running(), 0);
     assert_true(prefix_tokens - recomputed <= rows / group * prefix);
     // The budget is what limits this job, and the steps are nearly full.
     assert_true(steps < (rows / group * prefix + rows * own + generated) / 2048 * 110 / 100);
@@ -306,7 +329,7 @@ struct Use {
     int64_t steps = 0;
     int64_t preemptions = 0;
     double seconds = 0;
-    int64_t bytes_of_row = 0; // alone
+    int64_t bytes = 0; // in the last step
 };
 
 // Rows of 7,000 prompt tokens that generate 1,000, until all have ended.
@@ -317,46 +340,23 @@ Use run_long_rows(const Model &model, int64_t count, int64_t memory) {
     auto made = make_sim_backend(&model, options);
     Backend *backend = made->get();
     const BackendInfo &info = backend->info();
-    const std::vector<int32_t> tokens(7000, 9);
-    auto requests = std::make_unique<Request[]>(static_cast<size_t>(count));
-    std::vector<Request *> held;
-    Plan plan;
-    for (int64_t i = 0; i < count; ++i) {
-        Request &request = requests[static_cast<size_t>(i)];
-        request.prompt = {tokens.data(), 7000, 0};
-        request.max_tokens = 1000;
-        request.random_key = static_cast<uint64_t>(i);
-        held.push_back(&request);
-        plan.rows.push_back(i);
-        plan.groups.push_back({-1, i, i + 1});
-    }
+    const Job job(count, 7000, 1000, 1, 0);
     SchedulerOptions scheduling;
     scheduling.pages = info.pages;
     scheduling.page_tokens = info.page_tokens;
     scheduling.step_tokens = info.step_tokens;
     scheduling.kv_windows = info.kv_windows;
     Scheduler scheduler(scheduling);
-    use.good = scheduler.add(plan, held).ok();
-    BatchOutput output;
-    while (use.good) {
-        const TokenBatch &batch = scheduler.next_step();
-        if (batch.tokens.empty()) break;
-        use.good &= backend->run(batch, &output).ok();
-        use.seconds += backend->last_run_seconds();
-        use.steps += 1;
-        use.preemptions += scheduler.counts().preemptions;
-        use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
-        for (size_t i = 0; i < batch.outputs.size(); ++i) {
-            Request *request = scheduler.sampled()[i];
-            request->output.push_back(output.samples[i].token);
-            request->done = request->output.size() == 1000;
-            // Alone, in its last step.
-            if (count == 1 && request->done)
-                use.bytes_of_row = scheduler.counts().pages_used * info.page_bytes;
-        }
-        scheduler.finish_step();
-    }
-    use.good &= scheduler.pages_used() == 0 && scheduler.waiting() + scheduler.running() == 0;
+    use.good = run_job(
+        backend, &scheduler, job,
+        [](const Request &request) { return request.output.size() == 1000; },
+        [&](const TokenBatch &) {
+            use.seconds += backend->last_run_seconds();
+            use.steps += 1;
+            use.preemptions += scheduler.counts().preemptions;
+            use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
+            use.bytes = scheduler.counts().pages_used * info.page_bytes;
+        });
     return use;
 }
 
@@ -371,13 +371,13 @@ void windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once(void **) {
               full_job = run_long_rows(without, 120, memory);
     print_message("a row of 8,000 tokens: %lld MiB, %lld without windows; rows at once: %lld, %lld "
                   "without (%lld and %lld steps, %.1f and %.1f modelled s)\n",
-                  static_cast<long long>(row.bytes_of_row >> 20),
-                  static_cast<long long>(full_row.bytes_of_row >> 20),
+                  static_cast<long long>(row.bytes >> 20),
+                  static_cast<long long>(full_row.bytes >> 20),
                   static_cast<long long>(job.rows_at_once),
                   static_cast<long long>(full_job.rows_at_once), static_cast<long long>(job.steps),
                   static_cast<long long>(full_job.steps), job.seconds, full_job.seconds);
     assert_true(row.good && full_row.good && job.good && full_job.good);
-    assert_true(row.bytes_of_row * 3 < full_row.bytes_of_row);
+    assert_true(row.bytes * 3 < full_row.bytes);
     assert_true(job.rows_at_once >= 3 * full_job.rows_at_once);
     assert_int_equal(job.preemptions, 0);
     assert_true(job.seconds < full_job.seconds);
@@ -422,46 +422,27 @@ StateUse run_states(const Model &model, int64_t rows, int32_t generated,
     if (!use.good) return use;
     const BackendInfo &info = (*made)->info();
     use.slots = info.state_slots;
-    std::vector<int32_t> tokens(320, 9);
-    auto requests = std::make_unique<Request[]>(static_cast<size_t>(rows));
-    std::vector<Request *> held;
-    Plan plan;
-    for (int64_t i = 0; i < rows; ++i) {
-        Request &request = requests[static_cast<size_t>(i)];
-        request.prompt = {tokens.data(), 320, 319};
-        request.max_tokens = generated;
-        request.random_key = static_cast<uint64_t>(i);
-        held.push_back(&request);
-        plan.rows.push_back(i);
-        if (i % 20 != 0) continue;
-        plan.prefixes.push_back({i, 300, -1});
-        plan.groups.push_back({static_cast<int32_t>(i / 20), i, std::min(rows, i + 20)});
-    }
+    const Job job(rows, 320, generated, 20, 300);
     SchedulerOptions scheduling;
     scheduling.pages = info.pages;
     scheduling.page_tokens = info.page_tokens;
     scheduling.step_tokens = info.step_tokens;
     scheduling.state_slots = info.state_slots;
     Scheduler scheduler(scheduling);
-    use.good = scheduler.add(plan, held).ok();
-    BatchOutput output;
-    while (use.good) {
-        const TokenBatch &batch = scheduler.next_step();
-        if (batch.tokens.empty()) break;
-        use.good &= (*made)->run(batch, &output).ok();
-        use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
-        use.slots_at_once = std::max(use.slots_at_once, scheduler.states_used());
-        use.recomputed += scheduler.counts().recomputed_tokens;
-        use.prefix_tokens += scheduler.counts().prefix_tokens;
-        for (size_t i = 0; i < batch.outputs.size(); ++i) {
-            Request *request = scheduler.sampled()[i];
-            request->output.push_back(output.samples[i].token);
-            request->done = request->output.size() == static_cast<size_t>(generated);
-            use.finished += request->done;
-        }
-        scheduler.finish_step();
-    }
-    use.good &= scheduler.pages_used() == 0 && scheduler.states_used() == 0;
+    use.good = run_job(
+        made->get(), &scheduler, job,
+        [&](const Request &request) {
+            return request.output.size() == static_cast<size_t>(generated);
+        },
+        [&](const TokenBatch &) {
+            use.rows_at_once = std::max(use.rows_at_once, scheduler.running());
+            use.slots_at_once = std::max(use.slots_at_once, scheduler.states_used());
+            use.recomputed += scheduler.counts().recomputed_tokens;
+            use.prefix_tokens += scheduler.counts().prefix_tokens;
+        });
+    use.good &= scheduler.states_used() == 0;
+    use.finished = std::count_if(job.held.begin(), job.held.end(),
+                                 [](const Request *request) { return request->done; });
     return use;
 }
 
@@ -501,7 +482,7 @@ void state_slots_are_checked_and_as_many_as_asked_for(void **) {
     little.kv_memory_bytes = 1 << 20;
     const auto none = make_sim_backend(&model, little);
     assert_false(none.ok());
-    assert_non_null(std::strstr(none.status().message().c_str(), "hold not 1 state slots"));
+    assert_non_null(std::strstr(none.status().message().c_str(), "too few for 1 state slots"));
     // A batch that names no slot, one beyond the last, and one twice.
     TokenBatch batch;
     batch.nodes = {{-1, 0, 1, 0, 1, false}, {-1, 0, 1, 1, 1, false}};

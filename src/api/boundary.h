@@ -44,6 +44,22 @@ inline Status need(const char *name, const void *pointer) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
+// A field that a later version may give a meaning.
+inline Status need_zero(const char *name, int32_t value) {
+    if (value == 0) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be 0", name, value);
+}
+
+// The caller's options over the defaults; null: the defaults.
+template <typename Options>
+Result<Options> over_defaults(const Options *options, const Options &defaults) {
+    Options known = defaults;
+    if (options != nullptr) {
+        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
+    }
+    return known;
+}
+
 // Writes as much of a struct as the caller knows: struct_size is the caller's and stays.
 Status copy_out(const char *name, const void *from, size_t size, void *to);
 

@@ -16,11 +16,9 @@ using api::need;
 namespace {
 
 Result<PlanOptions> read_options(const batchllm_plan_options *options) {
-    batchllm_plan_options known;
-    batchllm_plan_options_init(&known, sizeof known);
-    if (options != nullptr) {
-        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
-    }
+    batchllm_plan_options defaults;
+    batchllm_plan_options_init(&defaults, sizeof defaults);
+    ASSIGN_OR_RETURN(const batchllm_plan_options known, api::over_defaults(options, defaults));
     if (known.enlarge < BATCHLLM_ENLARGE_NONE || known.enlarge > BATCHLLM_ENLARGE_PAPER) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "enlarge is %d: it must be %d to %d",
                      known.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER);
@@ -63,6 +61,38 @@ Result<std::vector<TokenRow>> read_rows(const Column<int32_t> &column) {
 }
 
 } // namespace
+
+namespace batchllm::api {
+
+Result<std::optional<PlanRows>> rows_of(const Plan &plan, const int32_t *tokens,
+                                        const int64_t *offsets) {
+    PlanRows rows;
+    const int64_t count = plan.row_count();
+    if (offsets == nullptr && tokens != nullptr) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets is NULL and tokens is not");
+    }
+    if (offsets == nullptr) {
+        if (plan.tokens.empty() && plan.logical_tokens() > 0) return std::optional<PlanRows>();
+        rows.kept_offsets.push_back(0);
+        for (const int32_t length : plan.lengths) {
+            rows.kept_offsets.push_back(rows.kept_offsets.back() + length);
+        }
+        rows.column = {count, plan.tokens.data(), rows.kept_offsets.data()};
+        return std::optional(std::move(rows));
+    }
+    RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, count));
+    rows.column = {count, tokens, offsets};
+    for (int64_t i = 0; i < count; ++i) {
+        const int32_t length = plan.lengths[static_cast<size_t>(i)];
+        if (static_cast<int64_t>(rows.column[i].size()) == length) continue;
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "row %" PRId64 " has %zu tokens, and the plan's has %d", i,
+                     rows.column[i].size(), length);
+    }
+    return std::optional(std::move(rows));
+}
+
+} // namespace batchllm::api
 
 extern "C" {
 

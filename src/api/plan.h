@@ -2,8 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "plan/plan.h"
+#include "runtime/columns.h"
 
 struct batchllm_plan {
     batchllm::Plan plan;
@@ -18,5 +21,15 @@ inline std::unique_ptr<batchllm_plan> make_plan_handle(Plan plan) {
     handle->plan = std::move(plan);
     return handle;
 }
+
+// A plan's rows as a column, of what the plan or the caller holds.
+struct PlanRows {
+    Column<int32_t> column;
+    std::vector<int64_t> kept_offsets; // where the caller gives none
+};
+
+// The caller's rows, or those that a self-contained plan keeps. Nothing: there are neither.
+Result<std::optional<PlanRows>> rows_of(const Plan &plan, const int32_t *tokens,
+                                        const int64_t *offsets);
 
 } // namespace batchllm::api

@@ -21,14 +21,9 @@ batchllm_predict_options default_options() {
 }
 
 Result<PredictOptions> read_options(const batchllm_predict_options *options) {
-    batchllm_predict_options known = default_options();
-    if (options != nullptr) {
-        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
-    }
-    if (known.reserved != 0) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->reserved is %d: it must be 0",
-                     known.reserved);
-    }
+    ASSIGN_OR_RETURN(const batchllm_predict_options known,
+                     api::over_defaults(options, default_options()));
+    RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
     if (known.expected_tokens < 0 || known.expected_tokens > INT32_MAX) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "expected_tokens is %" PRId64 ": it must be 0 to 2^31 - 1",
@@ -38,43 +33,6 @@ Result<PredictOptions> read_options(const batchllm_predict_options *options) {
     if (known.device != nullptr) read.device = known.device;
     read.expected_tokens = known.expected_tokens;
     return read;
-}
-
-// The plan's rows as a column: the caller's, or those that a self-contained plan keeps.
-struct PlanRows {
-    Column<int32_t> column;
-    std::vector<int64_t> offsets; // where the plan has none
-};
-
-Result<PlanRows> rows_of(const Plan &plan, const int32_t *tokens, const int64_t *offsets) {
-    PlanRows rows;
-    const int64_t count = plan.row_count();
-    if (offsets == nullptr && tokens != nullptr) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets is NULL and tokens is not");
-    }
-    if (offsets == nullptr) {
-        if (plan.tokens.empty() && plan.logical_tokens() > 0) {
-            return error(BATCHLLM_ERROR_STATE,
-                         "the plan does not keep its rows' tokens: give them, or make it with "
-                         "self_contained");
-        }
-        rows.offsets.push_back(0);
-        for (const int32_t length : plan.lengths) {
-            rows.offsets.push_back(rows.offsets.back() + length);
-        }
-        rows.column = {count, plan.tokens.data(), rows.offsets.data()};
-        return rows;
-    }
-    RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, count));
-    rows.column = {count, tokens, offsets};
-    for (int64_t i = 0; i < count; ++i) {
-        const int32_t length = plan.lengths[static_cast<size_t>(i)];
-        if (static_cast<int64_t>(rows.column[i].size()) == length) continue;
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "row %" PRId64 " has %zu tokens, and the plan's has %d", i,
-                     rows.column[i].size(), length);
-    }
-    return rows;
 }
 
 batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
@@ -128,11 +86,16 @@ int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
         RETURN_IF_ERROR(copy_known("engine_options", engine_options, &known, sizeof known));
         ASSIGN_OR_RETURN(const EngineOptions engine, read_engine_options(known));
         ASSIGN_OR_RETURN(const PredictOptions read, read_options(options));
-        ASSIGN_OR_RETURN(const PlanRows rows, rows_of(plan->plan, tokens, offsets));
+        ASSIGN_OR_RETURN(const auto rows, api::rows_of(plan->plan, tokens, offsets));
+        if (!rows) {
+            return error(BATCHLLM_ERROR_STATE,
+                         "the plan does not keep its rows' tokens: give them, or make it with "
+                         "self_contained");
+        }
         ASSIGN_OR_RETURN(const ParamsColumn column,
-                         ParamsColumn::open(params, params_count, rows.column.n));
+                         ParamsColumn::open(params, params_count, rows->column.n));
         ASSIGN_OR_RETURN(const Prediction prediction,
-                         predict(plan->plan, rows.column, column, engine, read));
+                         predict(plan->plan, rows->column, column, engine, read));
         const batchllm_prediction full = as_struct(prediction, engine.devices.size());
         return api::copy_out("out", &full, sizeof full, out);
     });

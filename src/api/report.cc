@@ -8,6 +8,7 @@
 #include "api/plan.h"
 #include "api/tokenizer.h"
 #include "base/file.h"
+#include "base/prediction_sum.h"
 #include "report/page.h"
 
 using namespace batchllm;
@@ -29,14 +30,9 @@ batchllm_report_options default_options() {
 }
 
 Result<PageOptions> read_options(const batchllm_report_options *options) {
-    batchllm_report_options known = default_options();
-    if (options != nullptr) {
-        RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
-    }
-    if (known.reserved != 0) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->reserved is %d: it must be 0",
-                     known.reserved);
-    }
+    ASSIGN_OR_RETURN(const batchllm_report_options known,
+                     api::over_defaults(options, default_options()));
+    RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
     for (const double seconds : {known.seconds, known.tokenize_seconds, known.plan_seconds}) {
         if (seconds >= 0 && std::isfinite(seconds)) continue;
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%g seconds: they cannot be negative",
@@ -50,35 +46,13 @@ Result<PageOptions> read_options(const batchllm_report_options *options) {
     return read;
 }
 
-// The plan's rows: the caller's, or those that a self-contained plan keeps; none when there are neither.
-Result<std::vector<TokenRow>> rows_of(const Plan &plan, const int32_t *tokens,
-                                      const int64_t *offsets) {
-    std::vector<TokenRow> rows;
-    const int64_t count = plan.row_count();
-    if (offsets != nullptr) {
-        RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, count));
-    } else if (tokens != nullptr) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "offsets is NULL and tokens is not");
-    } else if (plan.tokens.empty()) {
-        return rows;
+std::vector<TokenRow> token_rows(const api::PlanRows &rows) {
+    std::vector<TokenRow> made;
+    for (int64_t i = 0; i < rows.column.n; ++i) {
+        const std::span<const int32_t> row = rows.column[i];
+        made.push_back({row.data(), static_cast<int32_t>(row.size()), 0});
     }
-    const Column<int32_t> column{count, tokens, offsets};
-    const int32_t *next = plan.tokens.data();
-    for (int64_t i = 0; i < count; ++i) {
-        const int32_t length = plan.lengths[static_cast<size_t>(i)];
-        if (offsets == nullptr) {
-            rows.push_back({next, length, 0});
-            next += length;
-            continue;
-        }
-        if (static_cast<int64_t>(column[i].size()) != length) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "row %" PRId64 " has %zu tokens, and the plan's has %d", i,
-                         column[i].size(), length);
-        }
-        rows.push_back({column[i].data(), length, 0});
-    }
-    return rows;
+    return made;
 }
 
 } // namespace
@@ -112,7 +86,9 @@ int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *h
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("report", report));
         RETURN_IF_ERROR(need("plan", handle));
-        ASSIGN_OR_RETURN(const std::vector<TokenRow> rows, rows_of(handle->plan, tokens, offsets));
+        ASSIGN_OR_RETURN(const auto kept, api::rows_of(handle->plan, tokens, offsets));
+        std::vector<TokenRow> rows;
+        if (kept) rows = token_rows(*kept);
         TokenDecoder decoder;
         if (tokenizer != nullptr) {
             decoder = [tokenizer](std::span<const int32_t> part) {
@@ -132,6 +108,10 @@ int32_t batchllm_report_add_prediction(batchllm_report *report,
         RETURN_IF_ERROR(need("prediction", prediction));
         batchllm_prediction known{};
         RETURN_IF_ERROR(copy_known("prediction", prediction, &known, sizeof known));
+        if (const char *figure = wrong_figure(known)) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "prediction->%s: it must be finite, and at least 0", figure);
+        }
         known.device[sizeof known.device - 1] = 0;
         report->record->add_prediction(known);
         return {};

@@ -11,6 +11,7 @@ using namespace batchllm;
 using api::guard;
 using api::guard_out;
 using api::need;
+using api::need_zero;
 
 struct batchllm_table {
     Table table;
@@ -33,10 +34,7 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
     if (known.template_text == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "template_text is NULL");
     }
-    if (known.reserved != 0) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->reserved is %d: it must be 0",
-                     known.reserved);
-    }
+    RETURN_IF_ERROR(need_zero("options->reserved", known.reserved));
     if (known.fields != BATCHLLM_FIELDS_GIVEN && known.fields != BATCHLLM_FIELDS_REORDER) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "fields is %d: it must be %d or %d",
                      known.fields, BATCHLLM_FIELDS_GIVEN, BATCHLLM_FIELDS_REORDER);
@@ -82,10 +80,7 @@ Result<std::vector<TableColumn>> read_columns(int64_t n, const batchllm_table_co
         }
         batchllm_table_column known{};
         RETURN_IF_ERROR(copy_known("columns", at, &known, sizeof known).within(where));
-        if (known.reserved != 0) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: reserved is %d: it must be 0",
-                         where.c_str(), known.reserved);
-        }
+        RETURN_IF_ERROR(need_zero("reserved", known.reserved).within(where));
         if (known.name == nullptr) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: name is NULL", where.c_str());
         }

@@ -23,7 +23,7 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
     }
     if (slots > most) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
-                     "kv_memory: %lld bytes hold not %lld state slots of %lld bytes",
+                     "kv_memory: %lld bytes are too few for %lld state slots of %lld bytes",
                      static_cast<long long>(bytes), static_cast<long long>(slots),
                      static_cast<long long>(needs.slot_bytes));
     }

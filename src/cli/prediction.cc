@@ -98,29 +98,6 @@ Status check_prediction(const InputOptions &in, const EngineChoice &engine,
     return predict_plan(empty, in, engine, choice).status();
 }
 
-void add_up(const batchllm_prediction &of, batchllm_prediction *sum) {
-    if (sum->rows == 0) {
-        *sum = of;
-        return;
-    }
-    sum->rows += of.rows;
-    sum->steps += of.steps;
-    sum->logical_prompt_tokens += of.logical_prompt_tokens;
-    sum->processed_prompt_tokens += of.processed_prompt_tokens;
-    sum->recomputed_tokens += of.recomputed_tokens;
-    sum->completion_tokens += of.completion_tokens;
-    sum->preemptions += of.preemptions;
-    sum->kv_pages_peak = std::max(sum->kv_pages_peak, of.kv_pages_peak);
-    sum->seconds += of.seconds;
-    sum->linear_seconds += of.linear_seconds;
-    sum->attention_seconds += of.attention_seconds;
-    sum->other_seconds += of.other_seconds;
-    if (sum->logical_prompt_tokens > 0) {
-        sum->saving_ratio = 1 - static_cast<double>(sum->processed_prompt_tokens) /
-                                    static_cast<double>(sum->logical_prompt_tokens);
-    }
-}
-
 void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of) {
     object->key("predicted");
     JsonObject predicted(out);

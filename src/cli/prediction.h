@@ -27,9 +27,6 @@ Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputO
 Status check_prediction(const InputOptions &in, const EngineChoice &engine,
                         const PredictionChoice &choice);
 
-// Windows run one after another.
-void add_up(const batchllm_prediction &of, batchllm_prediction *sum);
-
 // As the member "predicted".
 void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of);
 // In lines, for people.

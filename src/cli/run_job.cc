@@ -82,13 +82,14 @@ Status RunJob::run(LineReader input) {
         display_.note("batchllm: " + format_count(output_.surplus_lines()) +
                       " output lines were not in the state file; their rows are run again");
     }
+    // A device is measured before the engine takes its memory.
+    RETURN_IF_ERROR(check_prediction(options_.in, options_, options_.prediction));
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(check_prediction(options_.in, options_, options_.prediction));
     RowReaderOptions row_options;
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;

@@ -4,6 +4,7 @@
 
 #include "base/display.h"
 #include "base/file.h"
+#include "base/prediction_sum.h"
 #include "cli/json_text.h"
 #include "cli/prediction.h"
 #include "cli/run_job.h"

@@ -140,7 +140,8 @@ class Finder {
                      static_cast<double>(scale), must);
     }
 
-    // Each column's group. trusted: those of a tool that means "in order" by -1.
+    // Each column's group. in_order_by_minus_one: a -1 among them says that all are in order, as
+    // compressed-tensors has it.
     Status take_groups(const std::string &name, bool in_order_by_minus_one) {
         ASSIGN_OR_RETURN(const StoredPart groups, part(name, "I32", {found_.columns}));
         for (int64_t c = 0; c < found_.columns; ++c) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/narrow_floats.h"
+#include "model/stored_float.h"
 
 namespace batchllm {
 namespace {
@@ -92,15 +93,7 @@ void unpack(const FourBits &from, Block *block) {
 
 float scale_at(const FourBits &from, int64_t index) {
     if (from.floats) return e8m0_to_float(std::to_integer<uint8_t>(from.scales[index]));
-    const std::byte *p = from.scales + index * dtype_bytes(from.scale_type);
-    if (from.scale_type == DType::f32) {
-        float value;
-        std::memcpy(&value, p, sizeof value);
-        return value;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return from.scale_type == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+    return stored_float(from.scales, index, from.scale_type);
 }
 
 float zero_at(const FourBits &from, int64_t row, int64_t group) {

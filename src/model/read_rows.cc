@@ -5,20 +5,13 @@
 #include "base/narrow_floats.h"
 #include "model/four_bits.h"
 #include "model/model.h"
+#include "model/stored_float.h"
 
 namespace batchllm {
 namespace {
 
 float element(const Tensor &tensor, int64_t index) {
-    const std::byte *p = tensor.data + index * dtype_bytes(tensor.dtype);
-    if (tensor.dtype == DType::f32) {
-        float value;
-        std::memcpy(&value, p, sizeof value);
-        return value;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return tensor.dtype == DType::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+    return stored_float(tensor.data, index, tensor.dtype);
 }
 
 // put(i, value) for each column i of a row of e4m3.

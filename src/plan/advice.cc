@@ -230,15 +230,14 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
     return advice;
 }
 
-std::string PlanAdvice::text() const {
+std::string PlanAdvice::text(const std::string &row_name) const {
     if (kind == BATCHLLM_ADVICE_NONE) return {};
-    char figures[96], example[96];
+    char figures[96];
     std::snprintf(figures, sizeof figures,
                   "%.1f %% of the prompt tokens are saved, and about %.0f %% could be",
                   100 * saving_ratio, 100 * possible_ratio);
-    std::snprintf(example, sizeof example, "tokens %lld to %lld of row %lld",
-                  static_cast<long long>(begin), static_cast<long long>(end),
-                  static_cast<long long>(row));
+    const std::string example =
+        "tokens " + std::to_string(begin) + " to " + std::to_string(end) + " of " + row_name;
     const std::string common = std::to_string(common_tokens);
     if (kind == BATCHLLM_ADVICE_EARLY_DIFFERENCE) {
         return std::string(figures) +

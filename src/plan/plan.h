@@ -60,7 +60,9 @@ struct PlanAdvice {
     double saving_ratio = 0;
     double possible_ratio = 0;
 
-    std::string text() const; // a sentence or two, in one line; "" for NONE
+    // A sentence or two, in one line; "" for NONE. row_name: of `row`, for whoever does not count rows.
+    std::string text(const std::string &row_name) const;
+    std::string text() const { return text("row " + std::to_string(row)); }
 };
 
 struct Plan {

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/prediction_sum.h"
 #include "base/printable.h"
 
 namespace batchllm {
@@ -83,28 +84,8 @@ bool JobRecord::add_fact(const std::string &name, const std::string &value) {
 }
 
 void JobRecord::add_prediction(const batchllm_prediction &of) {
-    if (!predicted_) {
-        prediction_ = of;
-        predicted_ = true;
-        return;
-    }
-    batchllm_prediction &all = prediction_;
-    all.rows += of.rows;
-    all.steps += of.steps;
-    all.logical_prompt_tokens += of.logical_prompt_tokens;
-    all.processed_prompt_tokens += of.processed_prompt_tokens;
-    all.recomputed_tokens += of.recomputed_tokens;
-    all.completion_tokens += of.completion_tokens;
-    all.preemptions += of.preemptions;
-    all.kv_pages_peak = std::max(all.kv_pages_peak, of.kv_pages_peak);
-    all.seconds += of.seconds;
-    all.linear_seconds += of.linear_seconds;
-    all.attention_seconds += of.attention_seconds;
-    all.other_seconds += of.other_seconds;
-    all.saving_ratio = all.logical_prompt_tokens == 0
-                           ? 0
-                           : 1 - static_cast<double>(all.processed_prompt_tokens) /
-                                     static_cast<double>(all.logical_prompt_tokens);
+    if (!prediction_) prediction_.emplace();
+    add_up(of, &*prediction_);
 }
 
 void JobRecord::add_plan(const Plan &plan, std::span<const TokenRow> rows,

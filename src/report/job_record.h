@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -100,7 +101,7 @@ class JobRecord {
     const batchllm_stats &stats() const { return stats_; } // while engines wrote to the record
     const PlannedSums &planned() const { return planned_; }
     // Of all parts of the job that were predicted; null: none was.
-    const batchllm_prediction *prediction() const { return predicted_ ? &prediction_ : nullptr; }
+    const batchllm_prediction *prediction() const { return prediction_ ? &*prediction_ : nullptr; }
     const SharingTree &tree() const { return tree_; }
     const BatchCurve &curve() const { return curve_; }
     double mean_fill() const; // of batches: tokens by most tokens; 0 when none ran
@@ -128,8 +129,7 @@ class JobRecord {
         stats_{};            // before: of the engine; earlier: of other attachments
     double clock_start_ = 0; // of the engine's clock, on the record's
     PlannedSums planned_;
-    bool predicted_ = false;
-    batchllm_prediction prediction_{};
+    std::optional<batchllm_prediction> prediction_;
     SharingTree tree_;
     BatchCurve curve_;
     int64_t batch_tokens_ = 0, small_batches_ = 0;

@@ -112,6 +112,8 @@ std::string escaped_within(std::string_view text, int columns) {
     return out;
 }
 
+std::string number_cell(const std::string &text) { return "<td class=\"n\">" + text + "</td>"; }
+
 std::string fixed(double value, int digits) {
     if (!std::isfinite(value)) return "-";
     const std::string format = "%." + std::to_string(digits) + "f";

@@ -16,11 +16,12 @@ std::string escaped(std::string_view text);
 // takes two; "..." for what does not.
 std::string escaped_within(std::string_view text, int columns);
 
-std::string short_count(double value);       // 950, 12.3K, 4.5M
-std::string seconds_text(double seconds);    // 0.4 ms, 12.3 s, 3 min 05 s, 2 h 04 min
-std::string percent_text(double share);      // 89.2 %
-std::string bytes_text(double bytes);        // 1.5 GiB
-std::string fixed(double value, int digits); // 12.50, never with an exponent
-std::string coordinate(double value);        // at most two digits behind the point
+std::string short_count(double value);            // 950, 12.3K, 4.5M
+std::string number_cell(const std::string &text); // of a table: at its right edge
+std::string seconds_text(double seconds);         // 0.4 ms, 12.3 s, 3 min 05 s, 2 h 04 min
+std::string percent_text(double share);           // 89.2 %
+std::string bytes_text(double bytes);             // 1.5 GiB
+std::string fixed(double value, int digits);      // 12.50, never with an exponent
+std::string coordinate(double value);             // at most two digits behind the point
 
 } // namespace batchllm

@@ -17,8 +17,6 @@ std::string bar_cell(double share, const char *kind) {
            "\" style=\"width:" + fixed(100 * std::clamp(share, 0.0, 1.0), 1) + "%\"></i></td>";
 }
 
-std::string number_cell(const std::string &text) { return "<td class=\"n\">" + text + "</td>"; }
-
 std::string words_of(const GroupRun &run) {
     if (!run.words.empty()) return escaped_within(run.words, shown_words);
     const auto numbers = [](const std::vector<int32_t> &tokens) {

@@ -12,8 +12,6 @@ struct Line {
     double expected = 0, found = 0; // 0: no difference is shown
 };
 
-std::string cell(const std::string &text) { return "<td class=\"n\">" + text + "</td>"; }
-
 std::string off_by(double expected, double found) {
     if (expected <= 0 || found <= 0) return "";
     const double share = 100 * (expected / found - 1);
@@ -59,8 +57,8 @@ std::string prediction_section(const JobRecord &record) {
     out += "</tr></thead><tbody>";
     for (const Line &line :
          lines_of(*of, stats, modelled ? stats.backend_seconds : stats.run_seconds)) {
-        out += "<tr><th>" + std::string(line.name) + "</th>" + cell(line.predicted);
-        if (ran) out += cell(line.achieved) + cell(off_by(line.expected, line.found));
+        out += "<tr><th>" + std::string(line.name) + "</th>" + number_cell(line.predicted);
+        if (ran) out += number_cell(line.achieved) + number_cell(off_by(line.expected, line.found));
         out += "</tr>\n";
     }
     out += "</tbody></table><p class=\"note\">Of the predicted seconds " +

@@ -93,17 +93,20 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         }
         options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, for " + cuda.status().message());
     }
-    if (options.devices != std::vector<int32_t>{0}) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "devices is \"%s\": the cpu backend has one device, 0",
-                     options.backend_options.devices.c_str());
-    }
+    RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }
 
 } // namespace
+
+Status check_cpu_devices(const EngineOptions &options) {
+    if (options.devices == std::vector<int32_t>{0}) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "devices is \"%s\": the cpu backend has one device, 0",
+                 options.backend_options.devices.c_str());
+}
 
 Result<LoadedModel> load_model_and_backend(const EngineOptions &options) {
     if (options.backend == "sim") return load_sim(options);

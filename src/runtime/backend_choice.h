@@ -16,6 +16,9 @@ struct LoadedModel {
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
 };
 
+// Whether they are those that the cpu backend has.
+Status check_cpu_devices(const EngineOptions &options);
+
 // auto: cuda where its library and the devices are found, else cpu.
 Result<LoadedModel> load_model_and_backend(const EngineOptions &options);
 

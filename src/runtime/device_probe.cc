@@ -14,18 +14,19 @@
 namespace batchllm {
 namespace {
 
-constexpr const char *gpu_config =
-    R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 4,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-        "intermediate_size": 14336, "vocab_size": 2048, "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
-        "tie_word_embeddings": false, "eos_token_id": null})";
-constexpr const char *cpu_config =
-    R"({"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 2,
-        "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64,
-        "intermediate_size": 3072, "vocab_size": 2048, "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
-        "tie_word_embeddings": false, "eos_token_id": null})";
+// What differs between the two models.
+constexpr const char *gpu_sizes =
+    R"("hidden_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8,
+       "head_dim": 128, "intermediate_size": 14336, "max_position_embeddings": 32768)";
+constexpr const char *cpu_sizes =
+    R"("hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 4,
+       "head_dim": 64, "intermediate_size": 3072, "max_position_embeddings": 8192)";
+
+std::string config_of(const std::string &sizes) {
+    return R"({"model_type": "llama", "vocab_size": 2048, "rms_norm_eps": 1e-5, "rope_theta": 5e5,
+               "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null, )" +
+           sizes + "}";
+}
 
 constexpr int32_t chunk = 64; // tokens of a node where attention is to be nearly nothing
 constexpr int repeats = 5;
@@ -216,8 +217,9 @@ Result<std::unique_ptr<Backend>> make_probed(const EngineOptions &options, const
 
 // As measured at some earlier time, where there is such a file and it can be believed.
 bool find_kept(const std::string &path, DeviceCosts *costs) {
+    if (path.empty()) return false;
     const Result<bool> there = file_exists(path);
-    if (path.empty() || !there.ok() || !*there) return false;
+    if (!there.ok() || !*there) return false;
     Result<std::string> text = read_file(path, longest_file);
     if (!text.ok()) return false;
     Result<DeviceCosts> read = parse_device_costs(std::move(text).value(), path);
@@ -243,7 +245,8 @@ Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
 
 Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu) {
     auto probe = std::make_unique<ProbeModel>();
-    ASSIGN_OR_RETURN(probe->model, describe_config(cpu ? cpu_config : gpu_config, "probe"));
+    ASSIGN_OR_RETURN(probe->model,
+                     describe_config(config_of(cpu ? cpu_sizes : gpu_sizes), "probe"));
     Model &model = probe->model;
     model.dtype = DType::bf16;
     int64_t largest = 0;
@@ -299,7 +302,11 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
         own.backend = "cuda";
         auto backend = make_probed(own, model->model);
         if (backend.ok()) return probe_backend(std::move(backend).value().get(), model->model);
-        if (options.backend == "cuda") return backend.status();
+        // auto: of the processor only where there is no device. One that is full or wrongly named is an error.
+        if (options.backend == "cuda" ||
+            backend.status().code() != BATCHLLM_ERROR_BACKEND_UNAVAILABLE) {
+            return std::move(backend).status();
+        }
         own.backend = "cpu";
     }
     if (own.backend != "cpu") {
@@ -307,6 +314,7 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
                      "backend \"%s\" has no device to measure: name one (\"h200\")",
                      own.backend.c_str());
     }
+    RETURN_IF_ERROR(check_cpu_devices(own));
     ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(true));
     ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, make_probed(own, model->model));
     return probe_backend(backend.get(), model->model);

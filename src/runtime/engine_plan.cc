@@ -185,13 +185,9 @@ std::string Engine::advice_text() {
     const PlanAdvice &advice = plan_.advice;
     constexpr int64_t most_tokens = 12;
     const Row *row = intake_.rows.find(plan_ids_[static_cast<size_t>(advice.row)]);
-    std::string text = advice.text();
     // The plan's number of the row says nothing to whoever added it.
-    const std::string number = "row " + std::to_string(advice.row) + ")";
-    const size_t at = text.find(number);
-    if (row != nullptr && at != std::string::npos) {
-        text.replace(at, number.size(), "the row with tag " + std::to_string(row->tag) + ")");
-    }
+    std::string text = row == nullptr ? advice.text()
+                                      : advice.text("the row with tag " + std::to_string(row->tag));
     if (tokenizer_ != nullptr && row != nullptr && advice.end <= row->computed_length()) {
         const int64_t shown = std::min(most_tokens, advice.end - advice.begin);
         const Result<std::string> words =

@@ -25,14 +25,16 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
 }
 
 Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn &params) {
+    // One for all rows stays one.
+    const int64_t count = params.same_as_before(1) ? std::min<int64_t>(rows.n, 1) : rows.n;
     std::vector<batchllm_params> known;
-    known.reserve(static_cast<size_t>(rows.n));
-    for (int64_t i = 0; i < rows.n; ++i) {
+    known.reserve(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
         own.constraint = nullptr; // of another engine
         known.push_back(own);
     }
-    ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(known.data(), rows.n, rows.n));
+    ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(known.data(), count, rows.n));
     return engine->add_tokens(rows, nullptr, column);
 }
 

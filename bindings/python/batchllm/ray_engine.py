@@ -13,7 +13,7 @@ from .constraints import constraint_key
 from .continuations import continuation_columns
 from .embeddings import embedding_params, label_params
 from .engine import Engine, _add, _parts, _picked, mistake_of
-from .errors import Error, InvalidArgumentError, StateError
+from .errors import InvalidArgumentError, StateError, UnsupportedError
 from .params import SamplingParams, params_column
 from .prefix_ranges import windows
 from .progress import reporter
@@ -216,7 +216,8 @@ class RowEngine:
                 key = constraint_key(params)
                 if key is not None:
                     self._engine._constraints.prepare(self._engine._enter(), key)
-            except (Error, ValueError, TypeError) as error:
+            # What fails the process, as empty memory does, is no row's result.
+            except (InvalidArgumentError, UnsupportedError, StateError, ValueError, TypeError) as error:
                 reason = str(error)
             if len(self._refusals) >= 4096:
                 self._refusals.clear()

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 
 import batchllm
 from batchllm import SamplingParams
 from batchllm.prefix_ranges import Item, PrefixRanges, PromptSample, common, windows
+from batchllm.ray_engine import RowEngine
 from support import MODEL, chat_model
 
 HAVE_RAY = importlib.util.find_spec("ray") is not None
@@ -123,6 +125,28 @@ class Ranges(unittest.TestCase):
         self.assertEqual([part.start for part in parts], [0, 90, 180])
         self.assertEqual([len(part) for part in windows([b"x" * 10] * 9, 100, 40)], [3, 3, 3])
         self.assertEqual([len(part) for part in windows([None, None, b"a"], 1, 9)], [1, 1, 1])
+
+
+class Refusals(unittest.TestCase):
+    """Without Ray: constraints that an engine does not make."""
+
+    def refusal(self, fault):
+        def prepare(engine, key):
+            raise fault
+
+        engine = RowEngine.__new__(RowEngine)
+        engine._refusals = {}
+        engine._engine = types.SimpleNamespace(_enter=lambda: None, _constraints=types.SimpleNamespace(prepare=prepare))
+        return engine._refusal(SamplingParams(regex="a("))
+
+    def test_a_constraint_that_is_wrong_is_its_rows_result(self):
+        for kind in (batchllm.InvalidArgumentError, batchllm.UnsupportedError, ValueError):
+            self.assertEqual(self.refusal(kind("why")), "why")
+
+    def test_what_fails_the_process_is_no_rows_result(self):
+        for kind in (batchllm.OutOfMemoryError, batchllm.FileError, batchllm.DeviceError, MemoryError):
+            with self.assertRaises(kind):
+                self.refusal(kind("why"))
 
 
 @unittest.skipUnless(HAVE_RAY, "needs Ray: scripts/setup --tests installs it")

@@ -35,7 +35,7 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
     }
     if (pool.pages_ < 1) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
-                     "kv_memory: %lld bytes hold not one KV page of %d tokens (%lld bytes)",
+                     "kv_memory: %lld bytes are too few for one KV page of %d tokens (%lld bytes)",
                      static_cast<long long>(bytes), page_tokens,
                      static_cast<long long>(pool.page_bytes_));
     }

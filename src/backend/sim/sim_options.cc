@@ -111,7 +111,7 @@ Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
     }
     if (model->state_size() > 0) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "backend_options: device: no description says what layers with a state take");
+                     "a description of a device does not say how long layers with a state take");
     }
     out->page_tokens = costs.page_tokens;
     out->step_tokens = costs.step_tokens;
