@@ -1,8 +1,8 @@
 /* libbatchllm: run a language model over a whole data set at once.
  *
- * Hand over every prompt first. The library finds what the prompts share, computes each shared
- * prefix once, fills every step with as many tokens as memory allows, and hands the results back in
- * column batches.
+  * Add all prompts up front. The library finds the prefixes that they share, computes each one
+ * once, fills every step with as many tokens as memory allows, and returns the results in column
+ * batches.
  *
  *     #include <batchllm.h>
  *     #include <stdio.h>
@@ -35,16 +35,16 @@
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
  *            (batchllm_cancel, batchllm_interrupt). Different handles are independent. Engines have
  *            threads of their own, so a child of fork() must not use its parent's.
- * Ownership. Inputs are copied unless a declaration says that they are borrowed. What a function
- *            hands out through a `**` parameter is the caller's, to be given to the matching _free
- *            or _destroy, which take NULL as a no-op. On failure an out parameter is set to NULL.
+  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
+ *            what a function returns through a `**` parameter, and passes it to the matching _free
+ *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
  * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
  *            the caller for out structs, and only ever grows at its end. Fields beyond the caller's
- *            struct_size are taken as their defaults, or not written.
- * Columns.   n items in one buffer with n + 1 int64 offsets, offsets[0] >= 0 and never falling;
+ *            struct_size take their defaults, or are not written.
+ * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
- * Versions.  Everything is since 0.1 unless a declaration says otherwise. Symbols and numbers never
- *            change their meaning and are never removed.
+ * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers
+ *            never change their meaning and are never removed.
  */
 #ifndef BATCHLLM_H
 #define BATCHLLM_H
@@ -74,8 +74,8 @@ extern "C" {
 #define BATCHLLM_ERROR_OUT_OF_MEMORY 2
 #define BATCHLLM_ERROR_IO 3
 #define BATCHLLM_ERROR_STOPPED 4     /* a callback or batchllm_interrupt stopped batchllm_run */
-#define BATCHLLM_ERROR_INTERNAL 5    /* a fault of the library: please report it */
-#define BATCHLLM_ERROR_UNSUPPORTED 6 /* well-formed, but this version cannot do it; names what */
+#define BATCHLLM_ERROR_INTERNAL 5    /* a bug in the library: please report it */
+#define BATCHLLM_ERROR_UNSUPPORTED 6 /* well-formed, but not supported; the text says what */
 #define BATCHLLM_ERROR_STATE 7       /* the call does not fit the handle's state */
 /* Files. */
 #define BATCHLLM_ERROR_MODEL_FORMAT 20     /* config.json, generation_config.json, safetensors */
@@ -90,12 +90,12 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_TOO_LONG 61 /* prompt plus one token exceeds the longest request */
 #define BATCHLLM_ERROR_ROW_INVALID_UTF8 62
 #define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63     /* a token id outside the vocabulary */
-#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* not in range, or not for this model */
+#define BATCHLLM_ERROR_ROW_INVALID_PARAMETER 64 /* out of range, or not for this model */
 #define BATCHLLM_ERROR_ROW_TEMPLATE 65          /* chat template failed */
 #define BATCHLLM_ERROR_ROW_TOO_LARGE 66         /* needs more KV pages than the pool has */
-#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67      /* a logit or hidden state of it is not finite */
-#define BATCHLLM_ERROR_ROW_CONSTRAINT 68        /* the row's constraint cannot go on; says why */
-#define BATCHLLM_ERROR_ROW_NULL 69              /* a cell that the row's prompt needs is null */
+#define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67 /* one of its logits or hidden states is not finite */
+#define BATCHLLM_ERROR_ROW_CONSTRAINT 68   /* the row's constraint failed; the text says why */
+#define BATCHLLM_ERROR_ROW_NULL 69         /* a cell that the row's prompt needs is null */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -124,7 +124,7 @@ BATCHLLM_API const char *batchllm_last_error(void);
 #define BATCHLLM_LOG_INFO 2
 #define BATCHLLM_LOG_DEBUG 3
 
-/* message: UTF-8, one line without its end, valid during the call. May be called from any thread
+/* message: UTF-8, one line without a line feed, valid during the call. May be called from any thread
  * of the library; must not call back into it. */
 typedef void (*batchllm_log_function)(void *user, int32_t level, const char *message);
 
@@ -136,23 +136,23 @@ typedef struct batchllm_engine_options {
     const char *devices;      /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
                                     model, and a KV pool and steps of its own */
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
-    /* "key=value,key=value" of the backend (docs/backends.md); NULL. "quantize=fp8" of cuda: a 16-bit
-     * checkpoint's layers are computed in fp8, up to 1.4 times as fast; of 20,000 answers of
+    /* "key=value,key=value" of the backend (docs/backends.md), or NULL. With "quantize=fp8", cuda
+     * computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
      * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). */
     const char *backend_options;
     int64_t kv_memory_bytes;   /* bytes of KV pages on each device; 0: by kv_memory_fraction */
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
-    int64_t step_tokens;       /* most tokens computed in a step; 0: chosen by the backend */
+    int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
-    int64_t max_requests;       /* most requests running at once; 0: no cap but memory */
+    int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
     int32_t enlarge;            /* BATCHLLM_ENLARGE_ */
-    int32_t levels;    /* 1: one shared prefix a row (default); 2: prefixes share heads too */
+    int32_t levels;    /* 1: one shared prefix per row (default); 2: prefixes share heads too */
     int32_t order;     /* BATCHLLM_ORDER_ */
-    int32_t log_level; /* least important BATCHLLM_LOG_ level passed on; default warning */
+    int32_t log_level; /* least important BATCHLLM_LOG_ level to log; default warning */
     batchllm_log_function log; /* NULL: nothing is logged */
     void *log_user;
     uint64_t seed;             /* mixed into each row's own seed */
-    const char *timeline_path; /* CSV with one line a batch; NULL: none */
+    const char *timeline_path; /* CSV with one line per batch; NULL: none */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
     int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
                              same bits whatever rows are computed with it, shared or not, at any
@@ -168,27 +168,27 @@ BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
 /* ---- Parameters of a row -----------------------------------------------------------------------
  */
 
-/* What a row's result is (batchllm_params.task). */
+/* The kind of a row's result (batchllm_params.task). */
 #define BATCHLLM_TASK_GENERATE 0 /* tokens and text */
 #define BATCHLLM_TASK_EMBED 1    /* one vector: `embeddings` of the results */
 #define BATCHLLM_TASK_CLASSIFY                                                                     \
-    2 /* labels, by a model's classification head: `label_logits` and
+    2 /* labels, from a model's classification head: `label_logits` and
                                     `label_probabilities` of the results */
 
 /* The vector of a row, from the hidden states after the model's last norm. */
 #define BATCHLLM_POOLING_MODEL                                                                     \
-    0                            /* modules.json and 1_Pooling/config.json of the model's directory
-                                    say it, and whether it is normalised; without them: LAST */
+    0                            /* as in modules.json and 1_Pooling/config.json of the model, as
+                                    is whether it is normalised; without these files: LAST */
 #define BATCHLLM_POOLING_LAST 1  /* of the last token: prefixes are shared as in generation */
-#define BATCHLLM_POOLING_MEAN 2  /* the mean over all tokens: nothing is shared but equal rows */
+#define BATCHLLM_POOLING_MEAN 2  /* the mean over all tokens: only equal rows are shared */
 #define BATCHLLM_POOLING_FIRST 3 /* of the first token, the only one that is computed */
 
-/* What the output of a row must look like: batchllm_constraint_create. */
+/* A constraint on the output of a row: see batchllm_constraint_create. */
 typedef struct batchllm_constraint batchllm_constraint;
 
 typedef struct batchllm_params {
     uint32_t struct_size;
-    int32_t max_tokens;       /* most tokens generated, >= 1; default 128 */
+    int32_t max_tokens;       /* maximum tokens to generate, >= 1; default 128 */
     float temperature;        /* 0 (default): greedy. Otherwise logits / temperature */
     float top_p;              /* (0, 1]; default 1: off */
     float min_p;              /* [0, 1); default 0: off */
@@ -197,13 +197,13 @@ typedef struct batchllm_params {
     float presence_penalty;   /* [-2, 2]; default 0. Over the output */
     float frequency_penalty;  /* [-2, 2]; default 0. Over the output */
     int32_t samples;          /* results for this row, >= 1; default 1 */
-    uint64_t seed;            /* with the engine's seed, the row's tag and the position it fixes
+    uint64_t seed;            /* with the engine's seed, the row's tag and the position, determines
                                  the random numbers */
     int32_t ignore_eos;       /* nonzero: the model's EOS ids do not stop the row */
-    int32_t logprobs;         /* -1 (default): none; 0: of the chosen tokens; n: and of the n
+    int32_t logprobs;         /* -1 (default): none; 0: of the chosen tokens; n: also of the n
                                  likeliest; at most 20 */
-    int32_t parse_special;    /* nonzero (default): special tokens written in the text count as
-                                 special tokens; 0: they are plain text (for untrusted text) */
+    int32_t parse_special;    /* nonzero (default): special tokens in the text are special tokens;
+                                 0: they are plain text (for untrusted text) */
     int32_t add_special; /* nonzero (default): the tokenizer's template adds BOS and the like */
     const int32_t *stop_tokens; /* [stop_token_count], besides the model's EOS ids */
     int64_t stop_token_count;
@@ -213,15 +213,15 @@ typedef struct batchllm_params {
     const int32_t *bias_tokens; /* [bias_count] */
     const float *bias_values;   /* [bias_count] added to those tokens' logits */
     int64_t bias_count;
-    /* What the row is for. With a task other than BATCHLLM_TASK_GENERATE, add_special and
-     * parse_special are the only parameters above that have an effect. */
+    /* The task. Unless it is BATCHLLM_TASK_GENERATE, add_special and parse_special are the only
+     * parameters above that have an effect. */
     int32_t task;    /* BATCHLLM_TASK_; default 0: generate */
     int32_t pooling; /* embed: BATCHLLM_POOLING_; default 0: as the model's files say */
     int32_t
         normalize; /* embed: 1: scale to length 1; -1: do not; default 0: as the model's files say */
-    int32_t dimensions; /* embed: keep the first so many, then normalise; default 0: all */
+    int32_t dimensions; /* embed: keep this many dimensions, then normalise; default 0: all */
     const batchllm_constraint
-        *constraint; /* of the engine that the rows are added to; NULL: none. */
+        *constraint; /* made for the engine that the rows are added to; NULL: none */
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -231,7 +231,7 @@ BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_si
 
 typedef struct batchllm_engine batchllm_engine;
 
-/* Loads the model and takes the KV memory. Errors name the file and key at fault. */
+/* Loads the model and allocates the KV memory. Errors name the file and key at fault. */
 BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *options,
                                             batchllm_engine **out);
 BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
@@ -244,28 +244,28 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
 
 /* ---- Constraints -------------------------------------------------------------------------------
  *
- * A constraint makes the output of a row one of a list of texts, a match of a regular expression, JSON
- * that a schema accepts, or a text of a grammar. At each position only those tokens can be chosen that
- * leave a text of the constraint within reach; an EOS id only where the text is one. So a row that
- * finishes with BATCHLLM_FINISH_STOP has such a text (after `start_after`, where that is given). One
- * that max_tokens cuts finishes with BATCHLLM_FINISH_LENGTH, and its text is the beginning of one.
- * Stop tokens and stop strings count as well, and may cut a text short.
+  * A constraint restricts the output of a row to one of a list of texts, a match of a regular
+ * expression, JSON that a schema accepts, or a text of a grammar. At each position only tokens that can
+ * still lead to a valid text are allowed, and an EOS id only if the text is valid. So a row that
+ * finishes with BATCHLLM_FINISH_STOP has a valid text (after `start_after`, if given). A row cut by
+ * max_tokens finishes with BATCHLLM_FINISH_LENGTH, and its text is the beginning of a valid one.
+ * Stop tokens and stop strings apply as well, and may cut a text short.
  *
- * - The row ends as soon as nothing can follow its text, without an EOS id, and at an EOS id whatever
- *   ignore_eos says.
- * - Log-probabilities, of the chosen token and of the likeliest, are of the model's distribution over
- *   the tokens that the constraint allows at that position: they add up to 1 over those.
- * - Temperature, top-k, penalties and biases work on what the constraint allows. A bias of -infinity
- *   on all of it is the row's ROW_NOT_A_NUMBER.
- * - Where only one text can come next, its tokens are not sampled: they are those that the tokenizer makes
- *   of it, unless the row asks for log-probabilities, biases or stop tokens.
- * - Special tokens are never chosen because of their spelling; EOS ids only where the text may end.
+ * - The row ends as soon as nothing can follow its text, without an EOS id. It also ends at an EOS id,
+ *   regardless of ignore_eos.
+ * - Log-probabilities, of the chosen token and of the likeliest, are those of the model's distribution
+ *   over the tokens that the constraint allows at that position: the probabilities of these add up to 1.
+ * - Temperature, top-k, penalties and biases apply to the allowed tokens. A bias of -infinity on all of
+ *   them gives the row ROW_NOT_A_NUMBER.
+ * - If only one text can come next, its tokens are not sampled but taken from the tokenizer, unless the
+ *   row asks for log-probabilities, biases or stop tokens.
+ * - Special tokens are never used to spell text; EOS ids are allowed only where the text may end.
  */
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
-#define BATCHLLM_CONSTRAINT_REGEX 2       /* all of the output matches: Python's `re` dialect */
-#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* of draft 4, 6, 7, 2019-09 or 2020-12 */
-#define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar as llama.cpp has them */
+#define BATCHLLM_CONSTRAINT_REGEX 2       /* the whole output matches: Python's `re` dialect */
+#define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* draft 4, 6, 7, 2019-09 or 2020-12 */
+#define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar in llama.cpp's GBNF */
 #define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
 
 /* JSON_SCHEMA: between the parts of a value. */
@@ -278,46 +278,47 @@ BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, in
 
 /* JSON_SCHEMA: how numbers are written. */
 #define BATCHLLM_NUMBERS_PLAIN 0 /* without an exponent, integers without ".0"; the default */
-#define BATCHLLM_NUMBERS_ANY 1   /* 12.0 for 12 and exponents too */
+#define BATCHLLM_NUMBERS_ANY 1   /* also 12.0 for 12, and exponents */
 
 typedef struct batchllm_constraint_options {
     uint32_t struct_size;
     int32_t kind;               /* BATCHLLM_CONSTRAINT_; 0 (default): not set, an error */
     const char *text;           /* UTF-8: the expression, schema or grammar; NULL for CHOICES */
     int64_t text_bytes;         /* < 0 (default): `text` is zero-terminated */
-    const char *const *choices; /* [choice_count] UTF-8, zero-terminated; CHOICES alone */
+    const char *const *choices; /* [choice_count] UTF-8, zero-terminated; only for CHOICES */
     int64_t choice_count;
-    const char *start_after; /* zero-terminated: the constraint begins behind the first place where
-                                the output has this text, such as "</think>"; until then every token
-                                may be chosen, and an EOS id ends the row. A special token counts by
+    const char *start_after; /* zero-terminated: the constraint begins after the first occurrence of
+                                this text in the output, such as "</think>"; until then every token
+                                is allowed, and an EOS id ends the row. A special token counts by
                                 its spelling. NULL or "": it begins at once */
     int32_t whitespace;      /* BATCHLLM_WHITESPACE_ */
     int32_t member_order;    /* BATCHLLM_MEMBERS_ */
-    int32_t loose;   /* JSON_SCHEMA; nonzero: what cannot be enforced exactly is widened, and
-                                batchllm_constraint_warnings says what; 0 (default): it is an error */
+    int32_t loose;   /* JSON_SCHEMA; nonzero: requirements that cannot be enforced exactly are
+                        loosened, and batchllm_constraint_warnings lists them; 0 (default): they are
+                        an error */
     int32_t numbers; /* BATCHLLM_NUMBERS_ */
 } batchllm_constraint_options;
 
 BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *options,
                                                    size_t struct_size);
 
-/* Makes a constraint for rows of this engine: it knows the tokens of its model. One serves any
- * number of rows, which share what is computed for it; rows with equal prompts are computed once only if
- * they name the same one. Nothing of the options is borrowed. Any thread, also while another one
- * uses the engine, but not beside batchllm_engine_destroy. Bounded in time and memory.
- * Errors: INVALID_ARGUMENT for a text that is wrong, with the place in it, and for a schema that no
- * value satisfies; UNSUPPORTED for what cannot be enforced exactly, by keyword and path, for what is
- * too large, and for a tokenizer that constraints cannot work with; STATE where the engine has no
- * tokenizer. */
+/* Makes a constraint for rows of this engine, since it depends on the model's tokens. One constraint
+ * serves any number of rows, which share the work for it; rows with equal prompts are computed once only
+ * if they use the same constraint. Nothing of the options is borrowed. Any thread, even while another
+ * one uses the engine, but not during batchllm_engine_destroy. Bounded in time and memory.
+ * Errors: INVALID_ARGUMENT for an invalid text, with the place in it, and for a schema that no value
+ * satisfies; UNSUPPORTED for requirements that cannot be enforced exactly, by keyword and path, for a
+ * constraint that is too large, and for a tokenizer that constraints cannot work with; STATE if the
+ * engine has no tokenizer. */
 BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
                                                 const batchllm_constraint_options *options,
                                                 batchllm_constraint **out);
-/* Rows that were added with it keep what they need: it may be destroyed before they finish, before or
- * after the engine. Any thread. */
+/* May be called before the rows that use the constraint finish, and before or after the engine is
+ * destroyed: rows keep what they need. Any thread. */
 BATCHLLM_API void batchllm_constraint_destroy(batchllm_constraint *constraint);
 
-/* What a loose schema was widened by: UTF-8, a line each, without an end of line behind the last; ""
- * when nothing was. Valid until the constraint is destroyed. Any thread. */
+/* The requirements of a loose schema that are not enforced: UTF-8, one line each, without a line feed
+ * after the last; "" if there are none. Valid until the constraint is destroyed. Any thread. */
 BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint *constraint);
 
 /* ---- Rows in ----------------------------------------------------------------------------------
@@ -325,9 +326,9 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
 
 /* Adds n rows of tokens.
  *   tokens, offsets   column of n prompts; offsets [n + 1] counts tokens
- *   tags              [n] the caller's names of the rows, given back with the results; need not
+  *   tags              [n] the caller's identifiers of the rows, returned with the results; need not
  *                     be unique; NULL: 0, 1, 2, ... in the order in which rows are added
- *   params            NULL: defaults. Else params_count structs that lie params->struct_size apart
+ *   params            NULL: defaults. Else params_count structs, params->struct_size bytes apart
  *   params_count      1 (for all rows) or n
  * Every row gets a result, even an invalid one. The call fails only if the columns themselves cannot
  * be read (INVALID_ARGUMENT), and then it adds no row. */
@@ -342,16 +343,16 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
 
 /* The same from conversations: items of JSON, through the model's own chat template (docs/chat.md).
  * An item is a list of messages, [{"role": "user", "content": "Hello"}, ...], or an object with
- *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
- *   "tools", "documents"      lists of objects, for templates that know them
+  *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
+ *   "tools", "documents"      lists of objects, for templates that use them
  *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
  *   "continue_final_message"  true: the model continues the last message; default false
  *   "chat_template_kwargs"    an object: further variables of the template
- * Other keys are errors. What a template prints is tokenized without BOS and the like added, and with
- * special tokens parsed; add_special of the parameters has no effect. With parse_special 0, a
- * conversation whose own text spells a special token is an error (the template's still are parsed).
- * A bad item, one that the template refuses, and every item where the model has no template that this
- * library can render, is that row's ROW_TEMPLATE. */
+  * Other keys are errors. The template's output is tokenized with special tokens parsed and without
+ * adding BOS and the like; add_special of the parameters has no effect. With parse_special 0, a
+ * conversation whose own text spells a special token is an error (the template's own are still parsed).
+ * An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does every item
+ * if the model has no template that this library can render. */
 BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
                                        const char *conversations, const int64_t *offsets,
                                        const uint64_t *tags, const batchllm_params *params,
@@ -361,9 +362,9 @@ BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
 BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes,
                                          uint64_t tag, const batchllm_params *params);
 
-/* Adds n rows to be scored, not continued: the log-probability of each given continuation after
- * the row's prompt. A continuation of one token is a candidate: all of a row's candidates cost one
- * position of logits.
+/* Adds n rows to be scored: each gets the log-probability of every given continuation after the
+ * row's prompt, and nothing is generated. A continuation of one token is a candidate: all of a row's
+ * candidates cost one position of logits.
  *   continuation_rows     [n + 1] offsets: which continuations are row i's (at least one each)
  *   continuation_offsets  [continuation_rows[n] + 1] counts tokens in `continuations`
  * The results have `scores`, and no generated tokens. Sampling parameters have no effect: scores are
@@ -374,7 +375,7 @@ BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, con
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows; add_special and parse_special count, for the prompts. */
+ * params: NULL, or one struct for all rows, of which add_special and parse_special apply to prompts. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
@@ -386,7 +387,7 @@ BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n,
 
 /* Plans all rows that were added and have not started: finds what they share, and their order. A step
  * does this by itself if there are unplanned rows, so add many rows at a time. A row
- * has started once the scheduler has it, a step or so before its first token is computed. */
+ * starts when the scheduler takes it, a step or so before its first token is computed. */
 BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
 
 typedef struct batchllm_progress {
@@ -394,20 +395,20 @@ typedef struct batchllm_progress {
     int32_t reserved;
     int64_t rows_waiting;
     int64_t rows_running;
-    int64_t rows_done;     /* with an outcome, polled or not */
+    int64_t rows_done;     /* finished, polled or not */
     int64_t decode_tokens; /* of this step */
     int64_t own_tokens;    /* prompt tokens of this step that are one row's own */
     int64_t prefix_tokens; /* prompt tokens of this step that rows share */
     int64_t pages_used;    /* of all devices */
     int64_t pages_total;
-    int64_t tokens_left; /* prompt tokens to compute plus most tokens to generate */
+    int64_t tokens_left; /* prompt tokens to compute plus the maximum tokens to generate */
     int64_t tokens_done; /* prompt tokens computed plus tokens generated, of all steps */
     double seconds;      /* since the engine's first step */
 } batchllm_progress;
 
 /* Runs one iteration: takes one batch's outputs from a device while all devices work. progress
  * may be NULL. Returns OK with rows_waiting + rows_running = 0 when there is nothing (left) to do.
- * Fails only for the engine as a whole; results so far can still be polled then. */
+ * A failure is one of the whole engine; results so far can still be polled. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
@@ -420,7 +421,7 @@ BATCHLLM_API int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_fun
                                   void *user);
 
 /* Makes the batchllm_run in progress, or else the next one, return BATCHLLM_ERROR_STOPPED after its
- * current step, also when that step was the last. Any thread, and safe in a signal handler. */
+ * current step, even if that step was the last. Any thread, and safe in a signal handler. */
 BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
 
 /* Cancels every unfinished row with this tag; each ends at the next step with what it has generated
@@ -439,7 +440,7 @@ BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 #define BATCHLLM_FINISH_EMBEDDED 6
 #define BATCHLLM_FINISH_CLASSIFIED 7
 
-/* A column batch of results. One result a row, or `samples` adjacent ones. Read-only; outlives the
+/* A column batch of results: one result per row, or `samples` adjacent ones. Read-only; outlives the
  * engine. An EOS or stop token that ended a row is its last token but not part of its text. */
 typedef struct batchllm_results {
     uint32_t struct_size;
@@ -450,14 +451,14 @@ typedef struct batchllm_results {
     const int32_t *finish_reasons;  /* [count] BATCHLLM_FINISH_ */
     const int32_t *samples;         /* [count] which of the row's samples, from 0 */
     const int64_t *prompt_tokens;   /* [count] tokens of the prompt */
-    const int64_t *shared_tokens;   /* [count] of them, not computed for this result alone */
+    const int64_t *shared_tokens;   /* [count] those of them not computed for this result alone */
     const int64_t *token_offsets;   /* [count + 1] */
     const int32_t *tokens;          /* [token_offsets[count]] generated */
     const int64_t *text_offsets;    /* [count + 1] bytes */
     const char *text;               /* UTF-8; empty when the engine has no tokenizer */
     const int64_t *error_offsets;   /* [count + 1] bytes */
     const char *errors;             /* UTF-8 text of each row's error */
-    const int64_t *logprob_offsets; /* [count + 1]: tokens of rows that asked, else none */
+    const int64_t *logprob_offsets; /* [count + 1]: tokens of rows that asked for them */
     const float *logprobs;          /* [logprob_offsets[count]] natural log, of the chosen token */
     const int64_t *top_offsets;     /* [logprob_offsets[count] + 1] per such token */
     const int32_t *top_tokens;      /* [top_offsets[logprob_offsets[count]]] likeliest first */
@@ -471,42 +472,42 @@ typedef struct batchllm_results {
                                            rows are embedded with the same dimensions */
     const int64_t *label_offsets;       /* [count + 1]: labels of classified rows */
     const float *label_logits;          /* [label_offsets[count]] in the order of the labels */
-    const float *label_probabilities; /* the same shape. The model's problem_type says how: softmax
-                                           over the labels; sigmoid of each, also for a single label;
+    const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
+                                           the labels; sigmoid of each, also for a single label;
                                            regression: the logits */
 } batchllm_results;
 
-/* Takes out up to max_results finished results (0: all), in the order in which they finished; a
- * row's samples are never split, so a first row may exceed the limit. *out has count 0 when nothing
- * has finished. */
+/* Removes and returns up to max_results finished results (0: all), in the order in which they
+ * finished. A row's samples are never split, so a first row may exceed the limit. *out has count 0
+ * if nothing has finished. */
 BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
                                    batchllm_results **out);
 BATCHLLM_API void batchllm_results_free(batchllm_results *results);
 
-/* ---- What an engine is, and what it has done ---------------------------------------------------
+/* ---- Engine information and statistics ---------------------------------------------------------
  */
 
-/* What became of the options, "auto" and 0 among them, on one of the engine's devices, and of the model.
- * Fixed when the engine is created. The strings are the engine's and go with it. */
+/* The effective options on one of the engine's devices, with "auto" and 0 resolved, and the model's
+ * sizes. Fixed when the engine is created. The strings belong to the engine. */
 typedef struct batchllm_info {
     uint32_t struct_size;
     int32_t device_count;     /* the engine's devices: those of batchllm_engine_options.devices */
     const char *backend;      /* "cpu", "cuda" or "sim" */
     const char *compute_type; /* "f32", "bf16", "bf16, products in fp8 (e4m3)", ... */
-    const char *device;       /* for people: the processor or GPU, and what is used of it */
+    const char *device;       /* for display: the processor or GPU, and what is used of it */
     int32_t device_number;    /* as in batchllm_engine_options.devices */
-    int32_t vocabulary;       /* token ids are below it */
-    int32_t hidden;           /* size of a hidden state, and so of an embedding that is not cut */
-    int32_t page_tokens;      /* positions of a KV page */
+    int32_t vocabulary;       /* token ids are less than this */
+    int32_t hidden;           /* size of a hidden state, and so of a full embedding */
+    int32_t page_tokens;      /* positions in a KV page */
     int32_t kv_groups;        /* groups of layers whose keys and values have pages of their own */
     int32_t reproducible;     /* as in batchllm_engine_options */
     int64_t kv_pages;         /* of this device */
     int64_t kv_page_bytes;
-    int64_t step_tokens;        /* most tokens of a batch on this device */
-    int64_t max_request_tokens; /* most tokens of a row: prompt and output */
+    int64_t step_tokens;        /* maximum tokens of a batch on this device */
+    int64_t max_request_tokens; /* maximum tokens of a row: prompt and output */
 } batchllm_info;
 
-/* device: in [0, device_count), the place in batchllm_engine_options.devices; 0 is always there. The caller
+/* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The caller
  * sets info->struct_size. INVALID_ARGUMENT: no such device. Any thread. */
 BATCHLLM_API int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t device,
                                           batchllm_info *info);
@@ -528,15 +529,15 @@ typedef struct batchllm_stats {
     int64_t preemptions;
     int64_t groups;
     int64_t kv_pages_total; /* of all devices */
-    int64_t kv_pages_peak;  /* each device's own, added up */
+    int64_t kv_pages_peak;  /* sum of each device's peak */
     int64_t kv_page_bytes;
     double saving_ratio; /* 1 - processed / logical, BatchLLM Eq. 2 */
     double load_seconds; /* create */
     double tokenize_seconds;
     double plan_seconds;
     double schedule_seconds;
-    double backend_seconds; /* in the model, of the device that took longest; with backend "sim" its
-                               modelled time */
+    double backend_seconds; /* in the model, on the busiest device; with backend "sim" the modelled
+                               time */
     double run_seconds;     /* in step */
 } batchllm_stats;
 
@@ -562,15 +563,15 @@ BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, siz
 
 /* Plans n rows of tokens, without an engine or a model. options NULL: defaults.
  * decode_lengths: [n] expected tokens to generate, for the order of groups (Eq. 4); NULL: equal.
- * previous: NULL, or a plan of an earlier version of the rows: rows with equal tokens keep their
- * groups and only new or changed rows are planned afresh. */
+  * previous: NULL, or a plan of an earlier version of the rows: rows with equal tokens keep their
+ * groups, and only new or changed rows are planned again. */
 BATCHLLM_API int32_t batchllm_plan_create(int64_t n, const int32_t *tokens, const int64_t *offsets,
                                           const int32_t *decode_lengths,
                                           const batchllm_plan_options *options,
                                           const batchllm_plan *previous, batchllm_plan **out);
 BATCHLLM_API void batchllm_plan_destroy(batchllm_plan *plan);
 
-/* Writes the plan file (docs/plan-file.md) in one piece: an existing file is replaced or, on any
+/* Writes the plan file (docs/plan-file.md) atomically: an existing file is replaced or, on any
  * error, left as it was. */
 BATCHLLM_API int32_t batchllm_plan_save(const batchllm_plan *plan, const char *path);
 BATCHLLM_API int32_t batchllm_plan_load(const char *path, batchllm_plan **out);
@@ -589,7 +590,7 @@ typedef struct batchllm_plan_stats {
     int64_t longest_prefix;
     int64_t largest_group; /* rows */
     double saving_ratio;
-    double seconds; /* planning took; 0 for a loaded plan */
+    double seconds; /* spent on planning; 0 for a loaded plan */
     uint64_t tokenizer_fingerprint;
 } batchllm_plan_stats;
 
@@ -600,41 +601,41 @@ typedef struct batchllm_plan_group_info {
     uint32_t struct_size;
     int32_t reserved;
     int64_t prefix_tokens; /* length of the shared prefix; 0: a row that shares nothing */
-    int64_t head_tokens;   /* of them, shared with other groups too (levels 2) */
+    int64_t head_tokens;   /* those of them that other groups share too (levels 2) */
     int64_t row_count;
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
 
-/* COMMON_FIRST: rows have much in common behind what differs, which is not shared: put it first.
- * EARLY_DIFFERENCE: the same, where a few tokens near the head differ, as a time or an id do: put them
- * last. */
+/* COMMON_FIRST: rows have much in common after a part that differs, so it is not shared: put it first.
+ * EARLY_DIFFERENCE: the same, and only a few tokens near the beginning differ, such as a time or an id:
+ * put them last. */
 #define BATCHLLM_ADVICE_NONE 0
 #define BATCHLLM_ADVICE_COMMON_FIRST 1
 #define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
 
-/* What a plan shares, and what it could if the rows' texts were put together in another order. Found
- * from a sample of the rows when the plan is made, and kept in its file. */
+/* What a plan shares, and what it could share if the rows' texts were put together in another order.
+ * Computed from a sample of the rows when the plan is made, and kept in its file. */
 typedef struct batchllm_plan_advice {
     uint32_t struct_size;
-    int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the numbers below say nothing, text is "" */
-    int64_t rows;          /* looked at */
-    int64_t common_tokens; /* that a row has in common with most others, or with many, and that
-                              are not shared; the mean over the rows looked at */
+    int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the fields below mean nothing, text is "" */
+    int64_t rows;          /* in the sample */
+    int64_t common_tokens; /* tokens that a row has in common with most or many others and that are
+                              not shared; the mean over the sample */
     int64_t row;           /* an example: its row number in the plan, */
     int64_t begin;         /* and the tokens [begin, end) of its longest such stretch */
     int64_t end;
     double saving_ratio;   /* of the plan as it is */
-    double possible_ratio; /* estimated, with what is common put first */
+    double possible_ratio; /* estimated, with the common parts put first */
     const char *text;      /* the same in words: UTF-8, one line, zero-terminated. Valid until the
                               plan is destroyed */
 } batchllm_plan_advice;
 
-/* The caller sets advice->struct_size. Any thread that does not destroy the plan meanwhile. Errors:
- * INVALID_ARGUMENT for NULL and for a struct_size that cannot be one. */
+/* The caller sets advice->struct_size. Any thread, but not during batchllm_plan_destroy. Errors:
+ * INVALID_ARGUMENT for NULL and for an impossible struct_size. */
 BATCHLLM_API int32_t batchllm_plan_get_advice(const batchllm_plan *plan,
                                               batchllm_plan_advice *advice);
 
-/* Number of groups, rows that share nothing included as groups of one. */
+/* Number of groups, including a group of one for each row that shares nothing. */
 BATCHLLM_API int64_t batchllm_plan_group_count(const batchllm_plan *plan);
 
 /* Group `group` in scheduling order, from 0. The caller sets info->struct_size. */
@@ -642,15 +643,15 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
                                          batchllm_plan_group_info *info);
 
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
- * one. A plan of just these rows in this order, made with the engine's options, is taken as it is:
- * its groups in their order, behind those that have not started. Rows that failed when they were
- * added may be in it. Of any other plan groups are kept: rows are matched by their tokens, wherever
- * they stand, and the plan may be of more, of fewer or of other rows. Those whose tokens are not the
- * plan's are planned afresh. The plan is copied.
+ * one. A plan of exactly these rows in this order, made with the engine's options, is used as it is:
+ * its groups run in their order, after earlier groups that have not started. It may contain rows that failed
+ * when they were added. From any other plan groups are kept: rows are matched by their tokens, at any
+ * position, and the plan may have more, fewer or other rows. Rows whose tokens the plan does not have
+ * are planned again. The plan is copied.
  * PLAN_MISMATCH when the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
-/* The plan of the rows taken by the last batchllm_build_groups, to be saved. */
+/* Returns the plan of the rows taken by the last batchllm_build_groups, for saving. */
 BATCHLLM_API int32_t batchllm_engine_get_plan(const batchllm_engine *engine, batchllm_plan **out);
 
 /* ---- Tokenizer ---------------------------------------------------------------------------------
@@ -663,7 +664,7 @@ typedef struct batchllm_tokenizer batchllm_tokenizer;
 BATCHLLM_API int32_t batchllm_tokenizer_create(const char *path, batchllm_tokenizer **out);
 BATCHLLM_API void batchllm_tokenizer_destroy(batchllm_tokenizer *tokenizer);
 
-/* A hash of everything that changes how text becomes tokens. Never 0. */
+/* A hash of everything that affects how text becomes tokens. Never 0. */
 BATCHLLM_API uint64_t batchllm_tokenizer_fingerprint(const batchllm_tokenizer *tokenizer);
 BATCHLLM_API int64_t batchllm_tokenizer_vocabulary(const batchllm_tokenizer *tokenizer);
 
@@ -682,14 +683,14 @@ typedef struct batchllm_column {
 } batchllm_column;
 
 #define BATCHLLM_ENCODE_ADD_SPECIAL 1   /* add what the tokenizer's template adds */
-#define BATCHLLM_ENCODE_PARSE_SPECIAL 2 /* special tokens written in the text are taken as such */
+#define BATCHLLM_ENCODE_PARSE_SPECIAL 2 /* special tokens in the text are special tokens */
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
 #define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
-    1 /* end behind the last message, where a conversation does not say */
+    1 /* end after the last message, unless the conversation says otherwise */
 #define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
     2 /* a conversation whose own text spells a special token is an error */
 
-/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; never more than n, or than 1,024. */
+/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; at most n threads, and 1,024. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,
                                                const char *text, const int64_t *offsets,
                                                uint32_t flags, int32_t threads,
@@ -698,8 +699,8 @@ BATCHLLM_API int32_t batchllm_tokenizer_decode(const batchllm_tokenizer *tokeniz
                                                const int32_t *tokens, const int64_t *offsets,
                                                uint32_t flags, int32_t threads,
                                                batchllm_column **out);
-/* Conversations -> the text that the model sees of them, as batchllm_add_chat has it: encode it with
- * BATCHLLM_ENCODE_PARSE_SPECIAL alone. offsets [n + 1] in bytes; threads 0: every core. */
+/* Renders conversations (see batchllm_add_chat) to the text that the model sees. Encode it with
+ * BATCHLLM_ENCODE_PARSE_SPECIAL only. offsets [n + 1] in bytes; threads 0: every core. */
 BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_tokenizer *tokenizer,
                                                             int64_t n, const char *conversations,
                                                             const int64_t *offsets, uint32_t flags,
@@ -708,23 +709,23 @@ BATCHLLM_API void batchllm_column_free(batchllm_column *column);
 
 /* ---- Tables ------------------------------------------------------------------------------------
  *
- * Rows as columns of text, and a template that makes each row's prompt of them:
+  * A table has columns of text, and a template that makes each row's prompt from them:
  *
  *     "Is this review kind? Answer yes or no.\nTitle: {title}\nReview: {text}\nAnswer:"
  *
- * {name} is the row's cell of the column of that name; {{ and }} write a brace. Columns that the
- * template does not name play no part.
+  * {name} stands for the row's cell in the column of that name; {{ and }} write a brace. Columns that
+ * the template does not name are ignored.
  *
  * With BATCHLLM_FIELDS_REORDER each row gets its fields in the order in which the rows share most: a
- * value that many rows have is put before one that few have. Fields move as lines. The lines of the
- * template from that of its first field to that of its last one must have one field each, and each
- * field once; they are what moves, and the text before and behind them stays. A line with nothing but
- * blanks before its field is written as "name: value", so that a value says in any place what it is. A
- * model's answers may change with the order of fields: hence it is never the default.
- * The order depends on the rows, the template and nothing else: the same table gives the same prompts.
+ * value that many rows have comes before one that few have. Fields move as lines. The lines of the
+ * template from its first field to its last must have one field each, and each field once. These lines
+ * move; the text before and after them stays. A line with nothing but blanks before its field is
+ * written as "name: value", so that the value is labelled in any position. A model's answers may change
+ * with the order of fields, so this is never the default.
+ * The order depends only on the rows and the template: the same table gives the same prompts.
  *
- * A table does not change once it is made: any number of threads may read it, and add it to engines of
- * their own, at once.
+ * A table is immutable: any number of threads may read it, and add it to their own engines, at the
+ * same time.
  */
 
 typedef struct batchllm_table batchllm_table;
@@ -737,13 +738,12 @@ typedef struct batchllm_table_column {
     uint32_t struct_size;    /* sizeof(batchllm_table_column), the same in each of an array */
     int32_t reserved;        /* 0, else INVALID_ARGUMENT */
     const char *name;        /* UTF-8, zero-terminated; required */
-    const char *text;        /* UTF-8, zero bytes allowed; NULL only where every cell is empty. A
-                                cell that is not UTF-8 is its row's error when it is added */
-    const int64_t *offsets;  /* [n + 1] bytes; NULL only with n 0 */
-    const uint8_t *validity; /* [(n + 7) / 8] as Arrow has it: bit i % 8 (lowest first) of byte
-                                i / 8 is 0 where cell i is null. NULL: no cell is. A row whose
-                                template names a null cell has no prompt, and ROW_NULL as its
-                                status */
+    const char *text;        /* UTF-8, zero bytes allowed; NULL only if every cell is empty. A cell
+                                that is not UTF-8 is an error of its row when it is added */
+    const int64_t *offsets;  /* [n + 1] bytes; NULL only if n is 0 */
+    const uint8_t *validity; /* [(n + 7) / 8] as in Arrow: bit i % 8 (lowest first) of byte i / 8 is
+                                0 if cell i is null. NULL: no cell is null. A row whose template
+                                names a null cell has no prompt, and the status ROW_NULL */
 } batchllm_table_column;
 
 typedef struct batchllm_table_options {
@@ -751,14 +751,14 @@ typedef struct batchllm_table_options {
     int32_t fields;              /* BATCHLLM_FIELDS_; default given */
     const char *template_text;   /* UTF-8; required */
     int64_t template_bytes;      /* < 0 (default): template_text is zero-terminated */
-    int32_t chat;                /* nonzero: prompts are conversations, as batchllm_add_chat takes
-                                  them, with what the template gives as the user's message;
+    int32_t chat;                /* nonzero: prompts are conversations as for batchllm_add_chat,
+                                  with the template's text as the user's message;
                                   default 0: they are text */
     int32_t reserved;            /* 0, else INVALID_ARGUMENT */
-    const char *system;          /* chat: the system's message before it, UTF-8, zero-terminated,
-                                  the same for all rows; NULL (default) or "": none */
-    int32_t (*stop)(void *user); /* fields to reorder: asked now and then while an order is looked
-                                    for, on the calling thread; nonzero: the call fails (STOPPED).
+    const char *system;          /* chat: a system message before it, UTF-8, zero-terminated, the
+                                  same for all rows; NULL (default) or "": none */
+    int32_t (*stop)(void *user); /* with reordering: called now and then during the search for an
+                                    order, on the calling thread; nonzero: the call fails (STOPPED).
                                     It must not call into the library. NULL (default): never */
     void *stop_user;
 } batchllm_table_options;
@@ -766,12 +766,12 @@ typedef struct batchllm_table_options {
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
 
 /* Makes the prompts of n rows.
- *   columns        column_count structs that lie columns->struct_size apart; their names differ where
- *                  the template names them. NULL is allowed with column_count 0
+  *   columns        column_count structs, columns->struct_size bytes apart; columns that the template
+ *                  names must have different names. NULL is allowed with column_count 0
  *   options        required, for its template
- * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read, with
- * the place; that names no column or one that is not there; or, with fields to reorder, whose lines
- * cannot be moved. UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
+ * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read (with
+ * the place), that names no column or a missing one, or whose lines cannot be moved (with reordering).
+ * UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
  * Takes memory for all prompts at once. Any thread. */
 BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
                                            int64_t column_count,
@@ -779,22 +779,21 @@ BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_colum
                                            batchllm_table **out);
 BATCHLLM_API void batchllm_table_destroy(batchllm_table *table);
 
-/* The prompts, in the order of the rows as they were given; of conversations their JSON. Items that are
- * not OK have no prompt. Read-only, valid until the table is destroyed: not for batchllm_column_free.
- * NULL when table is NULL. Any thread. */
+/* The prompts, in the order of the rows; for conversations, their JSON. Items that are not OK have no
+ * prompt. Read-only, valid until the table is destroyed; do not pass it to batchllm_column_free.
+ * NULL if table is NULL. Any thread. */
 BATCHLLM_API const batchllm_column *batchllm_table_prompts(const batchllm_table *table);
 
-/* Adds the table's rows, in the order in which they were given, as text or as conversations: tags,
- * params, params_count and errors as for batchllm_add_text and batchllm_add_chat. Each row gets its
- * result, a row without a prompt one with its status. The table is read only, and may be destroyed
- * afterwards. */
+/* Adds the table's rows, in their order, as text or as conversations; tags, params, params_count and
+ * errors as for batchllm_add_text and batchllm_add_chat. Each row gets a result, even one without a
+ * prompt, which gets its status. The table is only read, and may be destroyed afterwards. */
 BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
                                         const uint64_t *tags, const batchllm_params *params,
                                         int64_t params_count);
 
-/* How rows and fields were put in order. Hit rates are the share of all rows' bytes in lines that move
- * that a row begins with, whole lines alike in the same places, as the row before it does. They are 0
- * with BATCHLLM_FIELDS_GIVEN. */
+/* How rows and fields were ordered. A hit rate is the share of all bytes in moving lines that belong to
+ * whole lines with which a row begins exactly like the row before it. It is 0 with
+ * BATCHLLM_FIELDS_GIVEN. */
 typedef struct batchllm_table_info {
     uint32_t struct_size;
     int32_t fields; /* of the template, each counted once */
@@ -803,14 +802,14 @@ typedef struct batchllm_table_info {
                                     a prompt last; with BATCHLLM_FIELDS_GIVEN as given. An engine
                                     finds it by itself. Valid until the table is destroyed, as is
                                     field_orders */
-    const int32_t *field_orders; /* [rows * fields] row i's from i * fields on: columns, by
-                                    number, in the order in which the row's prompt has them; of a
-                                    row without a prompt as the template has them */
-    double given_hit_rate;       /* rows and fields in the order in which they were given */
-    double sorted_hit_rate;      /* fields as given, rows sorted by them: what an engine finds by
-                                    itself */
-    double hit_rate;             /* rows and fields in the order that was found */
-    double seconds;              /* finding it took */
+    const int32_t *field_orders; /* [rows * fields] row i's begin at i * fields: column numbers in
+                                    the order of the row's prompt; for a row without a prompt, in
+                                    the order of the template */
+    double given_hit_rate;       /* with rows and fields in the given order */
+    double sorted_hit_rate;      /* with fields as given and rows sorted by them, as an engine does
+                                    by itself */
+    double hit_rate;             /* with rows and fields in the order that was found */
+    double seconds;              /* spent on finding it */
 } batchllm_table_info;
 
 /* The caller sets info->struct_size. Any thread. Errors: as for batchllm_plan_get_advice. */
@@ -819,24 +818,24 @@ BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
 
 /* ---- Predictions -------------------------------------------------------------------------------
  *
- * How long a plan's rows will take on a device, and how many steps and pages, before anything runs. The
- * engine's own planner, scheduler and memory go through the rows in seconds of computing; each step takes
- * what the description of the device says: of products by their rows, of attention by its arithmetic and
- * bytes, of memory and of launches.
+  * Predicts how long a plan's rows will take on a device, and how many steps and pages they need, before
+ * anything runs. The engine's own planner, scheduler and memory management process the rows, which takes
+ * seconds. A description of the device gives the time of each step, from its matrix products, the
+ * arithmetic and bytes of attention, memory traffic and launches.
  *
- * How many tokens a model generates before it ends a row is not known before it has run: every row
- * is taken to run to its max_tokens, or to expected_tokens.
+ * The number of tokens that a model generates before it ends a row is not known in advance: every row is
+ * assumed to run to its max_tokens, or to expected_tokens.
  */
 
 typedef struct batchllm_predict_options {
     uint32_t struct_size;
     int32_t reserved;   /* 0, else INVALID_ARGUMENT */
-    const char *device; /* the name of a description that the library has: "h200"; or the path of a
-                           file with one, which has a slash or ends in .json. NULL (default) or "":
+    const char *device; /* the name of a built-in description, "h200", or the path of a description
+                           file, which has a slash or ends in .json. NULL (default) or "":
                            the first of the engine options' devices on this machine. It is measured
-                           at the first time, a second on a GPU, and kept in the user's cache:
+                           the first time, for a second on a GPU, and kept in the user's cache:
                            $XDG_CACHE_HOME/batchllm or ~/.cache/batchllm */
-    int64_t expected_tokens; /* that a row generates which the model may end; 0 (default): its
+    int64_t expected_tokens; /* generated by a row that the model may end; 0 (default): its
                                 max_tokens */
 } batchllm_predict_options;
 
@@ -847,8 +846,8 @@ typedef struct batchllm_prediction {
     uint32_t struct_size;
     int32_t devices;
     int64_t rows;
-    int64_t steps;                   /* of all devices, as the figures below */
-    int64_t logical_prompt_tokens;   /* of all rows, n samples counted as n rows */
+    int64_t steps;                   /* of all devices, like the figures below */
+    int64_t logical_prompt_tokens;   /* of all rows, counting n samples as n rows */
     int64_t processed_prompt_tokens; /* computed */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;       /* generated */
@@ -857,27 +856,27 @@ typedef struct batchllm_prediction {
     int64_t kv_pages_total;
     int64_t kv_page_bytes;
     double saving_ratio;      /* 1 - processed / logical */
-    double seconds;           /* in steps; of the device that takes longest */
+    double seconds;           /* in steps, on the busiest device */
     double linear_seconds;    /* on all devices: the products of the layers, */
     double attention_seconds; /* attention, */
     double other_seconds;     /* norms, activations, logits, sampling, launches */
-    char device[96];          /* for people: UTF-8, zero-terminated, cut where it is longer */
+    char device[96];          /* for display: UTF-8, zero-terminated, truncated if longer */
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.
- *   plan              its groups in their order; its choices (enlarge, levels, order) in place of the
- *                     engine options'
- *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those that a self-contained plan
- *                     keeps; STATE where it keeps none
- *   params            as for batchllm_add_tokens. Constraints are left out
- *   engine_options    those of the engine that would run them. model_dir is required: its
- *                     config.json is read, and no weights. backend says which of this machine's
- *                     devices is measured where options name none. NULL devices: one
+  *   plan              its groups in their order; its enlarge, levels and order replace those of the
+ *                     engine options
+ *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
+ *                     STATE if it has none
+ *   params            as for batchllm_add_tokens. Constraints are not modelled
+ *   engine_options    those of the engine that would run the rows. model_dir is required: its
+ *                     config.json is read, but no weights. backend selects the device of this machine
+ *                     that is measured if options name none. NULL devices: one
  *   options           NULL: defaults
  *   out               the caller sets out->struct_size
- * Takes memory as the job does, and computes for about 10 microseconds a step and half of one for each
- * token generated. Errors: INVALID_ARGUMENT for a device that is not known, naming those that are;
- * BACKEND_UNAVAILABLE where there is none to measure. */
+ * Takes as much memory as the job, and about 10 microseconds per step and half a microsecond per
+ * generated token. Errors: INVALID_ARGUMENT for an unknown device, with the names of known ones;
+ * BACKEND_UNAVAILABLE if there is none to measure. */
 BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                                            const int64_t *offsets, const batchllm_params *params,
                                            int64_t params_count,
@@ -887,8 +886,9 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
 
 /* ---- Reports -----------------------------------------------------------------------------------
  *
- * What a job did, as one HTML page that needs no other file and no network: what was shared, token
- * batches and KV pages over time, lengths, finish reasons, errors, the slowest groups, advice.
+  * A report shows what a job did as one HTML page that needs no other file and no network: what was
+ * shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest groups,
+ * advice.
  *
  *     batchllm_report *report = NULL;
  *     batchllm_report_create(&report);
@@ -897,8 +897,8 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
  *     batchllm_report_save(report, NULL, "job.html");
  *     batchllm_report_destroy(report);
  *
- * It takes memory, and the page has a size, that do not depend on the number of rows: about 40 MiB at
- * most, and less than 1 MB. Words of prompts are in it, so it is as confidential as they are.
+  * A report takes about 40 MiB of memory at most, and its page less than 1 MB, for any number of rows.
+ * The page contains words of prompts, so it is as confidential as they are.
  */
 
 typedef struct batchllm_report batchllm_report;
@@ -907,8 +907,8 @@ typedef struct batchllm_report_options {
     uint32_t struct_size;
     int32_t reserved;  /* 0, else INVALID_ARGUMENT */
     const char *title; /* UTF-8, zero-terminated; NULL (default): "batchllm" */
-    double seconds;    /* that the whole job took, for rows a second; 0 (default): those in steps */
-    double tokenize_seconds; /* spent outside of the engine: added to its own; default 0 */
+    double seconds;    /* the whole job took, for rows per second; 0 (default): those in steps */
+    double tokenize_seconds; /* spent outside the engine: added to its own; default 0 */
     double plan_seconds;     /* likewise */
 } batchllm_report_options;
 
@@ -917,47 +917,47 @@ BATCHLLM_API void batchllm_report_options_init(batchllm_report_options *options,
 
 /* An empty report. */
 BATCHLLM_API int32_t batchllm_report_create(batchllm_report **out);
-/* Before or after the engine that writes to it. */
+/* May be called before or after the engine that writes to it is destroyed. */
 BATCHLLM_API void batchllm_report_destroy(batchllm_report *report);
 
-/* From now on the engine writes to the report what it plans, computes and hands out by batchllm_poll.
- * NULL: it stops. A report is written to by one engine at a time, within that engine's calls: it must not
- * be used by another thread meanwhile. An engine has one report: another one takes its place.
- * STATE when the report is another engine's. Memory that runs out for the report never fails a step: the
- * page then says that it is not complete. */
+/* From now on the engine records in the report what it plans, computes and returns from batchllm_poll.
+ * NULL: it stops. One engine at a time writes to a report, during that engine's calls; no other thread
+ * may use the report meanwhile. An engine has one report: a second one replaces the first.
+ * STATE if the report belongs to another engine. If memory for the report runs out, no step fails: the
+ * page then says that it is incomplete. */
 BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report);
 
-/* What a plan shares, for a plan that is not run.
- *   tokens, offsets   the plan's rows; offsets [rows + 1] counts tokens. NULL for both: those that a
- *                     self-contained plan keeps, else prefixes are told by their lengths alone
+/* Adds what a plan shares, for a plan that is not run.
+ *   tokens, offsets   the plan's rows; offsets [rows + 1] counts tokens. NULL for both: those in a
+ *                     self-contained plan, else prefixes are identified only by their lengths
  *   tokenizer         for the words of prefixes; NULL: token numbers
- * Nothing is borrowed afterwards. INVALID_ARGUMENT when the rows cannot be the plan's. */
+ * Nothing is borrowed afterwards. INVALID_ARGUMENT if the rows cannot be the plan's. */
 BATCHLLM_API int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *plan,
                                               const int32_t *tokens, const int64_t *offsets,
                                               const batchllm_tokenizer *tokenizer);
 
-/* What was predicted, to be shown beside what was achieved. Of several, of parts of a job that run one
- * after another, the page shows the sums. prediction->struct_size says how much of it is known. */
+/* Adds a prediction, which the page shows beside the achieved figures. For several, which are parts of a
+ * job that run one after another, it shows the sums. prediction->struct_size says how many fields are set. */
 BATCHLLM_API int32_t batchllm_report_add_prediction(batchllm_report *report,
                                                     const batchllm_prediction *prediction);
 
-/* Counts a row that failed before any engine had it. kind: such as "ROW_FORMAT"; message: why. Both are
- * UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */
+/* Counts a row that failed before it was added to an engine. kind: such as "ROW_FORMAT"; message: why.
+ * Both are UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */
 BATCHLLM_API int32_t batchllm_report_add_failure(batchllm_report *report, uint64_t tag,
                                                  const char *kind, const char *message);
 
-/* A line of the page's list of facts: "Input", "rows.jsonl". UTF-8, zero-terminated. The same name again
- * replaces the value. INVALID_ARGUMENT for more than 64. */
+/* Adds a line to the page's list of facts: "Input", "rows.jsonl". UTF-8, zero-terminated. Using a name
+ * again replaces its value. INVALID_ARGUMENT for more than 64. */
 BATCHLLM_API int32_t batchllm_report_add_fact(batchllm_report *report, const char *name,
                                               const char *value);
 
-/* The page as it stands: UTF-8, `bytes` long, zero-terminated behind that; valid until the next call with
+/* Returns the current page: UTF-8, `bytes` long, followed by a zero; valid until the next call with
  * this report. options NULL: defaults. */
 BATCHLLM_API int32_t batchllm_report_html(batchllm_report *report,
                                           const batchllm_report_options *options, const char **html,
                                           int64_t *bytes);
 
-/* Writes the page in one piece: an existing file is replaced or, on any error, left as it was. */
+/* Writes the page atomically: an existing file is replaced or, on any error, left as it was. */
 BATCHLLM_API int32_t batchllm_report_save(batchllm_report *report,
                                           const batchllm_report_options *options, const char *path);
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the program's manual page and bash completion from what it says of itself.
+"""Writes the program's manual page and bash completion from its --help.
 
     make_manual.py PROGRAM [--check]
 
-Writes src/cli/batchllm.1 and src/cli/batchllm.bash; with --check it only says whether they are what PROGRAM's --help gives.
+Writes src/cli/batchllm.1 and src/cli/batchllm.bash; with --check it only checks that they are what PROGRAM's --help gives.
 """
 import pathlib
 import re
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 CLI = pathlib.Path(__file__).resolve().parent.parent / "src" / "cli"
 COMMANDS = {
-    "run": "Runs rows through a model. Results are written as rows finish; --resume goes on with a job that was cut short.",
+    "run": "Runs rows through a model. Results are written as rows finish; --resume continues an interrupted job.",
     "plan": "Finds what rows share, and with --device how long they will take, without running them.",
-    "inspect": "Tells what a plan file holds.",
+    "inspect": "Shows what a plan file holds.",
     "tokenize": "Turns lines of text into lines of tokens, and back, from stdin to stdout.",
 }
 EXAMPLES = [
     ("A job, its report, and the same job after an interruption:",
      ["batchllm run --model ./model --input rows.jsonl --output out.jsonl --report job.html",
       "batchllm run --model ./model --input rows.jsonl --output out.jsonl --resume"]),
-    ("Prompts from columns, each row's fields in the order that shares most:",
+    ("Prompts from columns, with each row's fields in the order that shares most:",
      ['batchllm run --model ./model --input table.jsonl --output out.jsonl \\',
       '    --template-file prompt.txt --fields reorder']),
     ("How long an H200 would take:",
@@ -85,14 +85,14 @@ def roff(text):
 
 def manual(program):
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    out = [".\\\" Made by scripts/make_manual.py of what the program says of itself.",
+    out = [".\\\" Made by scripts/make_manual.py from the program's --help.",
            f'.TH BATCHLLM 1 "" "libbatchllm {version}" "User Commands"',
            ".SH NAME", "batchllm \\- runs a language model over a whole data set at once", ".SH SYNOPSIS"]
     for command, usage in (("run", "--model DIR --input FILE --output FILE"), ("plan", "--input FILE --output FILE"),
                            ("inspect", "PLAN"), ("tokenize", "--model DIR")):
         out += [f".B batchllm {command}", f"{roff(usage)} [options]", ".br"]
     out += [".SH DESCRIPTION",
-            "Rows are lines of JSON: {\"id\": .., \"prompt\": ..}, or the OpenAI batch format. What prompts share is computed once.",
+            "Rows are lines of JSON: {\"id\": .., \"prompt\": ..}, or the OpenAI batch format. Prefixes that prompts share are computed once.",
             ".PP", "Sizes may be written as 2GiB or 16M."]
     for command, text in COMMANDS.items():
         out += [f".SH BATCHLLM {command.upper()}", roff(text)]
@@ -103,9 +103,9 @@ def manual(program):
                 names = ", ".join(f"\\fB{roff(name)}\\fR" for name in option.names)
                 out += [".TP", names + (f" \\fI{roff(option.value)}\\fR" if option.value else ""), roff(option.text)]
     out += [".SH EXIT STATUS", ".TP", "0", "Every row has its result.", ".TP", "1", "The job failed; stderr says why.", ".TP", "3",
-            "Some rows have errors, which stand in the output.", ".TP", "130", "Interrupted; run with \\fB\\-\\-resume\\fR to go on.",
-            ".SH FILES", ".TP", "OUTPUT.state", "What --resume needs of a job that is not complete.".replace("--", "\\-\\-"),
-            ".TP", "$XDG_CACHE_HOME/batchllm, ~/.cache/batchllm", "What was measured on this machine's devices.", ".SH EXAMPLES"]
+            "Some rows have errors; the output has them.", ".TP", "130", "Interrupted; continue with \\fB\\-\\-resume\\fR.",
+            ".SH FILES", ".TP", "OUTPUT.state", "What --resume needs to continue an incomplete job.".replace("--", "\\-\\-"),
+            ".TP", "$XDG_CACHE_HOME/batchllm, ~/.cache/batchllm", "Measurements of this machine's devices.", ".SH EXAMPLES"]
     for text, lines in EXAMPLES:
         out += [roff(text), ".PP", ".nf", ".RS", *[roff(line) for line in lines], ".RE", ".fi", ".PP"]
     return "\n".join(out) + "\n"
@@ -138,7 +138,7 @@ def completion(program):
             lines.append(f"        {pattern}) return ;;")
         else:
             lines.append(f"        {pattern}) mapfile -t COMPREPLY < <(compgen -W \"{words}\" -- \"$current\"); return ;;")
-    return "\n".join(["# bash completion for batchllm. Made by scripts/make_manual.py of what the program says of itself.", "_batchllm() {",
+    return "\n".join(["# bash completion for batchllm. Made by scripts/make_manual.py from the program's --help.", "_batchllm() {",
                       '    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} options=""',
                       "    if ((COMP_CWORD == 1)); then",
                       f'        mapfile -t COMPREPLY < <(compgen -W "{" ".join(COMMANDS)} --help --version" -- "$current")', "        return", "    fi",

@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--task", choices=("both", "extraction", "ranking"), default="both")
     parser.add_argument("--rows", type=int, default=500, help="rows in all; of both tasks, three in five are extraction")
     parser.add_argument("--questions", type=int, default=24, help="most questions on one record, from 4")
-    parser.add_argument("--products", type=int, default=16, help="products a request is held against")
+    parser.add_argument("--products", type=int, default=16, help="products for each request")
     parser.add_argument("--min-tokens", type=int, default=150, help="shortest record, roughly")
     parser.add_argument("--max-tokens", type=int, default=1200, help="longest record, roughly")
     parser.add_argument("--shuffle", action="store_true", help="rows in random order, not document by document")

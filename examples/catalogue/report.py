@@ -43,7 +43,7 @@ def main():
     for (task, prefix), members in documents.items():
         if shown[task]:
             shown[task] -= 1
-            title = "A record, and questions about it:" if task == "extraction" else "A request, and products held against it:"
+            title = "A record, and questions about it:" if task == "extraction" else "A request, and products checked against it:"
             show(title, members, answers, len(prefix), 4)
 
     seconds = stats["seconds"]["total"]

@@ -1,5 +1,5 @@
-// What backends share in reading a token batch: whether it is well formed, and which of its tokens are
-// wanted by which of its rows.
+// Shared by backends for reading a token batch: checks that it is well formed, and finds which of
+// its tokens each of its rows wants.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 
 namespace batchllm {
 
-// What would otherwise read or write past an end; the rest is the scheduler's word. feedable: whether
-// a fed_token() may stand for that row of the batch before; null: none may.
+// Checks only what would otherwise read or write out of bounds; the rest is trusted to the
+// scheduler. feedable: whether a fed_token() may stand for that row of the previous batch; null:
+// none may.
 Status check_batch(const TokenBatch &batch, const BackendInfo &info,
                    const std::function<bool(int32_t row)> &feedable);
 

@@ -1,4 +1,4 @@
-// Whether a token batch names the state slots that its nodes read and write.
+// Checks that a token batch names the state slots that its nodes read and write.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,5 +1,6 @@
-// libbatchllm_cuda.so's one function. The core's C++ types are private to both libraries, so both must
-// come from one build of one tree: the caller names its own, and any other is refused.
+// The only function of libbatchllm_cuda.so. The core's C++ types are private to both libraries, so
+// both must come from one build of one tree: the caller passes its build's name, and any other is
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct batchllm_cuda_layout {
 };
 
 extern "C" {
-// Makes *backend, or returns the code of an error and its text in *message. model is borrowed. Lets no
-// exception through.
+// Makes *backend, or returns an error code and its text in *message. model is borrowed. Throws
+// nothing.
 int32_t batchllm_cuda_backend_create_v1(const batchllm_cuda_layout *layout,
                                         const batchllm::Model *model,
                                         const batchllm::BackendOptions *options,

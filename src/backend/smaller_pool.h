@@ -1,6 +1,6 @@
-// A KV pool for which there turned out to be less memory than was counted: another process has taken some of it
-// meanwhile. A smaller pool does the job, only slower, down to half of what was planned: a pool much smaller
-// would refuse rows that fit the one that the caller expects.
+// A KV pool for which less memory is available than was counted, because another process has taken
+// some of it. A smaller pool still does the job, only slower. It may shrink to half the planned
+// size; a much smaller pool would refuse rows that fit the one the caller expects.
 //
 //     SmallerPool pool(pages, page_bytes);
 //     while (<pool.pages() cannot be had> && pool.next()) ..

@@ -1,4 +1,4 @@
-// The memory of a pool -> how much of it is for states, and how much for keys and values.
+// Divides the memory of a pool between states and keys and values.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct MemoryShares {
     int64_t bytes_left = 0; // for keys and values
 };
 
-// slots: as many as that; 0: for each slot as much is left as a request of some hundred tokens of its own
-// takes, and there are not more slots than twice the tokens of a step, for more requests than that never run.
-// An error where the memory is not enough for the slots, or for one.
+// slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
+// for pages, and there are at most twice as many slots as tokens in a step, because more requests
+// than that never run. An error if the memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 } // namespace batchllm

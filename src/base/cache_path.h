@@ -1,4 +1,4 @@
-// Where the library keeps what it has found out about a machine.
+// Where the library caches its measurements of a machine.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace batchllm {
 
-// $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" without a home. Anything in the name but
-// letters, digits and dots becomes '-'.
+// $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" without a home. Characters of the
+// name other than letters, digits and dots become '-'.
 std::string cache_path(std::string_view name);
 
-// Writes a file there, in one piece, with the directories that it needs. False: it is not kept.
+// Writes a file there atomically, with the directories that it needs. False if it could not be
+// written.
 bool keep_in_cache(const std::string &path, std::string_view bytes);
 
 } // namespace batchllm

@@ -1,4 +1,4 @@
-// Names and figures as people read them.
+// Names and numbers formatted for people.
 #pragma once
 
 #include <cstdint>

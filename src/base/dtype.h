@@ -5,7 +5,7 @@
 
 namespace batchllm {
 
-// u4: of weights in the files alone, two to a byte; Tensor::four_bits says how.
+// u4: only for weights in files, two per byte; see Tensor::four_bits.
 enum class DType : uint8_t { f32, bf16, f16, e4m3, u4 };
 
 // Rounded up.

@@ -1,5 +1,5 @@
-// Files: mapped for reading, read whole, or written whole so that a reader sees the old file or the
-// new one and nothing between. Every error names the path.
+// Files: mapped for reading, read as a whole, or written atomically, so that a reader sees either
+// the old file or the new one. Every error names the path.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ class FileDescriptor {
     int fd_;
 };
 
-// Opens a regular file for reading and tells its size. Anything else (a directory, a FIFO, whose
-// opening would wait for a writer, a device) is an error.
+// Opens a regular file for reading and returns its size. Anything else is an error: a directory, a
+// device, or a FIFO, whose opening would wait for a writer.
 Result<FileDescriptor> open_regular(const std::string &path, size_t *size);
 
 // A regular file mapped read-only. The bytes stay valid while the object lives. A file that another
@@ -53,22 +53,23 @@ class MappedFile {
     size_t size_ = 0;
 };
 
-// The whole of a regular file of at most `limit` bytes.
+// Reads a whole regular file of at most `limit` bytes.
 Result<std::string> read_file(const std::string &path, size_t limit);
 
 // Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, renames it over the target
-// and syncs the directory. On an error (a full disk, say) the temporary file is removed and the target is as it was.
-// A target that is a pipe or a device is written to as it is.
+// and syncs the directory. On an error (such as a full disk) the temporary file is removed and the
+// target stays as it was. A target that is a pipe or a device is written to directly.
 Status write_file(const std::string &path, std::string_view bytes);
 
-// Syncs the directory that holds the path: a file created or renamed there outlives the machine.
+// Syncs the directory that holds the path, so that a file created or renamed there survives a crash
+// of the machine.
 Status sync_directory_of(const std::string &path);
 
-// Whether there is something at the path: a file, a directory, what a link leads to. An error where
-// that cannot be told (no permission, a failing disk) and for a link that leads to nothing: a file that
-// is there but cannot be reached must not be taken for one that was never made.
+// Whether anything exists at the path: a file, a directory, or the target of a link. An error if
+// this cannot be determined (no permission, a failing disk), and for a dangling link: a file that
+// exists but cannot be reached must not be treated as missing.
 Result<bool> file_exists(const std::string &path);
-// The same, of a directory: false for what is something else, or not there.
+// The same for a directory: false if the path is anything else, or missing.
 Result<bool> is_directory(const std::string &path);
 
 } // namespace batchllm

@@ -1,6 +1,7 @@
-// A JSON file -> values with a name. Every value knows its file and the path of keys that leads to it, so
-// that an error can name both. For files: a value costs the text of its path. What reads many values, rows
-// or a vocabulary, takes the views below (json_view.h).
+// A JSON file -> values with a name. Every value knows its file and the path of keys that leads to
+// it, so that an error can name both. It is meant for files, because each value stores the text of
+// its path. Code that reads many values, such as rows or a vocabulary, uses the views of
+// json_view.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace batchllm {
 
-// A view of one value: valid while the document it came from lives, wherever that is moved.
+// A view of one value: valid while its document lives, even if the document is moved.
 class JsonValue {
   public:
     bool is_null() const { return view_.is_null(); }
@@ -26,8 +27,8 @@ class JsonValue {
     bool is_array() const { return view_.is_array(); }
     bool is_string() const { return view_.is_string(); }
 
-    // Each fails, naming file, key and value, when the value is of another type or out of
-    // [least, most]. A number with a fraction or an exponent is no integer.
+    // Each fails, naming file, key and value, if the value has another type or is outside [least,
+    // most]. A number with a fraction or an exponent is not an integer.
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
@@ -35,8 +36,8 @@ class JsonValue {
     Result<std::vector<JsonValue>> elements() const;
     Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
 
-    // A member of an object. find: nothing when it is absent, null included when it is not; at: an
-    // error when it is absent.
+    // A member of an object. find: empty if it is absent (a null is returned as such); at: an error
+    // if it is absent.
     std::optional<JsonValue> find(std::string_view key) const;
     Result<JsonValue> at(std::string_view key) const;
     // Nothing when it is absent or null.
@@ -45,7 +46,7 @@ class JsonValue {
     Result<std::string> string(std::string_view key) const;
     Result<bool> boolean(std::string_view key) const;
     Result<bool> boolean_or(std::string_view key, bool otherwise) const;
-    // Refuses, as not supported and by name, a key of the object that is none of these.
+    // Refuses by name, as not supported, any key of the object that is not one of these.
     Status only_keys(std::initializer_list<std::string_view> known) const;
 
     JsonView view() const { return view_; }

@@ -6,7 +6,7 @@
 
 namespace batchllm {
 
-// Appends. Bytes that are no UTF-8 stay as they are: whoever reads the JSON finds them.
+// Appends. Bytes that are not UTF-8 stay as they are; the reader of the JSON will find them.
 void append_json_escaped(std::string *out, std::string_view text);
 
 } // namespace batchllm

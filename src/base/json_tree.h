@@ -1,7 +1,7 @@
-// JSON text -> a tree of values that keeps what a view drops: numbers as they were written, so that no bound
-// of a schema is rounded and a number that no type can hold is no error. The tree owns its text.
+// JSON text -> a tree of values that keeps numbers as written, which a view does not: no bound of a
+// schema is rounded, and a number that no type can hold is not an error. The tree owns its text.
 //
-// UTF-8, one value, no object with two equal keys, at most 200 levels deep.
+// UTF-8, one value, no duplicate keys, at most 200 levels deep.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ struct JsonTree::Member {
     JsonTree value;
 };
 
-// malformed_too: what begins as a number does and is none (01, 1.) is taken as one, as it was written.
+// malformed_too: text that begins like a number but is not one (01, 1.) is accepted as a number, as
+// written.
 enum class JsonNumbers : uint8_t { strict, malformed_too };
 
 // name: of the text, for errors ("NAME: not JSON: .. at byte 5"), which have the code

@@ -1,9 +1,10 @@
-// JSON text -> values. The only place that knows the parser behind it (simdjson): whatever reads JSON does
-// so through this header, through json.h (errors that name the file and the key) or through json_tree.h
+// JSON text -> values. The only place that depends on the parser (simdjson): all code reads JSON
+// through this header, through json.h (errors that name the file and the key) or through json_tree.h
 // (numbers as they were written).
 //
-// A text is UTF-8 and one value. The parser lets two equal keys of an object pass; find_equal_keys finds
-// them, and every reader refuses them, because one that takes the last of the two hides what another saw.
+// A text is UTF-8 and one value. The parser accepts duplicate keys in an object; find_equal_keys finds
+// them, and every reader refuses them, because readers could otherwise disagree on which of the two
+// counts.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace batchllm {
 class JsonItems;
 class JsonMembers;
 
-// One value, to be copied freely. Valid until its parser parses again or ends.
+// One value, cheap to copy. Valid until its parser parses again or is destroyed.
 class JsonView {
   public:
     enum class Kind : uint8_t { null, boolean, number, string, array, object };
@@ -35,15 +36,17 @@ class JsonView {
     bool is_array() const { return element_.is_array(); }
     bool is_object() const { return element_.is_object(); }
 
-    // Nothing when the value is of another type. A number with a fraction or an exponent is no integer, and
-    // neither is one that the type cannot hold.
+    // Empty if the value has another type. A number with a fraction or an exponent, or one that the
+    // type cannot hold, is not an integer.
     std::optional<bool> boolean() const { return get<bool>(); }
     std::optional<int64_t> integer() const { return get<int64_t>(); }
     std::optional<uint64_t> unsigned_integer() const { return get<uint64_t>(); }
     std::optional<double> number() const { return get<double>(); }
-    // May hold half a surrogate pair, written as an escape: that gets past the parser and is not UTF-8.
+    // May contain an unpaired surrogate written as an escape: the parser accepts it, but it is not
+    // UTF-8.
     std::optional<std::string_view> string() const { return get<std::string_view>(); }
-    // Kept under a name before a loop: `for (.. : *value.items())` goes over what is gone already.
+    // Store the result in a variable before a loop: `for (.. : *value.items())` iterates over a
+    // destroyed temporary.
     std::optional<JsonItems> items() const;     // of an array
     std::optional<JsonMembers> members() const; // of an object
     // Nothing also when this is no object.
@@ -113,8 +116,8 @@ class JsonMembers {
     simdjson::dom::object object_;
 };
 
-// The path of the first key that an object has twice ("rope.base", "rows[3].id"), made fit for an error's
-// text; nothing when no object has one.
+// The path of the first duplicate key ("rope.base", "rows[3].id"), made printable for an error's
+// text; empty if there is none.
 std::optional<std::string> find_equal_keys(JsonView value);
 
 // Why a text could not be parsed.
@@ -130,10 +133,10 @@ struct JsonFault {
     std::string text; // what is wrong, to follow "not JSON: "
 };
 
-// Keeps memory for the longest text it has met, about 14 times its size.
+// Keeps memory for the longest text so far, about 14 times its size.
 class JsonParser {
   public:
-    // padded: json_padding more bytes can be read behind the text, so that it need not be copied.
+    // padded: json_padding bytes after the text are readable, so the text need not be copied.
     JsonFault parse(std::string_view text, bool padded, JsonView *root);
 
   private:

@@ -1,4 +1,4 @@
-// bfloat16, float16 and e4m3 as they lie in memory, to and from float.
+// Conversion between float and the stored forms of bfloat16, float16 and e4m3.
 #pragma once
 
 #include <array>

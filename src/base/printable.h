@@ -1,4 +1,4 @@
-// Text from outside: whether it is UTF-8, and how an error may show it.
+// Untrusted text: whether it is UTF-8, and how to show it in an error.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace batchllm {
 
 bool is_utf8(std::string_view text);
 
-// Cut short, and with nothing in it that could end a line or drive a terminal.
+// Truncated, and without anything that could end a line or control a terminal.
 std::string printable(std::string_view text, size_t limit = 80);
 
 // The same between quotation marks.

@@ -31,8 +31,9 @@ class [[nodiscard]] Status {
     std::string message_;
 };
 
-// Of an error's code: whether the process or the machine failed (memory, a file, a device), which says
-// nothing about the rows at hand. Such an error never becomes a row's result: another try may do well.
+// Whether an error's code means that the process or the machine failed (memory, a file, a device),
+// not the rows at hand. Such an error never becomes a row's result, because another try may
+// succeed.
 constexpr bool is_failure_of_process(int32_t code) {
     return code == BATCHLLM_ERROR_OUT_OF_MEMORY || code == BATCHLLM_ERROR_IO ||
            code == BATCHLLM_ERROR_DEVICE;

@@ -1,9 +1,9 @@
 // A fixed set of threads that run one parallel loop at a time. The caller takes part, so a pool of
-// one thread starts none. What a task throws, on whatever thread, the caller of the loop gets.
+// one thread starts none. An exception from a task on any thread is rethrown to the loop's caller.
 //
-// Loops that follow each other closely are short (a decode step has a hundred of some 50
-// microseconds), so a thread looks out for the next one for a few microseconds before it sleeps,
-// and the caller waits only for threads that have taken part, not for those still waking up.
+// Loops in quick succession are short (a decode step has a hundred of some 50 microseconds), so a
+// thread spins for the next one for a few microseconds before it sleeps, and the caller waits only for
+// threads that have taken part, not for those still waking up.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ namespace batchllm {
 
 class ThreadPool {
   public:
-    // A pool that asks for more gets no more: so many would leave none to other programs.
+    // A pool never gets more than this, to leave some for other programs.
     static constexpr int32_t most_threads = 1024;
 
-    // threads = 0: one for each core that this process may run on. Fewer than asked for where the
+    // threads = 0: one for each core that this process may run on. Fewer than requested if the
     // system starts no more, down to the caller alone.
     explicit ThreadPool(int32_t threads);
     ThreadPool(const ThreadPool &) = delete;
@@ -36,8 +36,8 @@ class ThreadPool {
 
     // Calls task(i, thread) for i in [0, count), thread in [0, size()), each i once, in no fixed
     // order, and returns when all are done. One caller at a time; a task must not call it again.
-    // When a task throws, those not yet begun are left out; once no thread is in the loop any more,
-    // the first exception is thrown here.
+    // If a task throws, tasks that have not begun are skipped; once no thread is in the loop any
+    // more, the first exception is thrown here.
     void parallel_for(int64_t count, const std::function<void(int64_t, int32_t)> &task);
 
   private:
@@ -52,7 +52,7 @@ class ThreadPool {
     std::mutex mutex_;
     std::condition_variable start_;
     std::condition_variable done_;
-    // Changed under the mutex; the two atomics are also looked at without it.
+    // Changed under the mutex; the two atomics are also read without it.
     const std::function<void(int64_t, int32_t)> *task_ = nullptr; // null: no loop to join
     int64_t count_ = 0;
     std::atomic<uint64_t> round_{0}; // counts loops

@@ -1,4 +1,4 @@
-# bash completion for batchllm. Made by scripts/make_manual.py of what the program says of itself.
+# bash completion for batchllm. Made by scripts/make_manual.py from the program's --help.
 _batchllm() {
     local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} options=""
     if ((COMP_CWORD == 1)); then

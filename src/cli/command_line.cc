@@ -42,12 +42,12 @@ const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
 
 void add_template(CLI::App *app, TemplateOptions *prompt) {
     CLI::App *table =
-        app->add_option_group("Rows as columns", "prompts made of the values of each line");
+        app->add_option_group("Rows as columns", "prompts made from the values of each line");
     CLI::Option *text =
         table
             ->add_option_function<std::string>(
                 "--template", [prompt](const std::string &given) { prompt->text = given; },
-                "the prompt; {key} is a line's value of that key, {{ and }} are braces")
+                "the prompt; {key} is the line's value of that key, {{ and }} are braces")
             ->type_name("TEXT");
     table
         ->add_option_function<std::string>(
@@ -59,14 +59,14 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
                 }
                 prompt->text = std::move(read).value();
             },
-            "the same from a file, its last line feed included")
+            "the same from a file, including its last line feed")
         ->type_name("FILE")
         ->excludes(text);
     add_named(table, "--fields", &prompt->fields, fields_names,
               "reorder: each row's fields in the order in which rows share most (given)");
     table->add_flag("--chat", prompt->chat,
                     "the prompt is the user's message, in the model's chat template");
-    table->add_option("--system", prompt->system, "with --chat: the system's message")
+    table->add_option("--system", prompt->system, "with --chat: the system message")
         ->type_name("TEXT");
 }
 
@@ -79,10 +79,10 @@ CLI::Option *named_file(CLI::Option *option) {
 
 void add_input(CLI::App *app, InputOptions *options) {
     named_file(
-        app->add_option("--input,-i", options->input, "rows, a JSON object a line; - is stdin"))
+        app->add_option("--input,-i", options->input, "rows, one JSON object per line; - is stdin"))
         ->required();
     app->add_flag("--ignore-unknown-keys", options->ignore_unknown_keys,
-                  "pass over keys of rows that are not known, instead of an error");
+                  "ignore unknown keys of rows instead of reporting an error");
     add_size(app, "--max-line-bytes", &options->max_line_bytes, 1,
              "a longer input line is an error of its row (256MiB)");
     add_whole(app, "--threads", &options->threads, 0, "CPU threads (every core)");
@@ -90,7 +90,7 @@ void add_input(CLI::App *app, InputOptions *options) {
               "how shared prefixes are chosen (optimal)");
     app->add_flag_callback(
         "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
-        "compute every prompt by itself");
+        "compute every prompt separately");
     add_named(app, "--levels", &options->levels, level_names,
               "whether prefixes share heads of their own (one)");
     add_template(app, &options->prompt);
@@ -225,7 +225,7 @@ void add_constraints(CLI::App *app, ConstraintText *constraint) {
 }
 
 void add_report(CLI::App *app, std::string *path) {
-    app->add_option("--report", *path, "a page of what was shared and done, as one HTML file")
+    app->add_option("--report", *path, "an HTML page that shows what was shared and done")
         ->type_name("FILE");
 }
 
@@ -238,26 +238,27 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_option("--model,-m", options->in.model, "Hugging Face model directory")
         ->type_name("DIR");
     CLI::Option *resume =
-        run->add_flag("--resume", options->resume, "go on with an output that was cut short");
-    run->add_flag("--force", options->force, "overwrite an output that exists")->excludes(resume);
+        run->add_flag("--resume", options->resume, "continue an interrupted output");
+    run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, options);
     add_prediction(run, &options->prediction);
     add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,
-             "prompt tokens read, planned and held at a time (32M)");
+             "prompt tokens read, planned and kept in memory at a time (32M)");
     add_size(run, "--window-rows", &options->window_rows, 1, "rows at a time (256K)");
     run->add_option("--plan", options->plan, "plan file to take groups from")->type_name("FILE");
     run->add_option("--save-plan", options->save_plan, "write the plan that was used")
         ->type_name("FILE");
-    run->add_option("--timeline", options->timeline, "CSV with a line a step")->type_name("FILE");
-    run->add_option("--stats", options->stats, "JSON of what the job did")->type_name("FILE");
+    run->add_option("--timeline", options->timeline, "CSV with a line for each step")
+        ->type_name("FILE");
+    run->add_option("--stats", options->stats, "statistics of the job as JSON")->type_name("FILE");
     add_report(run, &options->report);
     run->add_option("--progress", options->progress, "on stderr (auto)")
         ->check(CLI::IsMember({"auto", "bar", "lines", "json", "none"}).description(""))
         ->type_name("auto|bar|lines|json|none");
     add_named(run, "--log", &options->log_level, log_names,
-              "least important messages shown (warning)");
+              "the least important messages to show (warning)");
     add_sampling(run, &options->in.sampling);
     add_constraints(run, &options->in.sampling.constraint_text);
     return run;
@@ -275,17 +276,19 @@ CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
         ->type_name("FILE");
     add_engine(plan, &options->engine);
     add_prediction(plan, &options->prediction);
-    plan->add_flag("--self-contained", options->self_contained, "keep the rows' tokens inside");
-    plan->add_option("--stats", options->stats, "JSON of what was found")->type_name("FILE");
+    plan->add_flag("--self-contained", options->self_contained,
+                   "store the rows' tokens in the plan");
+    plan->add_option("--stats", options->stats, "statistics of the plan as JSON")
+        ->type_name("FILE");
     add_report(plan, &options->report);
     add_whole(plan, "--max-tokens", &options->in.sampling.max_tokens, 1,
-              "for rows that do not say (128)");
+              "for rows that do not set it (128)");
     add_tokenizing(plan, &options->in.sampling);
     return plan;
 }
 
 CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
-    CLI::App *inspect = app->add_subcommand("inspect", "tell what a plan file holds");
+    CLI::App *inspect = app->add_subcommand("inspect", "show what a plan file holds");
     inspect->add_option("plan", options->path, "plan file")->required()->type_name("FILE");
     inspect->add_flag("--json", options->json, "as JSON");
     inspect->add_option("--groups", options->groups, "how many groups to list (10)")
@@ -294,11 +297,11 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
     add_report(inspect, &options->report);
     add_prediction(inspect, &options->prediction);
     add_whole(inspect, "--max-tokens", &options->max_tokens, 1,
-              "that each row is predicted to generate (128)");
+              "tokens that each row is predicted to generate (128)");
     inspect
         ->add_option("--model,-m", options->model,
-                     "model directory or tokenizer.json: the report shows words, where the plan "
-                     "keeps the rows' tokens")
+                     "model directory or tokenizer.json: the report shows words if the plan "
+                     "holds the rows' tokens")
         ->type_name("DIR");
     return inspect;
 }
@@ -312,10 +315,10 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     tokenize->add_flag("--no-special", options->no_special,
                        "do not add the tokenizer's BOS and the like");
     tokenize->add_flag("--no-parse-special", options->no_parse_special,
-                       "special tokens written in the text are plain text");
-    tokenize->add_flag("--decode", options->decode, "tokens to text; special tokens left out");
+                       "treat special tokens in the text as plain text");
+    tokenize->add_flag("--decode", options->decode, "tokens to text, without special tokens");
     tokenize->add_flag("--keep-special", options->keep_special,
-                       "with --decode: special tokens stay in the text");
+                       "with --decode: keep special tokens in the text");
     add_whole(tokenize, "--threads", &options->threads, 0, "CPU threads (every core)");
     add_size(tokenize, "--max-line-bytes", &options->max_line_bytes, 1,
              "a longer line is an error (256MiB)");

@@ -22,7 +22,7 @@ void add_kv_memory(CLI::App *app, EngineChoice *options) {
                                                                  "nor a share such as 40%");
                }
            },
-           "memory for keys and values: 2GiB, or a share of what is free: 40%")
+           "memory for keys and values: 2GiB, or a share of the free memory: 40%")
         ->type_name("SIZE");
 }
 
@@ -31,31 +31,32 @@ void add_kv_memory(CLI::App *app, EngineChoice *options) {
 void add_engine(CLI::App *app, EngineChoice *choice) {
     app->add_option("--backend", choice->backend, "auto, cpu, cuda or sim (auto)");
     app->add_option("--backend-options", choice->backend_options,
-                    "key=value,key=value of the backend");
+                    "options of the backend: key=value,key=value");
     app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
     app->add_option("--quantize", choice->quantize,
-                    "fp8: layers' weights and what they are multiplied with (cuda); none: not "
-                    "even those that the checkpoint has so (stored)")
+                    "fp8: compute all layers in fp8 (cuda); stored: those that the checkpoint "
+                    "has in fp8; none: none of them (stored)")
         ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
         ->type_name("none|stored|fp8");
     add_kv_memory(app, choice);
-    add_size(app, "--step-tokens", &choice->step_tokens, 1, "most tokens computed in a step");
+    add_size(app, "--step-tokens", &choice->step_tokens, 1,
+             "maximum number of tokens computed in a step");
     add_size(app, "--max-request-tokens", &choice->max_request_tokens, 1,
-             "longest prompt plus output");
+             "maximum length of prompt plus output");
     add_size(app, "--max-requests", &choice->max_requests, 0,
-             "most rows running at once (0: as memory allows)");
+             "maximum number of rows running at once (0: as memory allows)");
     app->add_flag("--reproducible", choice->reproducible,
                   "the same bits for a row in any company (cpu and sim)");
 }
 
 void add_prediction(CLI::App *app, PredictionChoice *choice) {
     app->add_option("--device", choice->device,
-                    "predict the time on this device: h200, a file of costs, or here: this "
-                    "machine's, measured once and kept")
+                    "predict the time on this device: h200, a description file, or here "
+                    "(this machine's device, measured once and kept)")
         ->type_name("NAME");
     add_size(app, "--expected-tokens", &choice->expected_tokens, 1,
-             "predict so many tokens for rows that the model may end (their --max-tokens)");
+             "tokens to predict for rows that the model may end (their --max-tokens)");
 }
 
 } // namespace batchllm::cli

@@ -1,8 +1,8 @@
 // Sets of byte strings, as deterministic finite automata.
 //
-// An Automaton is always minimal, and its states are numbered in one way (breadth first, by byte):
-// two automata of the same language are equal member by member. From every state a string of the
-// language can be completed; the automaton of no string at all has no states.
+// An Automaton is always minimal, and its states are numbered canonically (breadth first, by byte),
+// so two automata of the same language are equal member by member. From every state a string of the
+// language can be completed; the automaton of the empty language has no states.
 //
 // An Automaton is a value: immutable, cheap to copy (copies share their tables), and read by any
 // number of threads. Every operation that can grow spends a Budget and is an error once that is
@@ -96,8 +96,8 @@ Result<Automaton> subtract(const Automaton &a, const Automaton &b, Budget *budge
 Result<Automaton> complement(const Automaton &a, Budget *budget);
 // Whether each string of a is in b.
 Result<bool> included(const Automaton &a, const Automaton &b, Budget *budget);
-// Strings that can be followed so that the whole is in a, itself included: what a reader may have
-// seen of one.
+// All prefixes of the strings of a, including the strings themselves: what a reader may have seen
+// of one.
 Result<Automaton> prefixes(const Automaton &a, Budget *budget);
 
 } // namespace batchllm

@@ -1,5 +1,5 @@
-// What making one constraint may cost. A hostile expression or schema runs out of it and is an error
-// in bounded time and memory; it never hangs.
+// Limits the cost of making one constraint. A hostile expression or schema exhausts it and becomes
+// an error in bounded time and memory; it never hangs.
 //
 // Counted, not timed: the same constraint passes or fails on every machine.
 #pragma once
@@ -12,8 +12,8 @@ namespace batchllm {
 
 class Budget {
   public:
-    // states: of all automata made on the way, those thrown away included. work: transitions looked
-    // at, about a hundred million a second.
+    // states: of all intermediate automata, including discarded ones. work: transitions examined,
+    // about a hundred million a second.
     explicit Budget(int64_t states = int64_t{1} << 19, int64_t work = int64_t{1} << 28)
         : states_(states), states_left_(states), work_left_(work) {}
 

@@ -1,8 +1,8 @@
-// What a row's output must look like -> which tokens may come next, step by step.
+// A restriction on a row's output -> which tokens may come next, step by step.
 //
 // A Constraint is made once, from a specification and a vocabulary, and shared by any number of rows
-// and threads; what one row finds out (states, masks) all others use. A ConstraintState is one row's
-// place in it: small, copied when a row is, used by one thread at a time.
+// and threads; states and masks that one row computes serve all others. A ConstraintState is one row's
+// place in it: small, copied with the row, used by one thread at a time.
 //
 //     ASSIGN_OR_RETURN(auto constraint, Constraint::make(specification, vocabulary));
 //     ConstraintState state(constraint);
@@ -11,11 +11,11 @@
 //         RETURN_IF_ERROR(state.advance(sample(logits, allowed)));
 //     }
 //
-// What always holds: advance() takes exactly the tokens that allowed() gives. Tokens that end a text
+// Invariants: advance() accepts exactly the tokens that allowed() returns. Tokens that end a text
 // are allowed exactly where the text is complete. Every text can be completed with tokens of the
-// vocabulary: a byte that is no token of its own is never allowed in a text. Special tokens are never
-// allowed by their spelling. Tokens that spell nothing and end nothing are never allowed at all, but
-// for a space that the decoder takes off the text, as the first token of it.
+// vocabulary: a byte without a token of its own is never allowed in a text. Special tokens are
+// never allowed by their spelling. Tokens that spell nothing and end nothing are never allowed,
+// except, as the first token, a space that the decoder removes.
 #pragma once
 
 #include <atomic>
@@ -41,16 +41,17 @@ struct GraphState;
 struct StateMask;
 
 struct ConstraintOptions {
-    // The constraint begins after this text appears in the output; before that every token is allowed,
-    // but for those that complete the marker and go on with what the constraint refuses. The marker is
-    // found in tokens' bytes, wherever they are cut, and special tokens count by their spelling. Empty:
-    // it begins at once.
+    // The constraint begins after this text appears in the output. Before that every token is
+    // allowed, except those that complete the marker and continue with text that the constraint
+    // refuses. The marker is found in the tokens' bytes, wherever they are split, and special
+    // tokens count by their spelling. Empty: it begins at once.
     std::string start_after;
-    // Memory in bytes for states and masks. When it is used up they are forgotten and made anew; one
-    // mask alone may exceed it.
+    // Memory in bytes for states and masks. When it is used up they are dropped and made again; a
+    // single mask may exceed it.
     int64_t cache_bytes = int64_t{64} << 20;
-    // Memory in bytes for those of all constraints of the process. While it is used up, each forgets its
-    // own as soon as they are more than an equal share: together they take twice as much at most.
+    // Memory in bytes for those of all constraints of the process. While it is used up, each
+    // constraint drops its own as soon as they exceed an equal share, so together they take at most
+    // twice as much.
     int64_t all_cache_bytes = int64_t{1} << 30;
     Budget budget = Budget(); // for making it
 };
@@ -66,9 +67,9 @@ struct AllowedTokens {
 
 class Constraint : public std::enable_shared_from_this<Constraint> {
   public:
-    // Errors: BATCHLLM_ERROR_INVALID_ARGUMENT for a text that is wrong, with the place;
-    // BATCHLLM_ERROR_UNSUPPORTED for what cannot be enforced exactly, is too large, or allows nothing
-    // that the vocabulary can spell.
+    // Errors: BATCHLLM_ERROR_INVALID_ARGUMENT for an invalid text, with the place;
+    // BATCHLLM_ERROR_UNSUPPORTED for a constraint that cannot be enforced exactly, is too large, or
+    // allows nothing that the vocabulary can spell.
     static Result<std::shared_ptr<const Constraint>>
     make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
          const ConstraintOptions &options);
@@ -118,9 +119,9 @@ class ConstraintState {
 
     const Constraint &constraint() const { return *constraint_; }
 
-    // BATCHLLM_ERROR_ROW_CONSTRAINT when the constraint is too ambiguous to go on from here. That is this
-    // row's failure: others go on, and so may a row that takes another way. advance(), advance_bytes()
-    // and forced() fail with it likewise.
+    // BATCHLLM_ERROR_ROW_CONSTRAINT if the constraint is too ambiguous to continue from here. Only
+    // this row fails: others go on, even with the same constraint. advance(), advance_bytes() and
+    // forced() fail in the same way.
     Result<AllowedTokens> allowed();
     // Takes one of the allowed tokens. Any other is BATCHLLM_ERROR_INVALID_ARGUMENT and changes nothing.
     Status advance(int32_t token);
@@ -133,8 +134,9 @@ class ConstraintState {
     bool exhausted();
     // A token that ends the text was taken.
     bool ended() const { return ended_; }
-    // Appends the longest text that every continuation begins with, in whole characters and of no more
-    // than `limit` bytes; nothing where the text may also end, or inside a character. Does not advance.
+    // Appends the longest text with which every continuation begins, in whole characters and at
+    // most `limit` bytes; nothing if the text may also end here, or inside a character. Does not
+    // advance.
     Status forced(std::string *text, size_t limit = 4096);
 
   private:

@@ -1,9 +1,9 @@
-// The grammar that every front end builds: what text is to look like, as nodes over bytes.
+// The grammar that every front end builds: a description of the text, as nodes over bytes.
 //
 // Nodes are made bottom up by the functions of Grammar and named by ids; a node may be used in any
-// number of places. Recursion goes through declare() and define(). Building never fails: what is
-// wrong with a grammar (left recursion, an empty member, too large) is found by whoever compiles it
-// (grammar_code.h), which names the declared rule at fault.
+// number of places. Recursion goes through declare() and define(). Building never fails: faults of
+// a grammar (left recursion, an empty member, excessive size) are found when it is compiled
+// (grammar_code.h), with an error that names the declared rule.
 #pragma once
 
 #include <cstdint>

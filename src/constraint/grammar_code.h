@@ -1,10 +1,10 @@
-// A Grammar -> code of it: what may come next at each place, as a matcher needs to know it.
+// A Grammar -> its code: what may come next at each place, in the form that a matcher needs.
 //
 // The code is a machine with a stack. A terminal reads bytes and goes on at `next`; a call pushes
 // `next` and runs a body that ends in `leave`, which pops. Counters and sets of members seen live in the
 // frames of the stack.
 //
-// What always holds: from every place some string can be completed (what cannot is left out); no body
+// Invariants: from every place some string can be completed (other places are removed); no body
 // reaches itself without reading a byte.
 #pragma once
 
@@ -56,8 +56,9 @@ class GrammarCode {
         std::vector<int32_t> required_from; // [elements + 1] required ones from here on
     };
 
-    // Errors name the rule; BATCHLLM_ERROR_UNSUPPORTED for left recursion, for a grammar that matches
-    // nothing, and for what is beyond the budget. usable: bytes that a text may have at all.
+    // Errors name the rule; BATCHLLM_ERROR_UNSUPPORTED for left recursion, for a grammar that
+    // matches nothing, and for one that exceeds the budget. usable: the bytes that may occur in a
+    // text.
     static Result<GrammarCode> compile(const Grammar &grammar, const bool (&usable)[256],
                                        Budget *budget);
 

@@ -1,4 +1,5 @@
-// A grammar's nodes -> which can match anything, which match the empty string; whether it is sound.
+// A grammar's nodes -> which of them can match at all, which match the empty string, and whether
+// the grammar is sound.
 #pragma once
 
 #include <cstdint>

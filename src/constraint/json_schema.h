@@ -1,8 +1,8 @@
 // A JSON schema (draft 7 and 2020-12) -> the grammar of the JSON texts that it accepts.
 //
-// Exact: a text that the grammar takes is of a value that the schema accepts, and a value that the schema
-// accepts can be written, in the spelling below. What has no such grammar is an error that names the
-// keyword and its path ("#/properties/a/contains: .."), or, for `loose`, is widened with a warning.
+// Exact: every text of the grammar is a value that the schema accepts, and every accepted value can
+// be written in the spelling below. A keyword without such a grammar is an error that names it and
+// its path ("#/properties/a/contains: .."), or, with `loose`, is loosened with a warning.
 //
 // Spelling:
 //   whitespace  compact: none. flexible: after { [ , and before } ] nothing, one space, or a line feed
@@ -39,8 +39,8 @@ struct JsonSchemaGrammar {
     std::vector<std::string> warnings; // what was widened
 };
 
-// BATCHLLM_ERROR_INVALID_ARGUMENT for what is no schema, or one that no value satisfies;
-// BATCHLLM_ERROR_UNSUPPORTED for what can not be enforced.
+// BATCHLLM_ERROR_INVALID_ARGUMENT for an invalid schema, or one that no value satisfies;
+// BATCHLLM_ERROR_UNSUPPORTED for a schema that cannot be enforced.
 Result<JsonSchemaGrammar> compile_json_schema(std::string_view schema,
                                               const JsonSchemaOptions &options, Budget *budget);
 

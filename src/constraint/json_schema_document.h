@@ -1,5 +1,5 @@
 // A schema's text -> its subschemas, numbered, with their keywords found and their references
-// resolvable. Knows dialects, `$id`, anchors and JSON pointers; knows nothing of what keywords mean.
+// resolvable. Handles dialects, `$id`, anchors and JSON pointers, but not the meaning of keywords.
 #pragma once
 
 #include <array>

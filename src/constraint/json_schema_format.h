@@ -20,12 +20,12 @@ struct FormatAutomata {
     Automaton text; // the same as JSON, with its quotation marks
 };
 
-// Whether the language is all of the format: of times leap seconds are left out but for those in UTC, of
-// host names those with internationalised labels.
+// Whether the language covers the whole format: times lack leap seconds except those in UTC, and
+// host names lack internationalised labels.
 bool format_is_whole(std::string_view name);
 
-// Of a format of kind `language`. Made when it is first asked for, and kept: nearly all schemas that name
-// a format name one of these few.
+// For a format of kind `language`. Made on first use and kept, because nearly all schemas with a
+// format use one of these few.
 const FormatAutomata &format_automata(std::string_view name);
 
 } // namespace batchllm

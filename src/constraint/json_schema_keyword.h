@@ -1,4 +1,4 @@
-// The keywords of JSON Schema: which draft knows which, and which hold schemas.
+// The keywords of JSON Schema: which draft defines which, and which of them hold schemas.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace batchllm {
 
-// Older drafts are read as what they share with draft 7. `unnamed`: a schema that does not say which
-// draft it follows is read as 2020-12, and what only older drafts know (`dependencies`, a list
-// as `items`, a boolean as `exclusiveMinimum`) as they meant it.
+// Of older drafts, what they share with draft 7 is supported. `unnamed`: a schema without a draft
+// is read as 2020-12, and keywords that only older drafts define (`dependencies`, a list as
+// `items`, a boolean as `exclusiveMinimum`) keep their meaning from those.
 enum class SchemaDialect : uint8_t { draft4, draft6, draft7, draft2019, draft2020, unnamed };
 
 enum class SchemaKeyword : uint8_t {

@@ -1,9 +1,9 @@
 // Schemas -> sets of values (json_schema_sets.h). Exact: where a keyword has no exact set, it is an
 // error that names it, or, for SchemaOptions::loose, a larger set and a warning.
 //
-// Works on demand and one level at a time: the sets of members and items are requirements, whose own sets
-// are made when somebody asks. So recursion through references ends, and equal requirements are met
-// once.
+// Works on demand and one level at a time: the sets of members and items are requirements, whose
+// own sets are made when needed. So recursion through references terminates, and equal requirements
+// are processed once.
 #pragma once
 
 #include <map>
@@ -66,8 +66,8 @@ class SchemaMeaning {
     void add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const;
 
     using Part = Result<ValueSet> (SchemaMeaning::*)(SchemaId, bool, bool);
-    // A set for each group of keywords. `negated`: of values that break it. `track`: what is evaluated is
-    // recorded.
+    // A set for each group of keywords. `negated`: the values that violate it. `track`: records
+    // what is evaluated.
     Result<const ValueSet *> of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> of_parts(SchemaId id, bool negated, bool track);

@@ -1,14 +1,14 @@
-// Sets of numbers, exact in decimal: an interval, what divides, what does not -> the automaton of the
-// texts that stand for them.
+// Sets of numbers, exact in decimal: an interval, divisors, non-divisors -> the automaton of the texts
+// that represent them.
 //
-// Texts that a set in general is written in:
+// The texts of a set are in general:
 //   plain        -?(0|[1-9][0-9]*)(\.[0-9]+)?
 //   exponential  -?[1-9](\.[0-9]+)?[eE][+-]?[0-9]+
 // Integers are written plainly, with `.0` after them or not; exponential ones have at most 16 digits
 // after the point and an exponent from 16 on, as other programs write large floats. With NumberStyle::plain
 // nothing is exponential and no integer has a `.0`. A set of one number has its plain form, its
 // shortest exponential form where the exponent is at least 16 or less than -4, and, for integers, the
-// plain form with `.0`. All numbers at once are all that JSON has.
+// plain form with `.0`. The set of all numbers has every form that JSON allows.
 #pragma once
 
 #include <compare>

@@ -1,5 +1,5 @@
-// Sets of values -> what is to be written, requirement by requirement: objects and arrays whose every
-// wish a grammar can keep, and requirements that some value meets.
+// Sets of values -> what to write, requirement by requirement: objects and arrays all of whose
+// conditions a grammar can enforce, and requirements that some value satisfies.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Sets of JSON values, in the form that all of JSON Schema is brought into: for each kind of value a
-// union of simple sets, whose parts (members, items) are sets named by number.
+// Sets of JSON values, the normal form for all of JSON Schema: for each kind of value a union of
+// simple sets, whose parts (members, items) are sets identified by number.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// Sets of strings -> the JSON texts that stand for them.
+// Sets of strings -> the JSON texts that represent them.
 //
 // A string of a language (an enum, a pattern, a format, a name) is written in one way: characters as
 // they are, \" \\ \b \f \n \r \t, and \u00xx in lower case for the other control characters; no two
-// texts stand for one string. A string that is bounded in length alone, or not at all, may have
-// every escape that JSON has, but for halves of surrogate pairs.
+// texts represent the same string. A string that is bounded only in length, or not at all, may have
+// every escape of JSON except unpaired surrogates.
 #pragma once
 
 #include <cstdint>

@@ -13,9 +13,10 @@
 // `common`: DIGIT HEXDIGIT INT SIGNED_INT DECIMAL FLOAT SIGNED_FLOAT NUMBER SIGNED_NUMBER ESCAPED_STRING
 // LCASE_LETTER UCASE_LETTER LETTER WORD CNAME WS_INLINE WS CR LF NEWLINE SH_COMMENT CPP_COMMENT C_COMMENT.
 //
-// A text matches if it can be derived; no lexer decides first where a terminal ends, so of two that
-// fit both are tried. A rule may begin with itself ("sum: sum "+" NUMBER | NUMBER"); longer circles back to a
-// rule's start are refused, and so are templates, %declare, %extend, %override and other imports.
+// A text matches if it can be derived. No lexer decides first where a terminal ends; if two
+// terminals fit, both are tried. A rule may begin with itself ("sum: sum "+" NUMBER | NUMBER");
+// longer circles back to a rule's start are refused, and so are templates, %declare, %extend,
+// %override and other imports.
 #pragma once
 
 #include <string_view>

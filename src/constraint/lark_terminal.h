@@ -1,5 +1,5 @@
-// What a terminal of a Lark grammar can be written as -> its automaton: a character range, a string in
-// any case, a name from Lark's own library `common`.
+// The forms of a terminal in a Lark grammar -> its automaton: a character range, a string in any
+// case, a name from Lark's own library `common`.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Any table of a deterministic automaton -> the minimal Automaton of its language.
+// The table of a deterministic automaton -> the minimal Automaton of its language.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace batchllm {
 
-// State 0 is the start; next holds kDead where there is no way. May have states that are never
-// reached, and states from which nothing can be completed.
+// State 0 is the start; next holds kDead if there is no transition. There may be unreachable
+// states, and states from which nothing can be completed.
 struct DfaTable {
     int32_t classes = 1;
     uint8_t class_of[256] = {};

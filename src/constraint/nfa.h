@@ -1,5 +1,5 @@
-// A nondeterministic automaton over bytes, built edge by edge, then made deterministic: how every
-// Automaton that is not a plain literal comes to be.
+// A nondeterministic automaton over bytes, built edge by edge, then made deterministic. Every
+// Automaton that is not a plain literal is built this way.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class Nfa {
 
     int32_t states() const { return static_cast<int32_t>(edges_.size()); }
 
-    // The strings that lead from start to any of the accepting states. Also spends the states of
-    // this one.
+    // The strings that lead from start to any of the accepting states. Also charges this
+    // automaton's states to the budget.
     Result<Automaton> determinize(int32_t start, std::vector<int32_t> accepting,
                                   Budget *budget) const;
 

@@ -32,9 +32,9 @@ struct RegexOptions {
     bool dot_all = false;     // as (?s) in front
 };
 
-// BATCHLLM_ERROR_INVALID_ARGUMENT for what is no expression, BATCHLLM_ERROR_UNSUPPORTED for what is
-// refused or too large; the text has the position in characters, from 1. The automaton may be empty
-// where nothing matches ("a^b").
+// BATCHLLM_ERROR_INVALID_ARGUMENT for an invalid expression, BATCHLLM_ERROR_UNSUPPORTED for one
+// that is refused or too large; the text has the position in characters, from 1. The automaton may
+// be empty if nothing matches ("a^b").
 Result<Automaton> compile_regex(std::string_view expression, const RegexOptions &options,
                                 Budget *budget);
 

@@ -1,10 +1,10 @@
-// Graphs that no row stands in any more, freed a piece at a time.
+// Graphs that no row uses any more, freed a piece at a time.
 //
-// To free a graph of 64 MiB takes a tenth of a second, which would come to the one row that happens to
-// be the last to leave it. So a graph that goes is put here, and each call of a row frees a little.
+// Freeing a graph of 64 MiB takes a tenth of a second, and the row that happens to leave it last would
+// pay for it. So a retired graph is put here, and each call of a row frees a little.
 //
-// As much is freed as the graph of today has grown meanwhile, within bounds. Should the next one come
-// before the last is gone, what is left of the last is freed at once: never more than one is kept.
+// Within bounds, as much is freed as the current graph has grown meanwhile. If the next graph is retired
+// before the last one is gone, the rest of the last one is freed at once, so at most one is kept.
 #pragma once
 
 #include <atomic>

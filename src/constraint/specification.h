@@ -1,4 +1,4 @@
-// What a caller asks for (a list, an expression, a schema, a grammar) -> a Constraint.
+// A caller's specification (a list, an expression, a schema, a grammar) -> a Constraint.
 #pragma once
 
 #include <memory>

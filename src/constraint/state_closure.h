@@ -1,5 +1,5 @@
-// A stack, or a place with a stack below -> the places in terminals that come next without a byte being
-// read, and whether the text may end there. StateGraph makes its states of these.
+// A stack, or a place with a stack below -> the places in terminals that can be reached without
+// reading a byte, and whether the text may end there. StateGraph makes its states from these.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ class StateGraph::Closure {
     // Adds stacks to the graph, whose lock the caller holds.
     explicit Closure(StateGraph *graph) : graph_(*graph), code_(*graph->code_) {}
 
-    // `fresh`: the top of the stack was pushed within this closure. What leaves such a frame at once
-    // has matched the empty string, which whoever pushed it has taken care of.
+    // `fresh`: the top of the stack was pushed within this closure. Leaving such a frame at once
+    // means that it matched the empty string, which the code that pushed it has handled.
     void expand(int32_t place, int32_t count, int32_t stack, bool fresh);
     void leave(int32_t stack);
 

@@ -1,13 +1,13 @@
-// Code of a grammar -> the states that a text leads to, made as they are met.
+// Code of a grammar -> the states that a text leads to, made when they are first reached.
 //
 // A state is a set of places in terminals, each with a stack of what comes after. Stacks share their
 // tails, and the stacks of one place are merged into one whose top is a set of frames: the number of
 // places in a state is bounded by the grammar, however ambiguous it is. Equal stacks and equal states
 // exist once, so that a state's transitions and token mask are computed once.
 //
-// What bounds the frames may be as large as the numbers in a grammar. So the work for one row of
-// transitions is counted, and a state that needs too much has no row: text that comes there fails, and no
-// other.
+// The bound on frames may be as large as the numbers in a grammar. So the work for one row of
+// transitions is counted, and a state that needs too much gets no row: only text that reaches it
+// fails.
 //
 // Any number of threads may read and extend one graph: a finished row of transitions is read without a
 // lock, a new one is made under the graph's own. States are never freed before the graph is.
@@ -62,9 +62,9 @@ class StateGraph {
     const GrammarCode &code() const { return *code_; }
     GraphState *start() const { return start_; }
 
-    // [classes] Null when the state is too ambiguous to go on from: kMostConfigs, kMostWork. Other states
-    // are not concerned. With `work_left`, null too when that much is not left; what is done is taken
-    // from it.
+    // [classes] Null if the state is too ambiguous to continue from (kMostConfigs, kMostWork);
+    // other states are unaffected. With `work_left`, also null if not enough is left; the work done
+    // is subtracted from it.
     GraphState *const *row(GraphState *state, int64_t *work_left = nullptr) {
         GraphState *const *known = state->row.load(std::memory_order_acquire);
         return known ? known : make_row(state, work_left);
@@ -84,10 +84,10 @@ class StateGraph {
     static int64_t all_bytes();
     static int64_t count(); // graphs of the process
 
-    // Frees about so many bytes, and says how many; 0 are left in the end. Nothing else may be called
-    // after it, but for bytes().
+    // Frees about this many bytes, and returns how many; 0 when nothing is left. After it, only
+    // this and bytes() may be called.
     int64_t free_some(int64_t bytes);
-    // Whether it is time for a new one. What was imported counts as needed: without that, a state larger
+    // Whether it is time for a new one. Imported states count as needed; otherwise a state larger
     // than the limit would move at each step.
     bool full(int64_t limit) const {
         return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
@@ -97,8 +97,8 @@ class StateGraph {
 
     // A state or a stack with more than this many members is refused: see row().
     static constexpr size_t kMostConfigs = 20'000;
-    // So is a row of transitions that takes more than this: places and frames looked at, some millions
-    // a second.
+    // So is a row of transitions that takes more work than this: places and frames examined, some
+    // millions a second.
     static constexpr int64_t kMostWork = 1'000'000;
 
   private:

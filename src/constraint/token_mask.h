@@ -11,8 +11,8 @@
 
 namespace batchllm {
 
-// A few tokens as a list, more as bits: most states of a grammar allow only a few, and fresh memory for
-// all bits costs more than finding those.
+// A few tokens as a list, more as bits: most states of a grammar allow only a few, and new memory
+// for all bits costs more than finding those.
 struct StateMask {
     static constexpr size_t kFew = 128;
 
@@ -35,8 +35,8 @@ class StateMaskMaker {
     // Both outlive it.
     StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
 
-    // A mask that takes more than this, in StateGraph's work, is not made: a second or two and some hundred
-    // MiB. What was found until then is kept, as long as the graph is.
+    // A mask that takes more work than this, as StateGraph counts it, is not made: a second or two
+    // and some hundred MiB. What was found until then is kept with the graph.
     static constexpr int64_t kMostWork = 4 * StateGraph::kMostWork;
 
     // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is

@@ -16,8 +16,8 @@
 
 namespace batchllm {
 
-// The tokens' bytes as a tree. The children of a node stand side by side, so that looking for the few
-// that fit touches little memory.
+// The tokens' bytes as a tree. The children of a node are adjacent, so finding the few that fit
+// touches little memory.
 class TokenTrie {
   public:
     struct Node {
@@ -43,8 +43,9 @@ class TokenTrie {
     std::vector<int32_t> token_ids_;
 };
 
-// The tokens that are nothing but up to kMostCharacters characters of a class, such as what may stand
-// in a JSON string unescaped: a state that takes every character of the class takes them all at once.
+// The tokens that consist only of up to kMostCharacters characters of a class, such as the
+// characters that need no escape in a JSON string: a state that accepts every character of the
+// class accepts all these tokens at once.
 struct TokenSlice {
     static constexpr int32_t kMostCharacters = 32;
 
@@ -58,9 +59,9 @@ struct TokenSlice {
 // Immutable; any number of threads may use it.
 class TokenVocabulary {
   public:
-    // eos_ids: tokens that end a text. Special tokens are never allowed by their spelling.
-    // size: of a model whose logits are more than the tokenizer's tokens, or fewer; the others spell
-    // nothing. 0: the tokenizer's.
+    // eos_ids: tokens that end a text. Special tokens are never allowed by their spelling. size:
+    // the number of logits, if the model has more or fewer than the tokenizer has tokens; the
+    // others spell nothing. 0: the tokenizer's.
     static Result<std::shared_ptr<const TokenVocabulary>>
     make(const Tokenizer &tokenizer, std::span<const int32_t> eos_ids, int32_t size = 0);
     // The same from spellings: [vocabulary] the bytes that a token stands for, empty if it stands for
@@ -75,8 +76,8 @@ class TokenVocabulary {
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
     int32_t words() const { return (size() + 31) / 32; }
     std::string_view bytes(int32_t token) const { return tokens_[static_cast<size_t>(token)]; }
-    // What a text's first tokens stand for where that is not bytes(): less a space that the decoder
-    // takes off the text. It may be nothing.
+    // What a text's first token stands for if that differs from bytes(): the bytes without a space
+    // that the decoder removes. It may be empty.
     const FirstSpellings &first_spellings() const { return first_; }
     std::string_view first_bytes(int32_t token) const;
     bool is_special(int32_t token) const { return special_[static_cast<size_t>(token)] != 0; }
@@ -85,8 +86,8 @@ class TokenVocabulary {
     // Bytes of the longest token that is not in long_tokens().
     static constexpr size_t kLongestOrdinary = TokenSlice::kMostCharacters;
     size_t longest() const { return longest_; } // bytes of the longest token in any trie
-    // [256] whether one token stands for this byte alone. Text with other bytes is never allowed: a
-    // constraint could reach a place that no token leads on from.
+    // [256] whether some token stands for this byte alone. Text with other bytes is never allowed,
+    // because a constraint could reach a place from which no token continues.
     const bool (&single_bytes() const)[256] { return single_bytes_; }
 
     // Each token that is not special is in one of these, and in that one alone.

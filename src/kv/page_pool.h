@@ -8,17 +8,17 @@
 //         of every layer of one group                  window  [ 8, 10 ]     of its own
 //
 // Token i of a node is in slot i % page_tokens of page i / page_tokens of each group's table. So a
-// table's columns, a page of each group, are taken together. They are given back group by group, from
+// table's columns, one page of each group, are taken together. They are released group by group, from
 // the front, as their tokens fall out of the group's window (slide). Any page serves any group.
 //
-// A node's tokens start on a page of their own, so a prefix may end anywhere and is never copied; at most
-// one page a node and group is partly filled.
+// A node's tokens start on a page of their own, so a prefix may end anywhere and is never copied; at
+// most one page per node and group is partly filled.
 //
-// A model with a state has, beside pages, slots of one fixed size (backend.h). A node takes its slot with its
-// first column and gives it back with its last pages.
+// A model with a state has, beside pages, slots of one fixed size (backend.h). A node takes its slot
+// with its first column and releases it with its last pages.
 //
 // Always: a page that was ever taken is in the free list or in exactly one page table. Taking and
-// giving are O(1) amortised, and the pool's own memory grows with the most pages used at once.
+// releasing are O(1) amortised, and the pool's own memory grows with the peak number of pages in use.
 #pragma once
 
 #include <cstddef>
@@ -71,8 +71,8 @@ class PagePool {
     PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows = {0},
              int64_t state_slots = 0);
 
-    // Puts a column at the end of the table: a free page for each group, and with the first a state
-    // slot. False, and nothing done, when there are not as many.
+    // Appends a column to the table: a free page for each group, and with the first column a state
+    // slot. Returns false, and does nothing, if there are not enough.
     bool take(PageTable *table);
     // A table without a column could take one.
     bool has_room() const { return free() >= groups() && (!has_states() || slots_.free() > 0); }
@@ -82,14 +82,15 @@ class PagePool {
         if (slides_) slide_groups(table, stored);
     }
 
-    // Gives back all pages and the slot of the table and empties it (its memory stays). This and slide throw
-    // std::logic_error on a page that is not held: a fault of the library, which the C boundary reports.
+    // Releases all pages and the slot of the table and empties it (its memory stays). This and
+    // slide throw std::logic_error on a page that is not in use: a bug in the library, which the C
+    // boundary reports.
     void give(PageTable *table);
 
     // Pages of a node of which `stored` tokens are computed, after slide.
     int64_t pages_kept(int64_t stored) const;
-    // Most tokens of one node that the whole pool can be made to hold, computed one after the other:
-    // INT64_MAX when windows bound what is held.
+    // The maximum number of tokens of one node, computed one after another, that the whole pool can
+    // hold: INT64_MAX if windows bound the pages in use.
     int64_t most_tokens() const { return most_tokens_; }
 
     int32_t page_tokens() const { return page_tokens_; }

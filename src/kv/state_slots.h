@@ -1,7 +1,7 @@
 // Slots for the states of context nodes: which are free.
 //
-// Always: a slot that was ever taken is free or held by one page table. Taking and giving are O(1) amortised, and
-// the object's own memory grows with the most slots used at once.
+// Always: a slot that was ever taken is free or belongs to one page table. Taking and releasing are
+// O(1) amortised, and the object's own memory grows with the peak number of slots in use.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What the families share in reading a config.json. A key that is absent has the default of
-// transformers' configuration class of that family. What would change the model's output and is not
-// computed is refused by name; other keys are ignored, as transformers ignores them.
+// Helpers that the families share for reading a config.json. A missing key has the default of
+// transformers' configuration class of that family. Keys that would change the model's output and
+// are not supported are refused by name; other keys are ignored, as in transformers.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32
 
 // "sliding_window", or 0 when it is null; `otherwise` when it is absent.
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise);
-// Gives the window to the layers that "layer_types" makes sliding_attention; without that key to
-// those that `otherwise` says. A window of 0: none.
+// Sets the window of the layers that are sliding_attention in "layer_types"; without that key, of
+// those that `otherwise` selects. A window of 0: none.
 Status set_windows(const JsonValue &config, int32_t window,
                    const std::function<bool(size_t layer)> &otherwise, Model *model);
 // The same where the key of a pattern N makes every N-th layer one of full attention.
@@ -80,8 +80,8 @@ struct RopeDefaults {
     bool partial = false;      // "partial_rotary_factor" is known
     bool proportional = false; // so is the rope type "proportional"
     bool pairs = false;
-    // "original_max_position_embeddings" where the top has none; 0: the object's, else the longest
-    // request.
+    // "original_max_position_embeddings" if the top level has none; 0: the object's, else the
+    // longest request.
     int64_t original_positions = 0;
     std::vector<const char *> default_aliases = {};  // rope types that are the default here
     std::vector<const char *> longrope_aliases = {}; // and those that are longrope
@@ -96,8 +96,8 @@ int32_t add_rope(Model *model, Rope rope);
 Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model);
 
 // One rope for layers without a window, one for those with: "rope_parameters" by layer type, or the
-// keys at the top, where "rope_scaling" is that of full attention and the base of the others has a key
-// of its own (null: none). After the windows are set.
+// keys at the top level, where "rope_scaling" is for full attention and the base of the others has
+// its own key (null: none). Call it after the windows are set.
 struct LayerRopes {
     Rope full, windowed;
 };
@@ -113,13 +113,14 @@ Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, in
                     int64_t columns);
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon);
 
-// A decoder as Llama is: "model.layers.N.self_attn.q_proj" and so on, norms before attention and
-// feed-forward, silu, no biases, no window, no rope. Families change what they have otherwise.
+// A Llama-like decoder: "model.layers.N.self_attn.q_proj" and so on, norms before attention and
+// feed-forward, silu, no biases, no window, no rope. Families change what differs.
 void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
-// Experts as most families name them, in place of a layer's feed-forward: the router is `prefix`gate,
-// expert E has `prefix`experts.E. and the names of gate, up and down. `router` says how they are chosen.
+// Replaces a layer's feed-forward by experts, named as in most families: the router is
+// `prefix`gate, expert E has `prefix`experts.E. and the names of gate, up and down. `router` says
+// how they are chosen.
 struct ExpertsShape {
     int32_t count = 0;
     int32_t width = 0;
@@ -157,14 +158,15 @@ void set_norms_after(Model *model);
 // The norms of x / sqrt(..) * (1 + weight).
 void set_norm_offsets(float offset, Model *model);
 
-// The model that "text_config" describes, in a checkpoint that has a vision tower too: `describe`
-// reads that object, and keys at the top win where both may have them. `tied`: the default at the top.
+// The model that "text_config" describes, in a checkpoint that also has a vision tower: `describe`
+// reads that object, and keys at the top level win if both have them. `tied`: the default at the
+// top level.
 Status describe_text_part(const JsonValue &config,
                           Status (*describe)(const JsonValue &config, Model *model), bool tied,
                           Model *model);
 
-// The names of the text model's tensors in such a checkpoint, as published and as transformers 5 saves
-// them; those of the tower and of what leads from it into the text model are passed over.
+// The names of the text model's tensors in such a checkpoint, as published and as transformers 5
+// saves them. Tensors of the tower and of its projector are skipped.
 void pass_over_vision(Model *model);
 // Tensors whose names begin with `part`, with or without "model." before it.
 void pass_over(const std::string &part, Model *model);

@@ -1,5 +1,5 @@
-// What a checkpoint of a family has behind its last norm, by the class in "architectures": a head for text
-// (XForCausalLM), one for labels (XForSequenceClassification), or none (XModel).
+// What a checkpoint of a family has after its last norm, by the class in "architectures": a text
+// head (XForCausalLM), a classification head (XForSequenceClassification), or none (XModel).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ std::optional<HeadKind> head_of_class(const Family &family, const std::string &c
 // "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go"
 std::string class_names(const Family &family);
 
-// From the description of the model that generates to that of its kind; and the names that the tensors of
-// a model saved without a head have.
+// Turns the description of the generating model into that of this kind, and sets the names that
+// tensors have in a model saved without a head.
 Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model);
 
 } // namespace batchllm

@@ -1,7 +1,7 @@
-// A model as data: an embedding, a list of layers, an output. Backends walk the description and know
-// no architecture by name; families/ makes it of a config.json, one file a family.
+// A model as data: an embedding, a list of layers, an output. Backends walk the description and do not
+// know architectures by name; families/ makes it from a config.json, with one file per family.
 //
-// A description names its tensors and says their shapes; load_model() finds them in the files and adds
+// A description names its tensors and gives their shapes; load_model() finds them in the files and adds
 // type and bytes, as views into mapped files: nothing is read until a backend copies or packs it.
 //
 // A layer, of the residual stream x, where a norm that is none passes its input on:
@@ -29,8 +29,8 @@ namespace batchllm {
 struct FourBits; // model/four_bits.h
 class Quantization;
 
-// Of a quantised tensor: an element's value is what is stored times the scale of its block. Blocks begin at
-// the first row of the tensor in the file; those at its edges may be cut.
+// For a quantised tensor: an element's value is the stored value times the scale of its block.
+// Blocks begin at the first row of the tensor in the file; those at its edges may be cut.
 struct Scales {
     const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], of Model::scales
     int64_t block_rows = 0;      // 0: none
@@ -41,8 +41,8 @@ struct Scales {
 };
 
 // A matrix [rows, columns], row-major, or a vector: rows = length, columns = 1. It may be some of the
-// rows of the tensor in the file. data is aligned to nothing: the format allows any offset. A model's
-// tensors need not be of one type. What reads elements goes through read_rows().
+// rows of the tensor in the file. data may have any alignment, because the format allows any
+// offset. A model's tensors may have different types. Read elements with read_rows().
 struct Tensor {
     DType dtype = DType::f32;
     const std::byte *data = nullptr; // null until it is loaded
@@ -119,8 +119,9 @@ struct Attention {
     Norm v_norm;  // of each head of the values, [head_dim]
     Tensor sinks; // [heads] one more score a head, whose value is 0; or none
 
-    // A layer before this one, with the same window and the same shape of heads, whose keys and values it
-    // attends to: it has no k, v, k_norm and v_norm and stores nothing. -1: it has its own.
+    // An earlier layer, with the same window and the same shape of heads, whose keys and values
+    // this one attends to: it then has no k, v, k_norm and v_norm and stores nothing. -1: it has
+    // its own.
     int32_t kv_layer = -1;
 
     // Where its keys and values are: set by place_keys_and_values().
@@ -132,9 +133,10 @@ struct Attention {
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
 };
 
-// A gated delta net (arXiv 2412.06464): a mixer whose memory of the tokens before is a state of a fixed size,
-// not keys and values. With q, k, v, z, b, a of a token from its input, q, k and v having gone through a causal
-// convolution and silu, and then q and k over their length, q also over sqrt(key_dim): of each value head
+// A gated delta net (arXiv 2412.06464): a mixer that remembers earlier tokens in a state of fixed
+// size instead of keys and values. With q, k, v, z, b, a of a token from its input, q, k and v
+// having gone through a causal convolution and silu, and then q and k over their length, q also
+// over sqrt(key_dim): of each value head
 //     S = exp(-exp(decay) * softplus(a + step)) * S
 //     S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
 //     result: norm(S^T q) * silu(z), of all heads through o
@@ -184,11 +186,12 @@ enum class RouterKind : uint8_t {
     sigmoid, // of each
 };
 
-// A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid
-// of its logit. Chosen are the `chosen` experts whose score plus correction is highest, of equal ones
-// those that come first; an expert's weight is its score, over the chosen ones' sum where normalised,
-// times scale. With groups, equal parts of the experts in their order, only those of the
-// chosen_groups groups may be chosen whose two best experts have the highest sum.
+// A token's logits -> its experts and their weights. The score of an expert is the softmax or
+// sigmoid of its logit. The `chosen` experts with the highest score plus correction are chosen, the
+// first ones among equals. An expert's weight is its score (if normalised, divided by the sum of
+// the chosen ones' scores) times scale. With groups, which are equal consecutive parts of the
+// experts, only experts of the chosen_groups groups whose two best experts have the highest sum may
+// be chosen.
 struct Router {
     RouterKind kind = RouterKind::softmax;
     Weight weight;     // [experts, hidden]
@@ -215,7 +218,7 @@ struct InputBlock {
     Weight down; // [hidden, LayerInputs::width]
 };
 
-// The feed-forward of a layer with experts is their result and, where there is one, that of
+// The feed-forward of a layer with experts is their result plus, if there is one, that of
 // feed_forward, the shared expert, times sigmoid(shared_gate(x)).
 struct Layer {
     Norm before_attention, after_attention;
@@ -247,9 +250,10 @@ struct LayerInputs {
     explicit operator bool() const { return width > 0; }
 };
 
-// Layers whose keys and values live and are freed together: their pages are taken and given back as
-// one, by page tables of the group's own. They have one window and one shape of heads, and as many of them
-// make a group as a page has planes: so pages of all groups have one size, and any page serves any group.
+// Layers whose keys and values are kept and freed together: their pages are taken and released as
+// one, through the group's own page tables. The layers have the same window and the same shape of
+// heads, and a group has as many layers as a page has planes. So pages of all groups have the same
+// size, and any page serves any group.
 struct KvGroup {
     int32_t window = 0;          // of its layers; 0: all positions are kept
     std::vector<int32_t> layers; // that have keys and values of their own
@@ -287,8 +291,8 @@ struct Model {
     std::vector<std::string> labels;
     LabelKind label_kind = LabelKind::one_of;
 
-    // Names in the files that begin with `from` are read as if they began with `to`; tensors whose
-    // names, before or after that, begin with one of passed_over are of no use to this model.
+    // Names in the files that begin with `from` are read as if they began with `to`. Tensors whose
+    // names, before or after that, begin with one of passed_over are not used by this model.
     struct Renamed {
         std::string from, to;
     };
@@ -314,12 +318,13 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
 // One row as floats.
 void read_row(const Tensor &tensor, int64_t row, float *out);
 
-// Sets kv_groups and the layers' places in them. A model whose layers are all of one kind has one group.
-// Else a page's planes are so many that a long request takes the least memory, in at most 16 groups.
+// Sets kv_groups and the layers' places in them. A model whose layers are all of one kind has one
+// group. Otherwise the number of planes is chosen to minimise the memory of a long request, with at
+// most 16 groups.
 void place_keys_and_values(Model *model);
 
-// Ropes that depend on the length of rows take the frequencies for rows of up to `longest` positions.
-// The same for all rows, whatever their own length.
+// Ropes that depend on the length of rows take the frequencies for rows of up to `longest`
+// positions, for all rows alike.
 void choose_frequencies(int64_t longest, Model *model);
 
 // config.json and generation_config.json alone: the description, no tensor's bytes.

@@ -1,5 +1,6 @@
-// modules.json, with what sentence-transformers writes beside it -> how a row's hidden states become its
-// vector. A module, a mode or an option that would change the vector and is not computed is refused by name.
+// modules.json and the files that sentence-transformers writes beside it -> how a row's hidden
+// states become its vector. An unsupported module, mode or option that would change the vector is
+// refused by name.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 // How a checkpoint's quantised weights are stored: the "quantization_config" of config.json, or
 // hf_quant_config.json.
 //
-// Read are those whose weights are e4m3 with scales: compressed-tensors (float-quantized and
-// naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN and
-// FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized, mxfp4-pack-quantized)
-// and "mxfp4". Everything else is refused by key and value. How activations are quantised is checked to be
-// something in fp8, and is otherwise the backend's own matter.
+// Supported are weights in e4m3 with scales: compressed-tensors (float-quantized and
+// naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
+// and FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized,
+// mxfp4-pack-quantized) and "mxfp4". Everything else is refused by key and value. The quantisation
+// of activations is only checked to be in fp8; otherwise it is up to the backend.
 #pragma once
 
 #include <cstdint>

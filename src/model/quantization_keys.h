@@ -1,4 +1,4 @@
-// What the readers of a "quantization_config" share.
+// Shared by the readers of a "quantization_config".
 #pragma once
 
 #include <initializer_list>

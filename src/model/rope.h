@@ -32,11 +32,11 @@ struct RopeConfig {
 struct Rope {
     std::vector<float> frequencies; // [dims / 2]
     float scale = 1;                // of cosine and sine
-    // The first `dims` elements of a head turn, the rest stays. Element i turns with i + dims / 2;
-    // with pairs, element 2 i with 2 i + 1.
+    // The first `dims` elements of a head rotate, the rest do not. Element i rotates with i + dims
+    // / 2; with pairs, element 2 i with 2 i + 1.
     bool pairs = false;
-    // Where rows may grow longer than long_after positions, these are used in place of `frequencies`
-    // (longrope): choose_frequencies(). Empty: there is one kind.
+    // If rows may grow longer than long_after positions, these replace `frequencies` (longrope):
+    // see choose_frequencies(). Empty: there is only one kind.
     std::vector<float> long_frequencies = {};
     int64_t long_after = 0;
 

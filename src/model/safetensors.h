@@ -1,12 +1,12 @@
-// A .safetensors file -> the names, types, shapes and byte ranges of its tensors. Nothing of the
-// file is believed before it is checked; the tensors' own bytes are not read.
+// A .safetensors file -> the names, types, shapes and byte ranges of its tensors. Everything is
+// checked before it is used; the tensors' own bytes are not read.
 //
 // The file is: 8 bytes, the header's length n, little-endian; n bytes of JSON, padded with spaces;
-// the tensors' bytes, row-major, little-endian. Held to what the format says: n at most 100 MB; the
-// header an object that begins with '{'; no key twice; "__metadata__" a map of strings; each
-// tensor's shape times its element size equal to its byte range; the ranges in order without a hole
-// or an overlap from the first byte to the file's last. The format asks for no alignment, so none
-// may be assumed when the bytes are read.
+// the tensors' bytes, row-major, little-endian. Checked as the format requires: n at most 100 MB;
+// the header an object that begins with '{'; no duplicate keys; "__metadata__" a map of strings;
+// each tensor's shape times its element size equal to its byte range; the ranges in order without a
+// hole or an overlap from the first byte to the file's last. The format requires no alignment, so
+// readers must not assume any.
 #pragma once
 
 #include <cstddef>

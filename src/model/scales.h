@@ -1,5 +1,5 @@
-// The scales of a quantised tensor, as stored -> floats in blocks. Held to what a scale can be: a number
-// above zero with which the largest element is still one.
+// The scales of a quantised tensor, as stored -> floats in blocks. Each is checked to be a number
+// above zero with which the largest element is still finite.
 #pragma once
 
 #include <cstddef>

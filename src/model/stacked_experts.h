@@ -1,4 +1,5 @@
-// Experts whose weights stand in one tensor for all of a layer, in a checkpoint whose description names one each.
+// Experts whose weights are in one tensor per layer, in a checkpoint whose description names one
+// tensor per expert.
 #pragma once
 
 #include <functional>

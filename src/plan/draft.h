@@ -20,8 +20,8 @@ struct Draft {
     std::vector<uint32_t> group_of; // [rows] or no_group
 };
 
-// Which rows are those of the previous plan, by fingerprint and length: [rows] the previous plan's
-// row, or -1. Equal rows are matched one to one, in row order.
+// Matches rows with those of the previous plan, by fingerprint and length: [rows] the previous
+// plan's row, or -1. Equal rows are matched one to one, in row order.
 std::vector<int64_t> match_rows(const Plan &previous, std::span<const uint64_t> fingerprints,
                                 std::span<const int32_t> lengths);
 

@@ -32,7 +32,7 @@ class ByteWriter {
     std::string &out_;
 };
 
-// After a read past the end, or of a varint that is no 64-bit number, failed() is true for good and
+// After a read past the end, or of a varint that does not fit in 64 bits, failed() stays true and
 // all numbers are 0.
 class ByteReader {
   public:

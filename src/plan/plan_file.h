@@ -1,7 +1,7 @@
 // A plan <-> the bytes of a plan file (docs/plan-file.md).
 //
-// Reading trusts nothing: a count is held against the bytes that are there before memory is taken
-// for it, and a plan is handed out only when check_plan finds no fault with it.
+// Reading trusts nothing: a count is compared with the bytes present before memory is allocated for
+// it, and a plan is returned only if check_plan accepts it.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ constexpr uint32_t plan_format_version = 1;
 constexpr uint32_t plan_has_tokens = 1; // self-contained
 constexpr uint32_t plan_has_salts = 2;  // not without the tokens
 
-// The most that the sections of a file and the rows' tokens, unfolded, may fill together: what a
-// reader takes is a small multiple of the sections, and the tokens.
+// Limit for the sections of a file and the rows' unfolded tokens together. A reader takes a small
+// multiple of the sections, plus the tokens.
 constexpr int64_t most_plan_bytes = int64_t{1} << 34;
 
 // The whole file, from memory.
@@ -32,15 +32,15 @@ Result<Plan> read_plan(std::span<const std::byte> file);
 std::string write_plan_sections(const Plan &plan);
 Result<Plan> read_plan_sections(std::span<const std::byte> sections, uint32_t flags);
 
-// A section that a reader skips. A file has one where it would otherwise compress or unfold so well
-// that a reader would take it for a bomb.
+// A section that a reader skips. It is added to a file that would otherwise compress or unfold so
+// well that a reader would reject it as a bomb.
 void append_padding(std::string &sections, size_t bytes);
 
 // How long the sections of a plan must be for a reader to take memory for its tokens.
 int64_t least_section_bytes(const Plan &plan);
 
-// Whether all holds that plan.h says of a plan, as far as this can be told without the rows; of a
-// self-contained plan, also that the tokens are those of the fingerprints and share the prefixes.
+// Checks the invariants of plan.h, as far as possible without the rows. For a self-contained plan,
+// also that the tokens match the fingerprints and share the prefixes.
 Status check_plan(const Plan &plan);
 Status check_plan_structure(const Plan &plan); // all but the tokens
 

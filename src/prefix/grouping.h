@@ -17,7 +17,7 @@ constexpr uint32_t no_node = UINT32_MAX;
 
 struct GroupingOptions {
     int32_t min_prefix_tokens = 1; // shallower nodes are not chosen
-    // Runs from this number on are prefixes that exist already: where such a run ends, its prefix
+    // Runs from this number on are prefixes that already exist: where such a run ends, its prefix
     // can be shared at no cost. They are not counted as runs.
     uint32_t first_existing = UINT32_MAX;
 };
@@ -25,14 +25,14 @@ struct GroupingOptions {
 // [nodes] the chosen node, at or above each, whose prefix the runs right below it share, or no_node.
 using ChosenAbove = std::vector<uint32_t>;
 
-// The choice that saves most; of those that save the same, one without needless nodes. `runs` are
-// the tree's. O(n log^2 n).
+// The choice that saves most; among equals, one without needless nodes. `runs` are the tree's. O(n
+// log^2 n).
 ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
                            const GroupingOptions &options);
 
-// BatchLLM's Algorithm 1 (MaximizeReuse), the reference. Its objective has no least length: nodes
-// that are too shallow are dropped afterwards. A node that is moved up is looked at again on each
-// level, so that the time grows with the tree's height.
+// BatchLLM's Algorithm 1 (MaximizeReuse), the reference. Its objective has no minimum length, so
+// nodes that are too shallow are dropped afterwards. A node that is moved up is examined again on
+// each level, so the time grows with the tree's height.
 ChosenAbove choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens);
 
 } // namespace batchllm

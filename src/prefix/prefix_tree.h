@@ -1,6 +1,6 @@
 // Token runs -> the compact radix tree of their prefixes: one node for each prefix at which runs
-// part. No token is copied: a node's tokens are those of any run below it. Runs of different salts
-// have no prefix in common but the empty one.
+// diverge. No token is copied: a node's tokens are those of any run below it. Runs of different
+// salts have only the empty prefix in common.
 //
 // Always: node 0 is the root, of depth 0, over all runs; nodes are in depth-first order, a parent
 // before its children; each node but the root is deeper than its parent and has at least two runs
@@ -29,7 +29,7 @@ struct PrefixTreeNode {
 class PrefixTree {
   public:
     // The runs are borrowed during the call; fewer than 2^31 of them, each shorter than 2^31.
-    // Time: the tokens that tell the runs apart are read once, and n log n beside that (expected).
+    // Time: reads the tokens that distinguish the runs once, plus n log n (expected).
     explicit PrefixTree(std::span<const TokenRun> runs);
 
     std::span<const PrefixTreeNode> nodes() const { return nodes_; }

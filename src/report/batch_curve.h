@@ -1,5 +1,5 @@
-// Batches, one by one -> what they were made of over time, in a bounded number of slots. When the slots
-// are used up each two become one, so a job of any length has between half of them and all.
+// Batches, one by one -> their composition over time, in a bounded number of slots. When the slots
+// are used up, each pair is merged, so a job of any length uses between half and all of them.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class BatchCurve {
   public:
     static constexpr size_t most_slots = 1024;
 
-    // A batch that was there `now` seconds after the start and took `seconds`. From the batch before
-    // until it began nothing ran, if that was long enough to see.
+    // A batch that ended `now` seconds after the start and took `seconds`. Nothing ran between the
+    // previous batch and its start, if that gap is long enough to be visible.
     void add(double now, double seconds, const BatchTokens &batch);
 
     double seconds() const { return last_; }

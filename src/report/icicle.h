@@ -1,5 +1,6 @@
-// A tree of prefixes -> an icicle: a rectangle a prefix, as wide as its share of the rows, below the prefix
-// that it continues, and the darker the more rows each of its computed tokens serves.
+// A tree of prefixes -> an icicle chart: a rectangle for each prefix, below the prefix that it
+// continues. Its width is its share of the rows; it is the darker, the more rows each of its
+// computed tokens serves.
 #pragma once
 
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace batchllm {
 
-// SVG with a legend; "" where nothing is shared. Of bounded size: what is too narrow to see is summed up
-// beside its neighbours, and what is too deep is left to the text of what stands above it.
+// SVG with a legend; "" if nothing is shared. The size is bounded: rectangles too narrow to see are
+// combined, and levels that are too deep appear only in the text of the level above.
 std::string draw_icicle(const SharingTree &tree);
 
 // The few prefixes that save most, as a table.

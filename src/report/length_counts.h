@@ -1,5 +1,6 @@
-// Lengths, one by one -> how many there are of each, in memory that does not depend on how many come.
-// Below 1,024 each length has a count of its own; above, lengths within 1/512 of each other share one.
+// Lengths, one by one -> the number of each, in memory that does not depend on the number of
+// lengths. Below 1,024 each length has its own count; above, lengths within 1/512 of each other
+// share one.
 #pragma once
 
 #include <cstddef>

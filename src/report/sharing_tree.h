@@ -1,12 +1,13 @@
-// Prefixes of groups, one by one -> a tree of what rows begin with, of bounded size.
+// Prefixes of groups, one by one -> a tree of the rows' beginnings, of bounded size.
 //
 //     all rows -+- "You are a helpful .."  2,000 rows -+- "Document: A year .."   16 rows
 //               |                                      +- "Document: In the .."   12 rows
 //               +- rest: 31 prefixes, 62 rows          +- rest: 120 prefixes
 //
-// Where two prefixes part, or the tokens begin that a group computes for itself, a node ends: all tokens
-// of a node have been computed equally often. Once the nodes or their tokens are too many, the leaves with
-// the fewest rows go into their parent's rest. A prefix that comes again afterwards gets a new node.
+// A node ends where two prefixes diverge, or where the tokens begin that a group computes for
+// itself, so all tokens of a node have been computed equally often. When there are too many nodes
+// or tokens, the leaves with the fewest rows move to their parent's rest. A prefix that appears
+// again afterwards gets a new node.
 //
 // Always: a node's rows are those of its children, its rest, and the groups that end at it.
 #pragma once
@@ -43,9 +44,9 @@ class SharingTree {
 
     SharingTree() : nodes_(1) {}
 
-    // A group: its rows begin with the prefix, of which it computes the tokens from computed_from on (those
-    // before, another group has). Those that share nothing have an empty prefix.
-    // own_tokens: of all its rows, behind the prefix.
+    // A group: its rows begin with the prefix, of which it computes the tokens from computed_from
+    // on (another group computes those before). A group that shares nothing has an empty prefix.
+    // own_tokens: of all its rows, after the prefix.
     void add(std::span<const int32_t> prefix, int64_t computed_from, int64_t rows,
              int64_t own_tokens);
     // The same of a group of which only the length of the prefix is known.

@@ -1,4 +1,4 @@
-// The rows of one batchllm_add_ call: all of them arrive, or none.
+// The rows of one batchllm_add_ call: all of them are added, or none.
 #pragma once
 
 #include <cstdint>

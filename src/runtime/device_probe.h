@@ -1,9 +1,9 @@
-// A backend on a device -> what the device takes for the parts of a step (device_costs.h), from a few dozen
-// batches of a model of random weights. A few seconds on a GPU.
+// A backend on a device -> how long the parts of a step take on the device (device_costs.h), measured
+// with a few dozen batches of a model of random weights. This takes a few seconds on a GPU.
 //
-// Measured once a device: kept in the user's cache, beside the tuning of products, as
-// "costs-DEVICE-TYPE.json", and believed from then on. A file that cannot be read is measured anew, one that
-// cannot be written is not kept. Delete it to measure again.
+// Each device is measured once. The result is kept in the user's cache, beside the tuning of products,
+// as "costs-DEVICE-TYPE.json", and used from then on. If the file cannot be read, the device is measured
+// again; if it cannot be written, the result is not kept. Delete it to measure again.
 #pragma once
 
 #include <string>

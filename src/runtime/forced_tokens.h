@@ -1,5 +1,5 @@
-// A constraint's state -> the tokens of the text that must come next, to be computed in one go as a prompt
-// is, in place of a step for each.
+// A constraint's state -> the tokens of the forced text, which are computed all at once like a
+// prompt, instead of one per step.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace batchllm {
 
-// As the tokenizer would have them behind the output so far, at most `most`. Each is one that the
-// constraint allows there. The last of the forced text's is left out where a longer token can stand in
-// its place: how the text goes on decides that. Empty where that leaves fewer than two, which would save
+// The tokens that the tokenizer would produce after the output so far, at most `most`. The
+// constraint allows each of them in its place. The last one is left out if a longer token could
+// replace it, depending on the text that follows. Empty if fewer than two remain, which would save
 // no step.
 std::vector<int32_t> forced_tokens(const ConstraintState &state, const Tokenizer &tokenizer,
                                    std::span<const int32_t> output, int64_t most);

@@ -2,11 +2,11 @@
 // that it has in flight.
 //
 //     next_batch   of its requests
-//     forward      puts it in flight, behind the one that runs
-//     sample       has it sampled, with the masks of constrained rows; at once, or where those masks
-//                  depend on the batch before, once that one has been collected and finished
-//     collect      waits for the oldest batch: record() and output() are its
-//     finish       moves the requests on, once the engine has handed the outputs out
+//     forward      puts it in flight, after the one that runs
+//     sample       has it sampled, with the masks of constrained rows; at once or, if those masks
+//                  depend on the previous batch, once that one has been collected and finished
+//     collect      waits for the oldest batch, to which record() and output() then belong
+//     finish       advances the requests, once the engine has delivered the outputs
 //
 // With a backend that takes one batch at a time each batch is collected before the next is built.
 // With one that takes two, a batch is built and submitted while the one before it runs.
@@ -31,8 +31,8 @@ class Lane {
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
-    // The device has failed, or has no memory left: the lane is of no more use. Another fault of a call of the
-    // backend is not the device's.
+    // The device has failed, or has no memory left, so the lane cannot be used any more. Other
+    // errors of backend calls are not the device's.
     bool lost() const;
 
     // Another batch can be put in flight, and nearly all requests can be in it.

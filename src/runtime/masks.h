@@ -28,11 +28,11 @@ class RowMasks {
   public:
     explicit RowMasks(const Tokenizer *tokenizer = nullptr) : tokenizer_(tokenizer) {}
 
-    // Masks of a batch's rows, made on the pool's threads, which is asked for only where there are
-    // several to make; empty when no row has a constraint. All tokens before those that the batch
-    // samples are known. They hold until the rows' states move. A row for which none can be made gets
-    // none: its Constrained::failed says why. Nor does one whose next tokens are forced, which stand in
-    // Constrained::forced then: forced() are those rows.
+    // Masks of a batch's rows, made on the pool's threads, which are requested only if there are
+    // several masks to make; empty if no row has a constraint. All tokens before those that the
+    // batch samples are known. Masks are valid until the rows' states advance. A row whose mask
+    // cannot be made gets none, and Constrained::failed says why. A row whose next tokens are
+    // forced gets none either: they are in Constrained::forced, and forced() lists those rows.
     std::span<const TokenMask> make(const BatchRecord &record,
                                     const std::function<ThreadPool &()> &pool);
 

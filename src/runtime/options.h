@@ -1,4 +1,4 @@
-// batchllm_engine_options -> what the engine works with: strings copied, choices checked.
+// batchllm_engine_options -> the engine's own options, with strings copied and choices checked.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct EngineOptions {
 // What batchllm_engine_options_init fills in.
 batchllm_engine_options default_engine_options();
 
-// `options` is a whole struct: fields that the caller does not know hold their defaults. Errors name
-// the field and its value (INVALID_ARGUMENT).
+// `options` is a complete struct: fields that the caller does not know have their defaults. Errors
+// name the field and its value (INVALID_ARGUMENT).
 Result<EngineOptions> read_engine_options(const batchllm_engine_options &options);
 
 } // namespace batchllm

@@ -1,5 +1,6 @@
-// A plan's rows, before they are run -> how long a device will take for them: the engine itself runs them, with
-// its planner, scheduler and memory, on the sim backend with the device's description.
+// A plan's rows, before they run -> how long a device will take for them. The engine itself runs
+// them, with its planner, scheduler and memory management, on the sim backend with the device's
+// description.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ struct Prediction {
     batchllm_stats stats; // of the engine that ran on sim; backend_seconds is the prediction
 };
 
-// rows: the plan's own. options: those of the engine that is to run them; its backend is the one whose
-// device is measured where none is named. Rows run to max_tokens or to expected_tokens, since nothing is
-// known of where the model ends them. Constraints are left out.
+// rows: the plan's own. options: those of the engine that would run them; its backend's device is
+// measured if none is named. Rows run to max_tokens or to expected_tokens, since it is unknown
+// where the model ends them. Constraints are not modelled.
 Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                            const ParamsColumn &params, const EngineOptions &options,
                            const PredictOptions &predicting);

@@ -1,4 +1,4 @@
-// Some of a plan's groups -> a small plan of requests, as the scheduler takes it.
+// Some of a plan's groups -> a small plan of requests for the scheduler.
 //
 // The plan's rows are the caller's rows; a slice's rows are requests. A row of several requests (its
 // samples, or its continuations to score) becomes a group of its own, whose prefix is the row's

@@ -1,10 +1,9 @@
-// Says what the engine has been doing when one thing in a step takes absurdly long: a device that hangs, a
-// driver that does not answer, a machine that swaps. The engine waits on: only the caller knows for how
-// long that makes sense.
+// Reports what the engine is doing when something in a step takes extremely long: a device that hangs,
+// a driver that does not answer, a machine that swaps. The engine keeps waiting, because only the caller
+// knows how long that makes sense.
 //
-// A thread of its own looks now and then, for the engine's may be in a call that never returns. It is
-// started with the first step, and only where warnings are logged; where the system starts no more
-// threads there is none.
+// A separate thread checks periodically, because the engine's may be in a call that never returns. It
+// starts with the first step, if warnings are logged and the system can start another thread.
 #pragma once
 
 #include <chrono>
@@ -20,16 +19,17 @@ namespace batchllm {
 
 class StepWatch {
   public:
-    // seconds: warned about from then on, at first, and whenever it has taken twice as long again. Later
-    // also eight times as long as anything has taken before: large steps on a slow processor are no news.
+    // seconds: the first warning comes after this time, and further ones whenever it has doubled.
+    // Later the limit is also eight times the longest time so far, since large steps on a slow
+    // processor are normal.
     StepWatch(const Log &log, double seconds) : log_(log), limit_(seconds) {}
     StepWatch(const StepWatch &) = delete;
     StepWatch &operator=(const StepWatch &) = delete;
     ~StepWatch();
 
     void start();
-    // From now on, instead of what was done before. doing: a literal; device -1: none. batch: what the
-    // device computes, copied; null: nothing.
+    // Sets the current activity, replacing the previous one. doing: a literal; device -1: none.
+    // batch: what the device computes, copied; null: nothing.
     void begin(const char *doing, int32_t device = -1, const StepCounts *batch = nullptr);
     void end();
 

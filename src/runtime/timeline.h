@@ -1,4 +1,4 @@
-// What each batch was made of -> one line of CSV a batch.
+// The composition of each batch -> one line of CSV per batch.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace batchllm {
 
-// A write error (a full disk) ends the timeline, not the job: it is told once, by write() or
-// flush(), and nothing is written after it.
+// A write error (a full disk) ends the timeline, not the job: write() or flush() returns it once,
+// and nothing is written after it.
 class Timeline {
   public:
     // Replaces the file.

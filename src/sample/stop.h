@@ -1,11 +1,10 @@
 // Text as it is generated -> text that may be shown, cut before the first stop string.
 //
 // The first one is the one whose last byte comes first; of several that end on the same byte, the
-// longest, which begins first. How the text falls into pieces makes no difference. Text is held back
-// only while it is the beginning of a stop string, and what is held back is never copied: a
-// beginning of a stop string is known from the string itself. Each byte costs amortised constant
-// time, whatever the number and length of the strings (Aho and Corasick: Efficient string matching,
-// 1975).
+// longest, which begins first. The division of the text into pieces makes no difference. Text is
+// held back only while it is the beginning of a stop string, and it is never copied, because it can
+// be taken from the stop string itself. Each byte costs amortised constant time, whatever the
+// number and length of the strings (Aho and Corasick: Efficient string matching, 1975).
 #pragma once
 
 #include <array>
@@ -51,8 +50,8 @@ class StopScanner {
     // strings: borrowed.
     explicit StopScanner(const StopStrings &strings) : strings_(&strings) {}
 
-    // Appends to *text what may be shown now. True once a stop string has been found: then *text,
-    // all calls together, is the text before it, and further pieces add nothing.
+    // Appends to *text what may be shown now. Returns true once a stop string has been found: then
+    // *text, over all calls, is the text before it, and further pieces add nothing.
     bool push(std::string_view piece, std::string *text);
 
     // The sequence has ended for another reason: appends what was held back.

@@ -1,5 +1,5 @@
-// What the job has shown so far -> how long outputs will be, and how many KV slots the admitted
-// requests will come to hold at once. Predictions only: a wrong one costs a preemption or an idle
+// Observations of the job so far -> how long outputs will be, and how many KV slots the admitted
+// requests will hold at once. These are only predictions: a wrong one costs a preemption or an idle
 // page, never a result.
 #pragma once
 
@@ -20,14 +20,15 @@ using Outlook = std::array<int64_t, outlook_points>;
 
 // How many more tokens a request will generate, by a life table: max_tokens is cut into ages, and
 // for each age the share of requests that stop in it is (requests that stopped) / (requests that
-// reached it). Requests that are still running count as well, so that the short ones, which finish
-// first, do not mislead; and whatever the lengths' distribution is, the table follows it. An age of
-// which little is known leans to all ages together; before anything is known a request is expected
-// to run to max_tokens.
+// reached it). Requests that are still running count as well; otherwise the short ones, which finish
+// first, would bias it. The table follows any distribution of lengths. An age with few observations
+// leans towards the average of all ages; before anything is known a request is expected to run to
+// max_tokens.
 //
-// It forgets, for groups differ and come one after the other: what has been seen counts for half
-// after as many steps as the longest request may take. (Not after so many requests: they reach an
-// age before they stop in it, and of requests that go in step the stops would weigh more.)
+// Observations decay, because groups differ and come one after another: their weight is halved
+// after as many steps as the longest request may take. (The decay is by steps, not by requests:
+// requests reach an age before they stop in it, and for requests that run in step the stops would
+// weigh more.)
 class LengthEstimate {
   public:
     static constexpr size_t ages = 32;
@@ -67,13 +68,13 @@ class LengthEstimate {
     std::array<std::array<double, outlook_points>, ages + 1> left_;
 };
 
-// The most KV slots, of all KV groups together, that a set of requests is expected to hold at any one time
-// to come, each growing by one token a step until its end and then gone. Old requests end before young
-// ones have grown, so this is less than the sum of their final sizes, and more fits. In a group with a
-// window a request stops growing when it fills the window.
+// The peak number of KV slots, in all KV groups together, that a set of requests is expected to
+// hold in the future, each growing by one token per step until its end. Old requests end before
+// young ones have grown, so this is less than the sum of their final sizes, and more fits. In a
+// group with a window a request stops growing when it fills the window.
 //
-// Time is cut into `buckets` spans; a request falls, by parts, into those in which it may end. Adding
-// is O(1), asking O(buckets).
+// Time is cut into `buckets` spans; a request is divided among those in which it may end. Adding is
+// O(1), a query O(buckets).
 class MemoryForecast {
   public:
     static constexpr int32_t buckets = 64;

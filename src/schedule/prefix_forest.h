@@ -1,19 +1,19 @@
-// The shared prefixes of all requests that have not finished: what of each is computed, on which
-// pages, and who needs it.
+// The shared prefixes of all unfinished requests: how much of each is computed, on which pages, and
+// which requests need it.
 //
 // A prefix has two counts of users:
 //   pending  unfinished requests directly below it, and prefixes below it that are still pending.
-//            At 0 it is gone for good: its pages go back and its slot is used again.
-//   live     admitted requests directly below it, and resident prefixes below it. At 0 nothing in a
-//            batch can need it: it is idle, and its pages may be taken when others need them; it is
-//            computed again should one of its pending requests be admitted later.
+//            At 0 it is removed: its pages are released and its slot is reused.
+//   live     admitted requests directly below it, and resident prefixes below it. At 0 no batch can
+//            need it: it is idle, and its pages may be taken for others; it is computed again if one
+//            of its pending requests is admitted later.
 //
-// What continues a prefix starts at its end, at any time while it is resident. So of a KV group with a
-// window it keeps the pages that the window reaches back to from its end; while it is computed, from its
-// next token.
+// Continuations of a prefix start at its end, at any time while it is resident. So in a KV group with
+// a window it keeps the pages that the window covers at its end or, while it is computed, at its next
+// token.
 //
-// In a model with a state a resident prefix with pages has a slot too, which goes with its pages: what continues
-// it starts from there.
+// In a model with a state, a resident prefix with pages also has a slot, which is released with its
+// pages: continuations start from that state.
 //
 // Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
 // its children's); idle prefixes are resident, hold pages or (when no window reaches back into them, in

@@ -1,5 +1,5 @@
-// What the parts of the scheduler share: scheduler.cc schedules steps, scheduler_rows.cc takes requests
-// in and lets them go.
+// Shared by the parts of the scheduler: scheduler.cc schedules steps, scheduler_rows.cc adds and
+// removes requests.
 #pragma once
 
 #include <algorithm>
@@ -91,7 +91,7 @@ struct Scheduler::Impl {
     int64_t longest = 0; // max_tokens of all requests held so far
 
     // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
-    // + i. Preempted ones go before all of them, the last of `preempted` first.
+    // + i. Preempted requests come before all of them, the last of `preempted` first.
     std::deque<Request *> queue;
     int64_t first_place = 0;
     int64_t waiting = 0;

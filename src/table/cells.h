@@ -1,5 +1,5 @@
-// Columns of text -> numbers: equal cells of a column have one number, so that finding what rows have
-// in common reads no text again.
+// Columns of text -> numbers: equal cells of a column have the same number, so text need not be
+// read again to find what rows have in common.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Cells -> the order of rows, and of each row's fields, in which neighbours share most.
 //
-// What is shared: the fields from the first on that a row has in the same places and with the same
-// values as the row before it, in bytes. This is the prefix hit of Liu et al., "Optimizing LLM
-// queries in relational data analytics workloads" (MLSys 2025), with the length of a cell for its
+// The objective is, in bytes, the leading fields that a row has in the same places and with the
+// same values as the row before it. This is the prefix hit of Liu et al., "Optimizing LLM queries
+// in relational data analytics workloads" (MLSys 2025), with the length of a cell instead of its
 // square. Rows in the order of a prefix tree share as much as the tree does on all its levels.
 #pragma once
 
@@ -47,10 +47,11 @@ FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int3
 // Greedy group recursion. At each step the rows that have value v in field c become a group, c their
 // next field, for the pair that counts most:
 //     (length of v + lengths of what those rows have in common besides) x (rows with v - 1)
-// where what they have in common in part counts for a part. The same goes on among the rows that are
-// left and, with the fields that are left, in each group. What rows have in common is found by
-// looking, so that functional dependencies count without being stated. Groups of a few rows are solved exactly. O(rows x fields^2) for up to 16 fields; of more
-// the 16 that share most are placed so, and the rest follow in an order that is the same for all.
+// where partly common values count in proportion. This is repeated among the remaining rows and,
+// with the remaining fields, in each group. Common values are measured, so functional dependencies
+// count without being declared. Groups of a few rows are solved exactly. O(rows x fields^2) for up
+// to 16 fields; with more, the 16 that share most are placed in this way, and the rest follow in an
+// order that is the same for all rows.
 FieldOrder greedy_order(std::span<const CellColumn> columns, const StopCheck &stop = {});
 
 // The optimum, by dynamic programming over subsets of rows. At most exact_rows rows and

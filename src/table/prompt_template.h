@@ -1,10 +1,10 @@
-// A template's text -> the pieces that a row's prompt is put together from.
+// A template's text -> the pieces from which a row's prompt is assembled.
 //
 //     "Is this review kind?\nTitle: {title}\nReview: {text}\nAnswer:"
 //
-// {name} is replaced by the row's value of that field; {{ and }} write a brace. Where fields may be
-// moved, they are moved a line at a time: the lines from that of the first field to that of the last
-// one have one field each; what stands before and behind them stays where it is.
+// {name} is replaced by the row's value of that field; {{ and }} write a brace. If fields may move,
+// they move by lines: the lines from the first field to the last have one field each; the text
+// before and after them stays.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct PromptTemplate {
     static Result<PromptTemplate> parse(std::string_view text);
 };
 
-// A line that has one field. One without any text of its own before the field starts with the
-// field's name: in another place it would say nothing of what it is.
+// A line with one field. If it has no text before the field, it starts with the field's name,
+// because the value would be unlabelled in another place.
 struct FieldLine {
     std::string before;
     std::string after;

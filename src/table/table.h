@@ -1,8 +1,7 @@
-// Rows as columns and a template -> prompts, each row's fields in an order of its own where that is
-// asked for.
+// Rows as columns and a template -> prompts, on request with each row's fields in its own order.
 //
-// Always: prompts stand in the rows' order, whatever order shares most; a row that lacks a value has
-// no prompt, but an error.
+// Always: prompts are in the rows' order, even if another order shares more; a row with a missing
+// value has an error instead of a prompt.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +57,8 @@ struct Table {
     }
 };
 
-// Columns that the template does not name are passed over. Fails with INVALID_ARGUMENT when the
-// template cannot be read or names no column, and with STOPPED where options.stop says so.
+// Columns that the template does not name are ignored. Fails with INVALID_ARGUMENT if the template
+// cannot be read or names no column, and with STOPPED if options.stop asks for it.
 Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
                          const TableOptions &options);
 

@@ -22,8 +22,8 @@ struct AddedToken {
     bool normalized = false;  // looked for in the normalized text, not in the raw text
 };
 
-// A piece of text: an added token (id >= 0), or text between such (-1). Pieces do not always join to
-// the text: see find().
+// A piece of text: an added token (id >= 0), or text between added tokens (-1). Pieces do not
+// always join to the text: see find().
 struct AddedPiece {
     size_t begin;
     size_t end;
@@ -33,15 +33,15 @@ struct AddedPiece {
 // Finds a set of tokens: leftmost first, the longest of those that start at one place.
 class AddedTokenFinder {
   public:
-    // tokens outlives the finder. Takes those whose `normalized` is as asked.
+    // tokens must outlive the finder. Takes only those with the given `normalized`.
     AddedTokenFinder(const std::vector<AddedToken> &tokens, bool normalized);
 
     bool empty() const { return !any_; }
 
-    // Cuts text (not empty) into *pieces, exactly as the reference does: a match that is discarded
-    // (not a single word, or special while parse_special is off) still ends where it ends, and is
-    // plain text; a token inside the spaces that the one before has stripped counts again, unless it
-    // strips to its left itself.
+    // Cuts text (not empty) into *pieces, exactly like the reference: a discarded match (not a
+    // single word, or special while parse_special is off) is plain text, and the search continues
+    // after it; a token inside the spaces that the previous one has stripped counts again, unless
+    // it strips to its left itself.
     void find(std::string_view text, bool parse_special, std::vector<AddedPiece> *pieces) const;
 
   private:

@@ -16,7 +16,7 @@
 
 namespace batchllm {
 
-// "<0x0A>": the token that byte_fallback means by a byte.
+// "<0x0A>": the token that byte_fallback uses for a byte.
 std::string byte_fallback_token(uint8_t byte);
 
 // One line of "merges".
@@ -26,7 +26,7 @@ struct MergePair {
     int32_t token;
 };
 
-// What "model" says, checked: every id is of the vocabulary.
+// The contents of "model", checked: every id is in the vocabulary.
 struct BpeSettings {
     TokenTable vocabulary;
     std::vector<MergePair> merges; // by rank
@@ -36,7 +36,7 @@ struct BpeSettings {
     bool ignore_merges = false;
 };
 
-// What one encoder needs for itself.
+// The working memory of one encoder.
 struct BpeScratch {
     MergeScratch merge;
     std::vector<int32_t> symbols;
@@ -49,7 +49,8 @@ class BpeModel {
     // words are UTF-8 and spelled as they are.
     BpeModel(BpeSettings settings, bool byte_level);
 
-    // Appends the tokens of a word. readable: bytes that may be read from word.data() on.
+    // Appends the tokens of a word. readable: the number of bytes that may be read from word.data()
+    // on.
     void encode(std::string_view word, size_t readable, BpeScratch *scratch,
                 std::vector<int32_t> *tokens) const;
 

@@ -13,7 +13,7 @@ namespace batchllm {
 
 uint32_t byte_character(uint8_t byte);
 
-// The bytes that a token spells; nothing when a character of it stands for no byte.
+// The bytes that a token spells; empty optional if one of its characters stands for no byte.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 } // namespace batchllm

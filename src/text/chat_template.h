@@ -17,14 +17,14 @@
 
 namespace batchllm {
 
-// How the text of a template becomes tokens: it holds its own special tokens, and all of them.
+// How the text of a template becomes tokens: it already contains all its special tokens.
 inline constexpr EncodeOptions chat_encode_options = {.add_special = false, .parse_special = true};
 
 // Immutable once loaded: any number of threads may render.
 class ChatTemplate {
   public:
-    // Of a model directory, or of the directory of a tokenizer.json. Fails only when the files cannot
-    // be read: what is wrong in them, or that there is no template, is every conversation's error.
+    // From a model directory, or the directory of a tokenizer.json. Fails only if the files cannot
+    // be read; invalid contents, or a missing template, are an error of every conversation.
     static Result<std::unique_ptr<const ChatTemplate>> load(const std::string &path);
     // Of a template's text; name stands for the file in errors.
     using SpecialTokens = std::vector<std::pair<std::string, std::string>>;

@@ -1,7 +1,7 @@
 // Tokens' spellings to text, step by step: the "decoder" of tokenizer.json.
 //
-// A decoder is a chain of stages. Each takes a sequence of tokens and gives one on; a token may come
-// in fragments, each of whole characters. Stages hold back no more than they must, so that the same
+// A decoder is a chain of stages. Each takes a sequence of tokens and passes one on; a token may
+// come in fragments, each of whole characters. Stages hold back no more than necessary, so the same
 // chain decodes a whole sequence and a stream, with the same result.
 #pragma once
 
@@ -47,7 +47,7 @@ class DecoderChain {
     DecoderChain &operator=(DecoderChain &&) noexcept;
     ~DecoderChain();
 
-    // Takes a token; appends the text that is certain by now to *out.
+    // Takes a token; appends the text that is now final to *out.
     void push(std::string_view token, std::string *out);
     void finish(std::string *out);
 

@@ -1,5 +1,5 @@
-// Memory that encoding reuses: taken for a call and given back, so that a tokenizer keeps as many as
-// threads have used it at once, and no thread keeps anything.
+// Memory that encoding reuses: taken for a call and returned after it, so a tokenizer keeps as many
+// as threads have used it at once, and threads keep none.
 #pragma once
 
 #include <memory>

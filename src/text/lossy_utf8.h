@@ -1,5 +1,5 @@
-// Bytes to UTF-8: what is no character becomes U+FFFD, one for each longest start of a character
-// that cannot go on (Unicode 16, 3.9, "maximal subparts"; what Rust's from_utf8_lossy does).
+// Bytes to UTF-8: invalid bytes become U+FFFD, one for each longest beginning of a character that
+// cannot continue (Unicode 16, 3.9, "maximal subparts"; as in Rust's from_utf8_lossy).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace batchllm {
 
 class LossyUtf8 {
   public:
-    // Appends all characters that are certain by now; the start of one is held back.
+    // Appends all complete characters; the beginning of one is held back.
     void push(std::string_view bytes, std::string *out);
     void finish(std::string *out);
 

@@ -1,6 +1,6 @@
 // Initial symbols of a word to its tokens: byte-pair merging.
 //
-// Always merges the pair of lowest rank, of equal ones the leftmost, until none is left.
+// Always merges the pair of lowest rank, the leftmost among equals, until none is left.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ class MergeTable {
     // Room for this many pairs.
     explicit MergeTable(size_t pairs = 0);
 
-    // Of two merges of one pair the later one counts.
+    // If a pair has two merges, the later one counts.
     void insert(int32_t left, int32_t right, Merge merge);
 
     Merge find(int32_t left, int32_t right) const {

@@ -1,6 +1,6 @@
 // Text to its canonical composition (NFC).
 //
-// Of Unicode 9, as the reference's is: later marks and compositions stay as they are.
+// By Unicode 9, like the reference: later marks and compositions stay as they are.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace batchllm {
 
-// Whether NFC surely leaves the text as it is. Linear, and true for most text.
+// Whether NFC certainly leaves the text unchanged. Linear, and true for most text.
 bool is_nfc(std::string_view text);
 
 // Appends the NFC of text (valid UTF-8) to *out. O(n log n).

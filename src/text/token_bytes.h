@@ -1,4 +1,4 @@
-// One token's spelling -> the bytes that it adds to a text, whatever stands around it.
+// One token's spelling -> the bytes that it adds to a text, independent of its neighbours.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,16 @@
 
 namespace batchllm {
 
-// The byte of a token "<0x..>"; -1: it is no such token. As in the reference, "<0x+A>" is one too.
+// The byte of a token "<0x..>"; -1 if it is not such a token. As in the reference, "<0x+A>" is one
+// too.
 int32_t fallback_byte(std::string_view token);
 
 enum class TokenPlace : uint8_t { first, later };
 
-// Unlike decoded text this may end, or begin, inside a character. A text's first token may lose a space
-// that it keeps elsewhere; what a decoder does only to the last token is left out. Nothing when the
-// decoder puts text between tokens, or takes text off more than the first token.
+// Unlike decoded text this may end, or begin, inside a character. A text's first token may lose a
+// space that it keeps elsewhere; changes that a decoder makes only to the last token are ignored.
+// Empty optional if the decoder puts text between tokens, or removes text from more than the first
+// token.
 std::optional<std::string> token_bytes(const std::vector<DecoderStep> &steps,
                                        std::string_view token,
                                        TokenPlace place = TokenPlace::later);

@@ -1,4 +1,4 @@
-// tokenizer.json -> text to tokens and back, bit for bit as Hugging Face's `tokenizers` does it.
+// tokenizer.json -> text to tokens and back, bit for bit like Hugging Face's `tokenizers`.
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,13 @@ class Tokenizer {
     // its spelling. Empty for an id that no token has. Nothing when the decoder puts text between
     // tokens.
     std::optional<std::string> token_bytes(int32_t token) const;
-    // The same for a text's first token, off which some decoders take a space.
+    // The same for a text's first token, from which some decoders remove a space.
     std::optional<std::string> first_token_bytes(int32_t token) const;
 
     int32_t vocabulary() const; // largest id + 1, added tokens included
     bool is_special(int32_t token) const;
     int32_t token_id(std::string_view token) const; // by its exact spelling; -1: none
-    // A special token that the text spells, wherever; -1: none.
+    // A special token that the text spells anywhere; -1: none.
     int32_t find_special(std::string_view text) const;
     const std::string &note() const; // for people: what of the file is left aside, or ""
     uint64_t fingerprint() const;    // of all that changes how text becomes tokens; not 0
@@ -69,7 +69,8 @@ class StreamDecoder {
     StreamDecoder &operator=(StreamDecoder &&) noexcept;
     ~StreamDecoder();
 
-    // Text that the token completes; may be empty. Ids outside the vocabulary decode to nothing.
+    // The text that the token completes; may be empty. Ids outside the vocabulary decode to
+    // nothing.
     std::string push(int32_t token);
     // What was held back (a character cut short becomes U+FFFD).
     std::string finish();

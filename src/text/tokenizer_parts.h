@@ -1,6 +1,6 @@
 // The small parts of tokenizer.json (everything but model and added_tokens) to their steps.
 //
-// Each reader takes the part's value, which is not null, and refuses by name what is not supported.
+// Each reader takes the part's value, which is not null, and refuses unsupported values by name.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps
 // Sets spec->pre_tokenizer and spec->byte_level.
 Status read_pre_tokenizer(const JsonValue &part, TokenizerSpec *spec);
 
-// Sets spec->special. The vocabulary and the added tokens are there already.
+// Sets spec->special. The vocabulary and the added tokens must already be set.
 Status read_post_processor(const JsonValue &part, TokenizerSpec *spec);
 
 Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps);

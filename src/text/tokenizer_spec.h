@@ -1,5 +1,5 @@
-// What a tokenizer.json says, checked and resolved: every id is of the vocabulary, every part is one
-// that this library carries out.
+// The contents of a tokenizer.json, checked and resolved: every id is in the vocabulary, and every
+// part is supported.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace batchllm {
 
-// A part of what "post_processor" makes of a text: its tokens, or given ones.
+// A part of the output of "post_processor": the tokens of the text, or fixed ones.
 struct TemplatePiece {
     bool is_text;
     std::vector<int32_t> tokens; // when not
@@ -39,7 +39,7 @@ Result<TokenizerSpec> read_tokenizer_json(const std::string &path);
 // The same from the file's bytes; name stands for the file in errors.
 Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes);
 
-// Of all that changes how text becomes tokens; not 0.
+// A hash of everything that affects how text becomes tokens; not 0.
 uint64_t tokenizer_fingerprint(const TokenizerSpec &spec);
 
 } // namespace batchllm

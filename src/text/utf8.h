@@ -1,4 +1,4 @@
-// UTF-8 to code points and back. Input is valid UTF-8: who takes text from outside checks it first.
+// UTF-8 to code points and back. Input must be valid UTF-8: untrusted text is checked first.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,7 @@ inline void utf8_append(uint32_t point, std::string *out) {
     }
 }
 
-// U+FFFD, which stands for bytes that are no character.
+// U+FFFD, which replaces invalid bytes.
 inline constexpr char kReplacementCharacter[] = "\xEF\xBF\xBD";
 
 } // namespace batchllm

@@ -1,4 +1,4 @@
-// Words met lately to their tokens. Bounded: one place for each hash, the later word wins.
+// Recent words to their tokens. Bounded: one place for each hash; the later word wins.
 #pragma once
 
 #include <cstddef>

@@ -35,32 +35,32 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     files = run.add_argument_group("files")
-    files.add_argument("--input", required=True, metavar="FILE", help="a path, or an address that fsspec knows")
-    files.add_argument("--output", required=True, metavar="FILE", help="is there when every row has its result")
+    files.add_argument("--input", required=True, metavar="FILE", help="a path, or a URL that fsspec supports")
+    files.add_argument("--output", required=True, metavar="FILE", help="written when every row has its result")
     files.add_argument(
-        "--input-format", choices=("parquet", "csv", "arrow"), help="where the name does not end with it"
+        "--input-format", choices=("parquet", "csv", "arrow"), help="if the name does not end with it"
     )
     files.add_argument("--output-format", choices=("parquet", "csv", "arrow"))
-    files.add_argument("--resume", action="store_true", help="go on with a job that was interrupted")
+    files.add_argument("--resume", action="store_true", help="continue an interrupted job")
     files.add_argument("--force", action="store_true", help="start over")
-    files.add_argument("--columns", metavar="A,B", help="of the input, passed through; all of them by default")
-    files.add_argument("--result-prefix", default="", metavar="TEXT", help="before the names of the results' columns")
+    files.add_argument("--columns", metavar="A,B", help="input columns to pass through (all)")
+    files.add_argument("--result-prefix", default="", metavar="TEXT", help="prefix for the names of result columns")
     files.add_argument(
         "--samples", choices=("rows", "lists"), default="rows", help="with --n: a row for each, or lists"
     )
     files.add_argument(
-        "--chunk-rows", type=int, default=65536, metavar="N", help="rows planned and held together (%(default)s)"
+        "--chunk-rows", type=int, default=65536, metavar="N", help="rows planned and kept in memory together (%(default)s)"
     )
     files.add_argument("--storage-options", metavar="JSON", help="for fsspec")
     rows = run.add_argument_group("prompts")
     rows.add_argument("--prompt-column", metavar="NAME", help="(prompt)")
-    rows.add_argument("--template", metavar="TEXT", help="a prompt of several columns: {name} is the row's value")
+    rows.add_argument("--template", metavar="TEXT", help="a prompt from several columns: {name} is the row's value")
     rows.add_argument("--template-file", metavar="FILE")
-    rows.add_argument("--fields", choices=("given", "reorder"), default="given", help="reorder: as rows share most")
+    rows.add_argument("--fields", choices=("given", "reorder"), default="given", help="reorder: in the order that shares most")
     rows.add_argument(
         "--chat", action="store_true", help="the text is the user's message, in the model's chat template"
     )
-    rows.add_argument("--system", metavar="TEXT", help="--chat: the system's message")
+    rows.add_argument("--system", metavar="TEXT", help="with --chat: the system message")
     parameters = run.add_argument_group("parameters")
     for name, kind, meaning in _PARAMETERS:
         parameters.add_argument(
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parameters.add_argument("--stop", action="append", metavar="TEXT", help="may be given more than once")
     parameters.add_argument("--stop-token", action="append", type=int, metavar="ID", dest="stop_tokens")
     parameters.add_argument("--ignore-eos", action="store_true")
-    parameters.add_argument("--regex", metavar="EXPRESSION", help="all of the output matches")
+    parameters.add_argument("--regex", metavar="EXPRESSION", help="the whole output matches")
     parameters.add_argument("--choices", action="append", metavar="TEXT", help="the output is one of these")
     parameters.add_argument("--json-schema", metavar="FILE", help="the output is JSON of this schema")
     engine = run.add_argument_group("engine")

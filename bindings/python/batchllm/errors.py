@@ -1,6 +1,6 @@
 """Exceptions by kind, one for each status number of the library.
 
-What fails a call is raised. What fails a row is data (`Result.status`, `Result.error`), unless a
+A failed call raises. A failed row is data (`Result.status`, `Result.error`), unless a
 method was told `on_error="raise"`.
 """
 
@@ -34,7 +34,7 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Host or device memory did not suffice."""
+    """Host or device memory ran out."""
 
 
 class FileError(Error, OSError):
@@ -63,15 +63,15 @@ class DeniedFileError(FileError, PermissionError):
 
 
 class StoppedError(Error):
-    """`Engine.interrupt` stopped the call. What had finished can be polled; `run` goes on."""
+    """`Engine.interrupt` stopped the call. Finished rows can be polled; `run` continues."""
 
 
 class InternalError(Error):
-    """A fault of the library: please report it."""
+    """A bug in the library: please report it."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Well-formed, but this version cannot do it; the text names what."""
+    """Well-formed, but not supported; the text says what."""
 
 
 class StateError(Error, RuntimeError):
@@ -87,7 +87,7 @@ class ForkError(StateError):
 
 
 class FormatError(Error, ValueError):
-    """A file is not what it should be; the text names file and key."""
+    """A file is invalid; the text names file and key."""
 
 
 class ModelFormatError(FormatError):
@@ -175,7 +175,7 @@ def _system_error(message: str) -> tuple[int | None, str | None, str | None]:
 
 
 def need_directory(model: object) -> None:
-    """Raises for a name on the Hugging Face Hub in place of a directory."""
+    """Raises for a Hugging Face Hub name instead of a directory."""
     if not isinstance(model, str) or os.path.exists(model):
         return
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", model) and not os.path.exists(model.split("/")[0]):

@@ -8,14 +8,14 @@ _NAMES = ("batchllm.jar", "batchllm-spark.jar")
 
 
 def spark_jars() -> str:
-    """Paths of batchllm.jar and batchllm-spark.jar, with a comma between them, as the setting `spark.jars` has them:
+    """Paths of batchllm.jar and batchllm-spark.jar, separated by a comma, for the setting `spark.jars`:
 
         session = SparkSession.builder.config("spark.jars", batchllm.spark_jars()).getOrCreate()
 
-    A wheel has them inside (scripts/wheel); `meson install` puts them into share/java.
+    A wheel contains them (scripts/wheel); `meson install` installs them in share/java.
 
     Raises:
-        FileNotFoundError: where this package was built without them.
+        FileNotFoundError: if this package was built without them.
     """
     here = Path(__file__).resolve().parent
     for folder in (here / "jars", *(parent / "share" / "java" for parent in here.parents)):

@@ -34,7 +34,7 @@ class Log:
             self._error = error
 
     def check(self) -> None:
-        """Raises what a handler has raised."""
+        """Raises what a handler raised."""
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Options that are given by name: what is said of one that there is not."""
+"""Options given by name: the error for an unknown one."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ class PlanStats:
     """Figures of a plan.
 
     rows, groups, grouped_rows: rows, groups that share a prefix, and rows in them.
-    reused_rows: whose groups a previous plan gave.
-    logical_tokens, processed_tokens: of all prompts; with each group's prefix counted once.
+    reused_rows: rows whose groups come from a previous plan.
+    logical_tokens, processed_tokens: tokens of all prompts; the same with each group's prefix counted once.
     longest_prefix, largest_group: in tokens; in rows.
     saving_ratio: 1 - processed / logical.
-    seconds: that planning took; 0 for a plan from a file.
+    seconds: time spent on planning; 0 for a plan from a file.
     enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes.
-    self_contained: whether it keeps the rows' tokens.
+    self_contained: whether it holds the rows' tokens.
     tokenizer_fingerprint: of the tokenizer, 0: unknown.
     """
 
@@ -95,7 +95,7 @@ class Groups(Sequence[Group]):
 
 
 class Plan:
-    """What rows share, found once and used again. Immutable: any number of threads may use it."""
+    """What rows share, found once and reused. Immutable: any number of threads may use it."""
 
     def __init__(self, handle: native.batchllm_plan) -> None:
         self._native: Optional[native.batchllm_plan] = handle
@@ -116,11 +116,11 @@ class Plan:
     ) -> Plan:
         """Plans rows of token ids.
 
-        rows: as `Engine.generate` takes them, and as `Tokenizer.encode` gives them.
+        rows: as for `Engine.generate`, or as returned by `Tokenizer.encode`.
         enlarge, levels, order, min_prefix_tokens: as in `Engine`.
-        self_contained: the plan keeps the rows' tokens.
-        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: equally many.
-        previous: of an earlier version of the rows: equal rows keep their groups, the rest is planned afresh.
+        self_contained: the plan holds the rows' tokens.
+        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: the same.
+        previous: a plan of earlier rows: equal rows keep their groups, the others are planned again.
         tokenizer_fingerprint: `Tokenizer.fingerprint`, by which an engine refuses the plan of another; 0: unknown.
         """
         column = token_column(rows)
@@ -144,7 +144,7 @@ class Plan:
         return cls(native.batchllm_plan_load_from(os.fspath(path)))
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes the plan file in one piece: an existing file is replaced or left as it was."""
+        """Writes the plan file atomically: an existing file is replaced or left as it was."""
         native.batchllm_plan_save(self._handle(), os.fspath(path))
 
     def stats(self) -> PlanStats:
@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def advice(self) -> str:
-        """What to put first in the prompts so that rows share more; "" where there is nothing to say."""
+        """What to put first in the prompts so that rows share more; "" if there is no advice."""
         return native.batchllm_plan_advice_text(self._handle())
 
     def predict(
@@ -180,7 +180,7 @@ class Plan:
         """How long an engine would take for the plan's rows, before anything runs.
 
         model: a directory with a config.json; weights are not read.
-        rows: those that the plan was made of; None: those that a plan made with `self_contained=True` keeps.
+        rows: those that the plan was made from; None: those in a plan made with `self_contained=True`.
         device: "h200", or a file with a device's costs; "": this machine's, measured once and kept.
         max_tokens, samples: of each row. Nobody knows where a model ends a row: each is taken to run to max_tokens, or,
             where the model may end it, to expected_tokens.
@@ -217,7 +217,7 @@ class Plan:
         return made
 
     def close(self) -> None:
-        """Frees the plan now rather than when it is forgotten. Threads inside it end first."""
+        """Frees the plan now instead of on garbage collection. Calls in other threads end first."""
         self._native = None
 
     def _handle(self) -> native.batchllm_plan:

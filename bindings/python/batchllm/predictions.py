@@ -9,10 +9,10 @@ from . import native
 
 @dataclass(frozen=True)
 class Prediction:
-    """What rows are predicted to take: `Plan.predict`.
+    """The result of `Plan.predict`.
 
-    device: for people. devices: how many of them.
-    seconds: in steps, of the device that takes longest.
+    device: its name, for display. devices: their number.
+    seconds: in steps, on the busiest device.
     linear_seconds, attention_seconds, other_seconds: on all devices.
     steps, preemptions: of all devices.
     rows, logical_prompt_tokens, processed_prompt_tokens, recomputed_tokens, completion_tokens: of all rows; n samples of

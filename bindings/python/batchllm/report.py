@@ -20,7 +20,7 @@ class Report:
         results = engine.generate(prompts, report=True)
         results.report().save("job.html")
 
-    A notebook shows it. Words of prompts are in it: it is as confidential as they are.
+    A notebook shows it. It contains words of prompts, so it is as confidential as they are.
     """
 
     def __init__(self, title: str = "batchllm") -> None:
@@ -31,12 +31,12 @@ class Report:
         self._lock = threading.Lock()
 
     def add_fact(self, name: str, value: object) -> None:
-        """A line of the page's list of facts; the same name again replaces the value. At most 64."""
+        """Adds a line to the page's list of facts; using a name again replaces its value. At most 64."""
         with self._lock:
             native.batchllm_report_add_fact(self._native, name, str(value))
 
     def add_prediction(self, prediction: Prediction) -> None:
-        """What `Plan.predict` gave, to be shown beside what the job took. Of several the page shows the sums."""
+        """Adds a result of `Plan.predict`, shown beside the achieved figures. For several the page shows the sums."""
         with self._lock:
             native.batchllm_report_add_prediction(self._native, prediction._native)
 
@@ -46,7 +46,7 @@ class Report:
             return native.batchllm_report_html_of(self._native, self.title, self.seconds)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes the page in one piece: an existing file is replaced or left as it was."""
+        """Writes the page atomically: an existing file is replaced or left as it was."""
         with self._lock:
             native.batchllm_report_save_to(self._native, self.title, self.seconds, os.fspath(path))
 

@@ -29,7 +29,7 @@ class Decoded(Texts):
     errors: list[Optional[str]]
 
     def to_pylist(self) -> list[str]:
-        """A list of str; what is not UTF-8 is U+FFFD."""
+        """A list of str; invalid UTF-8 becomes U+FFFD."""
         return [str(self.data[start:end], "utf-8", "replace") for start, end in zip(self.offsets, self.offsets[1:])]
 
 
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> int:
-        """A hash of everything that changes how text becomes tokens."""
+        """A hash of everything that affects how text becomes tokens."""
         return native.batchllm_tokenizer_fingerprint(self._handle())
 
     @property
@@ -75,9 +75,9 @@ class Tokenizer:
     def apply_chat_template(
         self, conversations: Rows, *, add_generation_prompt: bool = True, threads: int = 0
     ) -> Decoded:
-        """Conversations -> the texts that the model sees of them, by its own chat template.
+        """Conversations -> the texts that the model sees, by its own chat template.
 
-        Encode them with add_special=False: the template has written what is needed.
+        Encode them with add_special=False: the template has already added what is needed.
         """
         chats = chat_column(conversations)
         flags = (not add_generation_prompt) * native.BATCHLLM_CHAT_NO_GENERATION_PROMPT
@@ -91,7 +91,7 @@ class Tokenizer:
         return decoded.to_pylist()[0]
 
     def close(self) -> None:
-        """Frees the tokenizer now rather than when it is forgotten. Threads inside it end first."""
+        """Frees the tokenizer now instead of on garbage collection. Calls in other threads end first."""
         self._native = None
 
     def _handle(self) -> native.batchllm_tokenizer:

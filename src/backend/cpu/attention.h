@@ -1,6 +1,6 @@
 // Runs a worklist over the KV pages with the thread pool: phase one by the kernels' attention, phase
-// two by their merge. A list in order: a row's result is a function of its query and of the keys and values
-// at each position, bit by bit.
+// two by their merge. With a list in order, a row's result is, bit for bit, a function of only its
+// query and the keys and values at each position.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Memory that is aligned for vectors and taken from the system in whole pages: zero at first, and
-// costing nothing until it is touched.
+// Memory aligned for vectors and taken from the system in whole pages: initially zero, and free of
+// cost until it is touched.
 #pragma once
 
 #include <cstddef>

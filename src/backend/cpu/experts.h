@@ -26,8 +26,9 @@ class ExpertLayers {
     // Room for so many tokens in any layer of the model; none where no layer has experts.
     Status allocate(const Model &model, int64_t step_tokens);
 
-    // out += the weighted sum of the experts of each token, in the experts' order: the same sum
-    // whatever other tokens there are. x: [rounded_rows(tokens), hidden] elements; out: [tokens, hidden].
+    // out += the weighted sum of the experts of each token, in the experts' order, so that the sum
+    // does not depend on other tokens. x: [rounded_rows(tokens), hidden] elements; out: [tokens,
+    // hidden].
     Status run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
                int64_t tokens, int64_t hidden, float *out);
 
@@ -46,7 +47,7 @@ class ExpertLayers {
     Buffer activated_;            // [rows, width] elements
     std::vector<int32_t> chosen_; // [tokens, chosen]
     std::vector<float> weights_;  // [tokens, chosen]
-    // A token's turn at an expert, sorted by expert and token: those of expert e are
+    // Pairs of a token and one of its experts, sorted by expert and token: those of expert e are
     // [begin_[e], begin_[e + 1]).
     struct Turn {
         int32_t token;

@@ -1,8 +1,9 @@
-// A token batch -> keys and values in the pages, and hidden states where logits are wanted.
+// A token batch -> keys and values in the pages, and the hidden states of tokens whose logits are
+// wanted.
 //
 // The residual stream is in float; inputs of matrix products, queries, keys and values are elements
-// of the compute type. The last layer attends and goes on only for the tokens whose logits are
-// wanted: of the others it needs keys and values alone.
+// of the compute type. In the last layer, attention and everything after it run only for tokens
+// whose logits are wanted; the others need only keys and values.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,8 @@ struct PartSeconds {
 
 class Forward {
   public:
-    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a token's
-    // hidden state is a function of the tokens up to it alone, bit by bit.
+    // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a
+    // token's hidden state is, bit for bit, a function of only the tokens up to it.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
                                                    ThreadPool *pool, int64_t step_tokens,
                                                    bool reproducible = false);

@@ -1,4 +1,4 @@
-// How a step's rows are dealt to tasks, and its time to parts.
+// Divides a step's rows among tasks, and its time among parts.
 #pragma once
 
 #include <chrono>

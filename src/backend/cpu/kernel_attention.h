@@ -1,16 +1,17 @@
 // The attention kernel, written once over a vector type and an element type. Included inside the
 // anonymous namespace of each kernels_*.cc, after that file has defined KERNEL_TARGET (the target
-// attribute of every function), Simd (16 floats) and Element: no code that was compiled for one
-// instruction set can so be linked into another's.
+// attribute of every function), Simd (16 floats) and Element. This way no code compiled for one
+// instruction set can be linked into another's.
 //
 // Flash attention (online softmax): for each pass of kPassKeys positions, for each tile of rows:
 // scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output *
 // 2^(old maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile
 // sees are skipped.
 //
-// In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds nothing, and a
-// weight is rounded before it is scaled. Positions are added one by one, also in a multiply-add that takes a
-// pair. Skipped and hidden positions would add zeros. So nothing depends on tiles, passes and calls.
+// In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds
+// nothing, and a weight is rounded before it is scaled. Positions are added one by one, even in a
+// multiply-add that takes a pair. Skipped and hidden positions would add zeros. So the result does
+// not depend on tiles, passes and calls.
 
 using Type = Element::Type;
 using Vector = Simd::Vector;

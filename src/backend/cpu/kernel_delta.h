@@ -1,8 +1,9 @@
 // The gated delta rule and the convolution before it, written once over a vector type. Included by
 // kernel_elementwise.h, under the same rules.
 //
-// A state S is [key_dim][D], D = value_dim padded to whole vectors: a row of it, or of the values, is taken a few
-// vectors at a time. Padding of the values counts as zero, so that of S stays zero.
+// A state S is [key_dim][D], D = value_dim padded to whole vectors. A row of S, or of the values,
+// is processed a few vectors at a time. The padding of the values counts as zero, so the padding of
+// S stays zero.
 
 constexpr int32_t kDeltaColumns = 4; // vectors of S that are taken together
 

@@ -1,4 +1,4 @@
-// What stands between the matrix products, written once over a vector type and an element type.
+// The operations between the matrix products, written once over a vector type and an element type.
 // Included after kernel_attention.h, under the same rules.
 
 // A vector of the last n < 16 floats, zeros behind them; and the reverse.

@@ -3,11 +3,13 @@
 //   [plane][page][kv_head] { keys [page_tokens / 16][16 * D], values [page_tokens / 16][16 * D] }
 //
 // in the key and value groups of kernels.h, D = head_dim padded to a multiple of 16. A plane is a
-// layer's place in its KV group: layers of different groups share a plane, never a page of it. A plane's
-// pages stand together, so that consecutive pages of a node are read as one stream. Where layers differ
-// in heads or head_dim, a plane's page has room for the largest.
+// in the key and value groups of kernels.h, D = head_dim padded to a multiple of 16. A plane is a
+// layer's place in its KV group: layers of different groups share a plane, but never a page of it. The
+// pages of a plane are contiguous, so consecutive pages of a node are read as one stream. If layers
+// differ in heads or head_dim, a plane's page has room for the largest.
 //
-// Address space is taken at once and memory as pages are first written, so unused pages cost nothing.
+// Address space is reserved at once; memory is used as pages are first written, so unused pages cost
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,8 @@ namespace batchllm::cpu {
 
 class KvPages {
   public:
-    // page_tokens: a multiple of 16. bytes: of the whole pool; an error when not one page fits. Where the
-    // system does not give so much, the pool is smaller (SmallerPool).
+    // page_tokens: a multiple of 16. bytes: of the whole pool; an error if not even one page fits.
+    // If the system provides less, the pool is smaller (SmallerPool).
     static Result<KvPages> create(const Model &model, DType element, int32_t page_tokens,
                                   int64_t bytes);
 

@@ -2,15 +2,15 @@
 //
 // oneDNN serves as a single-threaded kernel; the ThreadPool spreads the work. A packed matrix is cut
 // along N into slices, each packed on its own in oneDNN's blocked layout; a task is one slice times
-// one block of rows. So the threads asked for are the threads used, no second pool of threads spins
-// beside ours, several engines do not disturb each other, and what follows a product (bias,
-// residual, SwiGLU) is done by the task while its tile of the result is in the cache.
+// one block of rows. So exactly the requested threads are used, no second thread pool spins beside
+// ours, several engines do not disturb each other, and the operations after a product (bias,
+// residual, SwiGLU) are done by the task while its tile of the result is in the cache.
 //
-// Reproducible: an output element is the same bits in whatever row of whatever number of rows it is
-// computed, on any number of threads. A slice's width is the matrix's alone then. oneDNN may sum in
-// another order for another number of rows, or for a row's place among them; so when a matrix is packed,
-// its shape is tried with every size of block that there is, and only sizes that give a row the same bits in
-// every place are used. The rows of a call are filled up to such a size.
+// Reproducible: an output element has the same bits in any row of any number of rows, on any number
+// of threads. The width of a slice then depends only on the matrix. oneDNN may sum in a different
+// order for a different number of rows, or a different place of the row among them. So when a
+// matrix is packed, its shape is tried with every block size, and only sizes that give a row the
+// same bits in every place are used. The rows of a call are padded to such a size.
 #pragma once
 
 #include <array>

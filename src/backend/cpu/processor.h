@@ -1,4 +1,4 @@
-// What this machine offers, for people to read and for the size of the KV pool.
+// What this machine offers, for display and for the size of the KV pool.
 #pragma once
 
 #include <cstdint>

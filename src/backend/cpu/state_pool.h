@@ -2,8 +2,8 @@
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim], inputs [width - 1][channels] } float
 //
-// the padding zeros, the inputs those of the convolution's last tokens, the oldest first. Address space is taken
-// at once and memory as slots are first written.
+// The padding is zero; the inputs are those of the convolution's last tokens, oldest first. Address
+// space is reserved at once, and memory is used as slots are first written.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,17 @@
-// A token batch -> what attention has to do: which query tokens meet which range of which node.
+// A token batch -> the work of attention: which query tokens attend to which range of which node.
 //
 // Phase one takes each context node once: the batch's tokens that see it, of the node itself and of
-// all its descendants, stand stacked against its keys and values, which are so read once for all of
-// them (RelayAttention, ChunkAttention). Each such meeting leaves a token a part: a softmax over
-// that range of positions. Phase two merges a token's parts by log-sum-exp.
+// all its descendants, are stacked against its keys and values, which are thus read once for all of
+// them (RelayAttention, ChunkAttention). Each range gives a token one part: a softmax over that range
+// of positions. Phase two merges a token's parts by log-sum-exp.
 //
 // Built once a step, and used by every layer with the same window and shape of heads. Always: the
 // parts of a token cover the positions that it sees, each once; an item is of one node, and its
 // positions and tokens are cut so that the threads are kept busy; the same batch gives the same list.
 //
-// In order (WorklistOptions::stretch): a token has a part for each stretch of so many positions of its row
-// that it sees, wherever its nodes begin. Where a stretch lies in several nodes, the item of each
-// goes on from what the one before has left in the part, in a later wave.
+// In order (WorklistOptions::stretch): a token has one part for each stretch of that many positions
+// of its row that it sees, wherever its nodes begin. If a stretch spans several nodes, each node's
+// item continues the part that the previous one left, in a later wave.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ struct Worklist {
     int32_t most_groups = 0;  // key groups up to the end of any item
 };
 
-// Of a model's layers: long, since a row has a part to merge for each; short enough for a long row to keep
-// several threads busy.
+// For a model's layers: long, because a row has a part to merge for each stretch, but short enough
+// for a long row to keep several threads busy.
 constexpr int32_t kStretchKeys = 1024;
 
 struct WorklistOptions {

@@ -1,4 +1,4 @@
-// The families that are known: each maps its config.json to a description, in a file of its own.
+// The supported families: each maps its config.json to a description, in a file of its own.
 #pragma once
 
 #include <span>

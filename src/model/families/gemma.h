@@ -5,8 +5,8 @@
 
 namespace batchllm {
 
-// All but windows, ropes, caps and norms of heads. defaults: vocabulary and longest request; the rest
-// is filled in.
+// Everything except windows, ropes, caps and norms of heads. defaults: vocabulary and longest
+// request; the rest is filled in.
 Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
 
 // Norms before and after both sublayers, of the weight plus `offset`.

@@ -12,9 +12,10 @@ namespace batchllm {
 Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model);
 
-// Delta nets in place of attention in the layers that "layer_types" makes linear_attention; without that key in
-// all but every "full_attention_interval"-th. Their input's parts are `set_input`'s, for the tensors that begin
-// with `prefix`. After all else that concerns attention.
+// Replaces attention by delta nets in the layers that are linear_attention in "layer_types";
+// without that key, in all but every "full_attention_interval"-th. `set_input` sets the parts of
+// their input, for the tensors that begin with `prefix`. Call it after everything else that
+// concerns attention.
 using SetDeltaInput = void (*)(const std::string &prefix, int64_t hidden, DeltaNet *delta);
 Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model);
 

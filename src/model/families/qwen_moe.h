@@ -13,8 +13,8 @@ struct QwenExperts {
     bool normalised = false; // "norm_topk_prob"
 };
 
-// Experts in place of the feed-forward: in every "decoder_sparse_step"-th layer but those that
-// "mlp_only_layers" names. After the layers are made.
+// Replaces the feed-forward by experts in every "decoder_sparse_step"-th layer except those in
+// "mlp_only_layers". Call it after the layers are made.
 Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model);
 
 // Beside the experts a shared one, behind a gate of its own. `width`: the class's default.

@@ -1,5 +1,5 @@
 // The table of families: "model_type", the class in "architectures", the function that describes such
-// a model. A family's row here and its file beside this one are all that adds it.
+// a model. Adding a family takes its row here and its file beside this one.
 #pragma once
 
 // clang-format off

@@ -1,5 +1,5 @@
-// What evaluator.cc, expressions.cc and statements.cc share: where an error happened, and how deep the
-// evaluation is.
+// Shared by evaluator.cc, expressions.cc and statements.cc: where an error happened, and how deep
+// the evaluation is.
 #pragma once
 
 #include "text/jinja/evaluator.h"

@@ -25,7 +25,7 @@ struct Limits {
     int32_t depth = 400; // nested evaluations: what the stack must bear
 };
 
-// The text of an error that a template or its values led to, without its line.
+// The text of an error caused by a template or its values, without its line.
 Status template_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // The error of an operation on a value that is not defined.
 Status undefined_error(const Value &value);
@@ -38,7 +38,7 @@ struct CallArguments {
 // Arguments by the names of a function's parameters.
 class Parameters {
   public:
-    // Fails for an argument that the function does not know or that is given twice.
+    // Fails for an unknown argument or one that is given twice.
     static Result<Parameters> bind(std::string_view function, const CallArguments &arguments,
                                    std::initializer_list<std::string_view> names);
 
@@ -87,11 +87,11 @@ class Evaluator {
     // A filter that another applies: one level of evaluation more.
     Result<Value> filter(int32_t filter, const Value &value, const CallArguments &arguments);
 
-    // What `for` goes through; a generator is used up.
+    // The items over which `for` iterates; a generator is exhausted.
     Result<std::vector<Value>> iterate(const Value &value);
     // len().
     Result<int64_t> length(const Value &value);
-    // str(); fails for what Python prints with an address.
+    // str(); fails for values that Python prints with an address.
     Status append_string(const Value &value, std::string *out);
     Result<std::string> to_string(const Value &value);
     // The same without a copy where the value is a string; else of the heap.
@@ -151,7 +151,7 @@ class Evaluator {
     Status print(std::string_view text);
     // The body's text, in a scope of its own inside `scope`.
     Result<Value> capture(const Body &body, Scope *scope);
-    // A new scope, to be given back unless an error ends the rendering.
+    // A new scope, to be released unless an error ends the rendering.
     Result<Scope *> inner_scope(Scope *parent);
     void give_back(Scope *scope);
 

@@ -1,4 +1,4 @@
-// Each filter by itself, for the table in filters.cc, and what several of them use.
+// The functions of single filters, for the table in filters.cc, and their shared helpers.
 #pragma once
 
 #include <string_view>
@@ -22,7 +22,7 @@ Filter items_of, map, reject, rejectattr, select, selectattr, unique;
 // An attribute by its path, "function.name" or "0" or 1, as the filters' `attribute` has it.
 Result<Value> attribute_path(Evaluator *evaluator, Value value, const Value &path);
 Status no_arguments(std::string_view filter, const CallArguments &arguments);
-// What a value is sorted by: text in lower case unless case counts.
+// The sort key of a value: text in lower case unless case matters.
 Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensitive);
 
 } // namespace batchllm::jinja::filters

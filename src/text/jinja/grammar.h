@@ -1,6 +1,6 @@
-// The parser of jinja2's grammar, by recursive descent: a function for each rule. parser.cc makes the
-// nodes, parse_statements.cc reads tags, parse_expressions.cc what operators join, and
-// parse_operands.cc what they join. Nesting is bounded before it is followed, so that no template
+// The parser of jinja2's grammar, by recursive descent, with a function for each rule. parser.cc
+// makes the nodes, parse_statements.cc reads tags, parse_expressions.cc operators, and
+// parse_operands.cc operands. Nesting is checked before it is followed, so that no template
 // exhausts the stack.
 #pragma once
 
@@ -146,10 +146,10 @@ class Parser {
 
     // ---- statements ----
 
-    // Everything up to a tag that begins with one of the words, which is left at hand. No words: to
-    // the end of the template.
+    // Everything up to a tag that begins with one of the words, which becomes the current one. No
+    // words: to the end of the template.
     Result<Body> parse_body(Words end_words);
-    // The body behind a tag; its end tag is passed over up to its own end.
+    // The body after a tag; skips its end tag.
     Result<Body> parse_block(Words end_words);
     Status parse_statement(Statement *made);
     // A body that break and continue cannot leave.

@@ -1,4 +1,5 @@
-// Tokens -> the tree, by jinja2's grammar. What is not supported is refused here, by name and line.
+// Tokens -> the tree, by jinja2's grammar. Unsupported constructs are refused here, by name and
+// line.
 #pragma once
 
 #include <string_view>
@@ -10,8 +11,8 @@ namespace batchllm::jinja {
 
 struct Program {
     Body body;
-    // Whether the template looks into "content" as a list of parts or asks what type it is. One that
-    // does not can only print text.
+    // Whether the template uses "content" as a list of parts or asks for its type. One that does
+    // neither can only print text.
     bool reads_content_parts = false;
 };
 

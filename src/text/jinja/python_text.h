@@ -1,4 +1,4 @@
-// What Python's str does, over UTF-8: templates count and cut text in characters.
+// The operations of Python's str, over UTF-8: templates count and cut text in characters.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ bool is_printable(uint32_t point);
 
 bool is_ascii(std::string_view text);
 
-// The first bytes of a text, `most` of them or what whole characters leave of them.
+// The first bytes of a text: at most `most`, in whole characters.
 std::string_view cut(std::string_view text, size_t most);
 
 // repr(): quoted and escaped, appended.

@@ -1,5 +1,5 @@
-// A Jinja template of the kind that chat models come with -> text, character for character as
-// jinja2's sandbox renders it with the settings of transformers (docs/chat.md).
+// A Jinja template, as chat models have it -> text, character for character as jinja2's sandbox
+// renders it with the settings of transformers (docs/chat.md).
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace batchllm::jinja {
 // Immutable once parsed: any number of threads may render it.
 class Template {
   public:
-    // Fails with ROW_TEMPLATE, "line N: " and what is wrong or not supported.
+    // Fails with ROW_TEMPLATE, "line N: " and what is invalid or not supported.
     static Result<Template> parse(std::string_view source);
 
-    // Appends to *out; on an error *out is what it was. The evaluator has the variables, and is used
-    // up.
+    // Appends to *out; on an error *out is unchanged. The evaluator has the variables, and can be
+    // used only once.
     Status render(Evaluator *evaluator, std::string *out) const;
 
     bool reads_content_parts() const { return program_.reads_content_parts; }
@@ -28,7 +28,7 @@ class Template {
     Program program_;
 };
 
-// What a rendering may take, by the size of what it is given.
+// The limits of a rendering, by the size of its input.
 Limits limits_for(size_t input_bytes);
 
 // JSON, whose objects have distinct keys -> a value of the heap. Text stays where the document has it.

@@ -1,8 +1,8 @@
 // The values that a template computes with: Python's, as far as templates can tell.
 //
-// A Value is small and copied freely. What it points to (text, lists, dictionaries) belongs to the
-// rendering's Heap or to the document that was rendered, and does not change, namespaces aside: lists
-// and dictionaries are read-only, as in jinja2's immutable sandbox.
+// A Value is small and cheap to copy. The text, lists and dictionaries to which it points belong to
+// the rendering's Heap or to the document that is rendered. Except for namespaces they do not
+// change: lists and dictionaries are read-only, as in jinja2's immutable sandbox.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ enum class Kind : uint8_t {
     callable,
 };
 
-// What Python calls the type: it decides about len(), indices, truth and printing.
+// The Python type: it determines len(), indices, truth and printing.
 enum class SequenceType : uint8_t {
     list,
     tuple,
@@ -55,7 +55,7 @@ struct Callable;
 class Value {
   public:
     Value() : kind_(Kind::undefined) { text_ = {"", 0}; }
-    // name: what error messages say is undefined; it outlives the value.
+    // name: the undefined name, for error messages; it outlives the value.
     static Value undefined(std::string_view name) { return Value(Kind::undefined, name); }
     static Value none() { return Value(Kind::none, {}); }
     static Value boolean(bool value) {
@@ -75,8 +75,8 @@ class Value {
     }
     // UTF-8 that outlives the value.
     static Value string(std::string_view text) { return Value(Kind::string, text); }
-    // A string of MarkupSafe's type, which the filter `safe` makes: adding other text to it escapes
-    // that text as HTML, and most of what is made of it is of its type.
+    // A string of MarkupSafe's type, which the filter `safe` makes: text added to it is escaped as
+    // HTML, and most strings derived from it have its type.
     static Value markup(std::string_view text) {
         Value made(Kind::string, text);
         made.markup_ = true;
@@ -177,8 +177,9 @@ struct MacroNode;
 struct Scope;
 struct Statement;
 
-// The variable `loop`. Items are taken one ahead of the body at most, as a condition may look at what
-// the body changes, unless the template asks for the length. Emptied when the loop has ended.
+// The variable `loop`. Items are taken at most one ahead of the body, because a condition may
+// depend on what the body changes, unless the template asks for the length. Emptied when the loop
+// has ended.
 struct Loop : Object {
     const Statement *statement = nullptr;
     Scope *outer = nullptr;
@@ -213,12 +214,13 @@ struct Callable : Object {
     Value self;
 };
 
-// Owns what a rendering makes, and bounds it: nothing is given back before the rendering ends.
+// Owns the values that a rendering makes, and limits their size; nothing is freed before the
+// rendering ends.
 class Heap {
   public:
     explicit Heap(size_t most_bytes) : left_(most_bytes) {}
 
-    // Whether so many bytes may still be made; counts nothing.
+    // Whether this many more bytes are allowed; does not count them.
     Status room_for(size_t bytes) const;
     // The same for a list of so many parts of a text.
     Status room_for_parts(size_t parts) const {
@@ -233,7 +235,7 @@ class Heap {
         return static_cast<T *>(objects_.back().get());
     }
 
-    // Values nested deeper than this are refused, so that walking through one needs a bounded stack.
+    // Values nested deeper than this are refused, so that traversing one needs a bounded stack.
     static constexpr int32_t most_depth = 200;
 
   private:
