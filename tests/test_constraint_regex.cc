@@ -159,7 +159,6 @@ void long_expressions_are_read_in_linear_time(void **) {
     RegexTree read = parse_regex(groups, {}).value();
     read = parse_regex(std::string(60'000, 'a'), {}).value();
     assert_int_equal(read.nodes.back().children.size(), 60'000);
-    // Half a minute where time grows with the square.
     assert_true(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
     must_refuse(std::string(250'000, 'a'), RegexDialect::python, BATCHLLM_ERROR_UNSUPPORTED,
                 "64 KiB");

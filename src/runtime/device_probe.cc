@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <numeric>
 
 #include "backend/sim/step_cost.h"
@@ -318,6 +320,20 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
     ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(true));
     ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, make_probed(own, model->model));
     return probe_backend(backend.get(), model->model);
+}
+
+Result<DeviceCosts> costs_here(const EngineOptions &options) {
+    static std::mutex mutex;
+    static std::map<std::string, DeviceCosts> known;
+    const BackendOptions &backend = options.backend_options;
+    const std::string key = options.backend + " " + std::to_string(options.devices.front()) + " " +
+                            backend.compute_type + " " + std::to_string(backend.threads);
+    const std::lock_guard lock(
+        mutex); // held while it is measured: a device is not measured twice at once
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+    ASSIGN_OR_RETURN(ProbedDevice probed, probe_device(options));
+    return known.emplace(key, std::move(probed.costs)).first->second;
 }
 
 } // namespace batchllm

@@ -21,6 +21,10 @@ struct ProbedDevice {
 // Of options.backend ("auto": cuda where there is one, else cpu) on the first of options.devices.
 Result<ProbedDevice> probe_device(const EngineOptions &options);
 
+// The costs that probe_device finds, which this process then remembers: beside an engine that runs, a device
+// has no memory left for another backend.
+Result<DeviceCosts> costs_here(const EngineOptions &options);
+
 // The batches alone, on a backend for probe_model(). Its pages hold what they hold.
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model);
 

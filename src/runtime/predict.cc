@@ -50,8 +50,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     Prediction prediction;
     DeviceCosts costs;
     if (predicting.device.empty()) {
-        ASSIGN_OR_RETURN(ProbedDevice probed, probe_device(options));
-        costs = std::move(probed.costs);
+        ASSIGN_OR_RETURN(costs, costs_here(options));
     } else {
         ASSIGN_OR_RETURN(costs, find_device_costs(predicting.device));
     }
