@@ -9,7 +9,9 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kStaging = int64_t{64} << 20;
-constexpr int64_t kReadBytes = int64_t{2} << 20; // a host thread reads so much at once
+// What a host thread takes at once: of bytes, so that an expert's matrix of a few MiB is read by many; and of
+// elements that are widened.
+constexpr int64_t kReadBytes = int64_t{256} << 10, kReadElements = int64_t{512} << 10;
 
 } // namespace
 
@@ -85,7 +87,7 @@ void Sender::read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned)
 void Sender::read_quantized(const Tensor &tensor, int64_t row, int64_t rows, DType type,
                             std::byte *pinned) {
     const int64_t row_bytes = tensor.columns * dtype_bytes(type);
-    const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
+    const int64_t at_once = std::max<int64_t>(1, kReadElements / tensor.columns);
     pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
         const int64_t begin = i * at_once;
         read_rows(tensor, row + begin, std::min(at_once, rows - begin), type,
