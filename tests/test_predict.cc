@@ -172,7 +172,8 @@ void a_description_is_read_as_it_was_written(void **) {
     assert_int_equal(read.experts.size(), costs.experts.size());
     assert_true(read.experts[1].rows == costs.experts[1].rows);
     assert_true(read.experts[1].flops == costs.experts[1].flops);
-    assert_true(read.routing_ns == costs.routing_ns && read.expert_step_tokens == 8192);
+    assert_true(read.routing_us == costs.routing_us && read.routing_ns == costs.routing_ns);
+    assert_true(read.expert_step_tokens == 8192);
     const std::string text = device_costs_text(costs);
     const size_t of_experts = text.find(",\n  \"experts\"");
     const DeviceCosts older =
@@ -195,7 +196,8 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("[128,", "[8,", "rows must rise");
     fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
     fails("\"experts\": [[16,", "\"experts\": [[160,", "rows must rise");
-    fails("\"routing_ns\": 2", "\"routing_ns\": -2", "routing_ns");
+    fails("\"routing_us\": 20", "\"routing_us\": -2", "routing_us");
+    fails("\"routing_ns\": 0.3", "\"routing_ns\": \"0\"", "routing_ns");
     fails("\"expert_step_tokens\": 8192", "\"expert_step_tokens\": 0.5", "expert_step_tokens");
 }
 

@@ -281,7 +281,7 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
         costs.experts.clear(); // one after another
-        costs.routing_ns = 0;
+        costs.routing_us = costs.routing_ns = 0;
         costs.expert_step_tokens = 0;
     }
     costs.name = info.device;

@@ -35,7 +35,8 @@ DeviceCosts h200() {
     costs.host_token_us = 0.18;
     costs.experts = {{16, 6.4e13},  {64, 2.43e14},  {128, 4.1e14},
                      {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};
-    costs.routing_ns = 2;
+    costs.routing_us = 20;
+    costs.routing_ns = 0.3;
     costs.expert_step_tokens = 8192;
     return costs;
 }
@@ -89,8 +90,11 @@ Status read_experts(const JsonValue &root, DeviceCosts *costs) {
     if (const auto experts = root.given("experts")) {
         ASSIGN_OR_RETURN(costs->experts, read_products(*experts));
     }
-    if (const auto routing = root.given("routing_ns")) {
-        ASSIGN_OR_RETURN(costs->routing_ns, routing->number(0, 1e9));
+    for (const auto &[name, field] : {std::pair("routing_us", &DeviceCosts::routing_us),
+                                      std::pair("routing_ns", &DeviceCosts::routing_ns)}) {
+        if (const auto routing = root.given(name)) {
+            ASSIGN_OR_RETURN(costs->*field, routing->number(0, 1e9));
+        }
     }
     if (const auto step = root.given("expert_step_tokens")) {
         ASSIGN_OR_RETURN(costs->expert_step_tokens, step->integer(0, int64_t{1} << 24));
@@ -138,11 +142,26 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::parse(text, file, BATCHLLM_ERROR_INVALID_ARGUMENT));
     const JsonValue root = document.root();
-    RETURN_IF_ERROR(root.only_keys(
-        {"name", "memory_bytes", "page_tokens", "step_tokens", "batches_in_flight", "products",
-         "product_us", "memory_bandwidth", "attention_flops", "attention_bandwidth",
-         "attention_overlap", "attention_us", "merge_ns", "step_us", "host_us", "host_token_us",
-         "experts", "routing_ns", "expert_step_tokens"}));
+    RETURN_IF_ERROR(root.only_keys({"name",
+                                    "memory_bytes",
+                                    "page_tokens",
+                                    "step_tokens",
+                                    "batches_in_flight",
+                                    "products",
+                                    "product_us",
+                                    "memory_bandwidth",
+                                    "attention_flops",
+                                    "attention_bandwidth",
+                                    "attention_overlap",
+                                    "attention_us",
+                                    "merge_ns",
+                                    "step_us",
+                                    "host_us",
+                                    "host_token_us",
+                                    "experts",
+                                    "routing_us",
+                                    "routing_ns",
+                                    "expert_step_tokens"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
     ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
@@ -181,6 +200,7 @@ std::string device_costs_text(const DeviceCosts &costs) {
         text.append(number_text(costs.*key.field));
     }
     if (!costs.experts.empty()) text += ",\n  \"experts\": " + products_text(costs.experts);
+    text += ",\n  \"routing_us\": " + number_text(costs.routing_us);
     text += ",\n  \"routing_ns\": " + number_text(costs.routing_ns);
     text += ",\n  \"expert_step_tokens\": " + std::to_string(costs.expert_step_tokens);
     return text + "\n}\n";

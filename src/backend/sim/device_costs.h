@@ -7,7 +7,7 @@
 //      "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
 //      "attention_flops": 5.6e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.8,
 //      "attention_us": 12, "merge_ns": 1.9, "step_us": 60, "host_us": 100, "host_token_us": 0.2,
-//      "experts": [[16, 6.4e13], ...], "routing_ns": 2, "expert_step_tokens": 8192}
+//      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192}
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct DeviceCosts {
     // Of a layer's experts: rows that each of them has, and flops a second of all. Empty: as products of so
     // many rows, in one launch.
     std::vector<Product> experts;
-    double routing_ns = 0;          // of a token and each of its experts, in each layer
+    double routing_us = 0; // of each layer with experts: choosing them, sorting tokens by them
+    double routing_ns = 0; // the same, of a token and each of its experts
     int64_t expert_step_tokens = 0; // of models with experts; 0: step_tokens
 };
 

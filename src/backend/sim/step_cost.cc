@@ -14,11 +14,11 @@ constexpr double element = 2; // bytes
 constexpr double norm_bytes = 6;       // the stream read and written, what is added, what comes out
 constexpr double activation_bytes = 6; // two read, one written
 constexpr double rope_bytes = 4;
-constexpr double sampling_bytes = 12;   // an f32 logit written, and read twice
-constexpr int32_t padded_queries = 64;  // rows of a matrix tile: fewer cost as many
+constexpr double sampling_bytes = 12;  // an f32 logit written, and read twice
+constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost as many
+// merge_ns is of a head where so many share their keys: what is merged goes by heads of keys.
+constexpr double merge_heads = 4;
 constexpr int32_t streamed_queries = 2; // so many queries at most read a node as bytes
-
-constexpr double routing_launches = 2; // beside the router's product and the weighted sum
 
 // Of one matrix element, by what is known of so many rows: a product with few rows costs what reading the matrix
 // costs.
@@ -178,7 +178,8 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
     const double stream = bytes / costs_.attention_bandwidth;
     const double both =
         std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
-    return costs_.attention_us * 1e-6 + both + merged * layers.heads * costs_.merge_ns * 1e-9;
+    return costs_.attention_us * 1e-6 + both +
+           merged * merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
 }
 
 StepSeconds StepCost::seconds(const TokenBatch &batch) const {
@@ -192,7 +193,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
     for (const Layers &layers : layers_)
         all.attention += layers.count * attention_seconds(batch, layers);
     all.elementwise = tokens * elementwise_bytes_ / costs_.memory_bandwidth +
-                      routings_ * routing_launches * costs_.product_us * 1e-6 +
+                      routings_ * costs_.routing_us * 1e-6 +
                       tokens * routed_ * costs_.routing_ns * 1e-9;
     const auto wanted = static_cast<double>(
         std::count_if(batch.outputs.begin(), batch.outputs.end(),
