@@ -64,6 +64,7 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     jobs.push_back(sparse("a4", 66.7, 4096, false));
     jobs.push_back(sparse("c16", 29.2, 0, false));
     MeasuredJob fewer = sparse("c16", 26.6, 4096, false);
+    fewer.job.name = "c16 --rows 256";
     fewer.job.rows = 256;
     jobs.push_back(fewer);
     MeasuredJob small{

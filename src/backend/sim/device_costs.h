@@ -39,10 +39,11 @@ struct DeviceCosts {
     double attention_bandwidth = 0; // bytes a second of keys and values that one query reads
     double attention_overlap = 0;   // share of the lesser of the two that the greater hides
     double attention_us = 0;        // of each launch
-    double merge_ns = 0;            // of a query and a head whose keys are in more than one node
-    double step_us = 0;             // of each step on the device, whatever is in it
-    double host_us = 0;             // of each step on the host, hidden where steps overlap
-    double host_token_us = 0;       // of each token of a step on the host
+    double merge_ns =
+        0; // of a query and a head whose keys are in more than one node, where four share keys
+    double step_us = 0;       // of each step on the device, whatever is in it
+    double host_us = 0;       // of each step on the host, hidden where steps overlap
+    double host_token_us = 0; // of each token of a step on the host
     // Of a layer's experts: rows that each of them has, and flops a second of all. Empty: as products of so
     // many rows, in one launch.
     std::vector<Product> experts;
