@@ -53,6 +53,20 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     MeasuredJob levels{named("industry1"), 0, 54.1, true};
     levels.levels = 2;
     jobs.push_back(levels);
+    const auto sparse = [&](const char *name, double rate, int64_t step_tokens, bool fitted) {
+        MeasuredJob job{named(name), 0, rate, fitted};
+        job.job.model = "qwen3-30b-a3b";
+        job.step_tokens = step_tokens;
+        return job;
+    };
+    jobs.push_back(sparse("a16", 127.2, 0, true));
+    jobs.push_back(sparse("a16", 121.3, 4096, false));
+    jobs.push_back(sparse("a4", 66.7, 4096, false));
+    jobs.push_back(sparse("c16", 29.2, 0, false));
+    MeasuredJob fewer = sparse("c16", 26.6, 4096, false);
+    fewer.job.name = "c16 --rows 256";
+    fewer.job.rows = 256;
+    jobs.push_back(fewer);
     MeasuredJob small{
         {"small", "examples/catalogue/model", 8000, 300, 0, 40, 10, 16, 0, 0}, 0, 43200, true};
     jobs.push_back(small);

@@ -103,6 +103,17 @@ inline const char *named_config(const std::string &name) {
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
             "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})";
     }
+    if (name == "gpt-oss-20b") { // its experts as they are expanded at load, not in four bits
+        return R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+            "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4,
+            "vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "attention_bias": true, "sliding_window": 128, "swiglu_limit": 7.0,
+            "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+            "original_max_position_embeddings": 4096}, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": false, "eos_token_id": null})";
+    }
     if (name == "Gemma-3-12B") {
         return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
@@ -147,9 +158,15 @@ inline Status write_model_directory(const BenchModel &from, const std::string &d
                                       [&](const auto &s) { return s.first == tensor.name; });
         if (seen) return; // other rows of the same
         const int64_t rows = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
-        const int64_t end = offset + 2 * rows * tensor.columns;
+        const int64_t stack = std::max<int64_t>(1, tensor.stored_stack);
+        const int64_t end = offset + 2 * stack * rows * tensor.columns;
         std::string shape = std::to_string(rows);
-        if (tensor.columns > 1) shape += ", " + std::to_string(tensor.columns);
+        if (tensor.columns > 1 && tensor.stored_transposed) {
+            shape = std::to_string(tensor.columns) + ", " + shape;
+        } else if (tensor.columns > 1) {
+            shape += ", " + std::to_string(tensor.columns);
+        }
+        if (tensor.stored_stack > 0) shape = std::to_string(stack) + ", " + shape;
         shapes.emplace_back(tensor.name, shape + "], \"data_offsets\": [" + std::to_string(offset) +
                                              ", " + std::to_string(end));
         offset = end;

@@ -271,6 +271,23 @@ inline Model shared_expert() {
     });
 }
 
+// Of gpt-oss.
+inline Model biased_experts() {
+    return changed(plain(8, 1, 64), [](Layer *layer) {
+        add_experts(layer);
+        layer->experts.router.normalised = true;
+        add_bias(&layer->experts.router.weight);
+        for (FeedForward &expert : layer->experts.each) {
+            expert.activation = Activation::clamped_swiglu;
+            for (Weight *w : {&expert.gate, &expert.up, &expert.down}) add_bias(w);
+        }
+        layer->feed_forward = {};
+        Attention &a = layer->attention;
+        a.sinks = tensor(a.heads, 1);
+        for (Weight *w : {&a.q, &a.k, &a.v, &a.o}) add_bias(w);
+    });
+}
+
 // A delta net before or behind attention with an output gate.
 inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads) {
     Model model = changed(plain(4, 2, 64), [](Layer *layer) {
@@ -382,6 +399,7 @@ inline std::vector<LayerKind> layer_kinds() {
         {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
         {"experts alone, a norm after", experts_alone},
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
+        {"experts with biases and a clamped SwiGLU (gpt-oss)", biased_experts},
         {"a delta net, then attention with an output gate (Qwen3.5)",
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},

@@ -323,6 +323,7 @@ struct Product {
     Activation activation;
     std::vector<int32_t> counts; // turns of each expert
     bool gathered;               // x through row_of
+    bool biased = false;
 };
 
 // [experts][rows, columns] as experts/grouped.h says; rows of gate and up already in turns.
@@ -348,8 +349,17 @@ double activation(Activation kind, double x) {
     return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+double gated(Activation kind, double gate, double up) {
+    if (kind == Activation::clamped_swiglu) {
+        const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
+        return g / (1 + std::exp(-1.702 * g)) * (u + 1);
+    }
+    return activation(kind, gate) * up;
+}
+
 struct Inputs {
     std::vector<float> x, w;
+    std::vector<float> bias;                // [experts, rows], or none
     std::vector<int32_t> row_of, expert_of; // [turns]
 };
 
@@ -382,6 +392,8 @@ Inputs make_inputs(Random &random, const Product &p, DType type) {
     in.x = normal(random, int64_t{rows} * p.columns, type);
     in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
                   1 / std::sqrt(static_cast<float>(p.columns)));
+    // So large that gates and ups reach the bounds of a clamped SwiGLU.
+    if (p.biased) in.bias = normal(random, int64_t{p.experts} * p.rows, DType::f32, 6);
     return in;
 }
 
@@ -391,14 +403,14 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
         const float *x = in.x.data() + int64_t{in.row_of[t]} * p.columns;
         for (int32_t r = 0; r < p.rows; ++r) {
             const float *w = in.w.data() + (int64_t{in.expert_of[t]} * p.rows + r) * p.columns;
-            double sum = 0;
+            double sum = p.biased ? double(in.bias[size_t(in.expert_of[t] * p.rows + r)]) : 0;
             for (int32_t c = 0; c < p.columns; ++c) sum += double(x[c]) * double(w[c]);
             y[size_t(r)] = sum;
         }
         for (int32_t r = 0; r < p.rows; ++r) {
             if (!p.gated) out.push_back(y[size_t(r)]);
             if (p.gated && r % 16 < 8) {
-                out.push_back(activation(p.activation, y[size_t(r)]) * y[size_t(r + 8)]);
+                out.push_back(gated(p.activation, y[size_t(r)], y[size_t(r + 8)]));
             }
         }
     }
@@ -406,7 +418,7 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
 }
 
 std::vector<float> multiply(const Product &p, const Inputs &in, DType type, GroupedKernel kernel) {
-    const Array x(in.x, type), w(packed(in.w, p, type), type);
+    const Array x(in.x, type), w(packed(in.w, p, type), type), bias(in.bias, DType::f32);
     const auto turns = static_cast<int64_t>(in.row_of.size());
     const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
     const std::vector<ExpertTile> list = tiles_of(in);
@@ -419,6 +431,7 @@ std::vector<float> multiply(const Product &p, const Inputs &in, DType type, Grou
     a.w = w.data();
     a.rows = p.rows;
     a.columns = p.columns;
+    a.bias = p.biased ? bias.floats() : nullptr;
     a.gated = p.gated;
     a.activation = p.activation;
     a.y = y.data();
@@ -431,7 +444,8 @@ std::vector<float> multiply(const Product &p, const Inputs &in, DType type, Grou
 std::string name_of(const Product &p, DType type, GroupedKernel kernel) {
     std::string name = std::string(dtype_name(type)) + ", " + kKernels[int(kernel)] + ", " +
                        std::to_string(p.rows) + " x " + std::to_string(p.columns) +
-                       (p.gated ? ", gated" : "") + (p.gathered ? ", gathered" : "") + ", turns";
+                       (p.gated ? ", gated by " + std::to_string(int(p.activation)) : "") +
+                       (p.biased ? ", biased" : "") + (p.gathered ? ", gathered" : "") + ", turns";
     for (const int32_t count : p.counts) name += " " + std::to_string(count);
     return name;
 }
@@ -466,8 +480,17 @@ void grouped_products_are_the_references(void **) {
              {16, 8}, {48, 24}, {144, 136}, {256, 64}, {272, 320}, {528, 200}, {640, 768}}) {
         for (const bool gated : {true, false}) {
             for (const auto &counts : {ragged, one, single}) {
-                Product p{static_cast<int32_t>(counts.size()), rows,   columns, gated,
-                          static_cast<Activation>(seed % 3),   counts, gated};
+                Random random(seed);
+                const auto activation = static_cast<Activation>(draw(random, 0, 3));
+                const bool biased = draw(random, 0, 1) == 1;
+                Product p{static_cast<int32_t>(counts.size()),
+                          rows,
+                          columns,
+                          gated,
+                          activation,
+                          counts,
+                          gated,
+                          biased};
                 if (int64_t{rows} * columns > 100000) { // what the host takes long for
                     for (int32_t &count : p.counts) count = count > 150 ? 150 : count;
                 }
@@ -477,7 +500,11 @@ void grouped_products_are_the_references(void **) {
     }
     // As down may have it: columns that are no gate's, rows of eights alone.
     check_product({3, 136, 40, false, Activation::silu, {5, 0, 77}, false}, ++seed);
-    check_product({3, 72, 72, false, Activation::silu, {130, 2, 0}, true}, ++seed);
+    check_product({3, 72, 72, false, Activation::silu, {130, 2, 0}, true, true}, ++seed);
+    // As gpt-oss has it, its experts narrower than any tile and wider than one.
+    const Activation clamped = Activation::clamped_swiglu;
+    check_product({3, 64, 64, true, clamped, {5, 0, 77}, true, true}, ++seed);
+    check_product({4, 720, 360, true, clamped, {1, 140, 0, 33}, true, true}, ++seed);
 }
 
 // More tiles than CTAs, so that each computes several.
@@ -496,19 +523,40 @@ void grouped_products_of_many_experts_are_the_references(void **) {
 // A turn's result is the same bits whatever other turns there are.
 void a_turns_result_depends_on_itself_alone(void **) {
     for (const GroupedKernel kernel : kernels()) {
-        Product p{2, 320, 192, true, Activation::silu, {140, 90}, false};
+        Product p{2, 320, 192, true, Activation::clamped_swiglu, {140, 90}, false, true};
         Random random(kSeed + 70);
         Inputs in = make_inputs(random, p, DType::bf16);
         const std::vector<float> all = multiply(p, in, DType::bf16, kernel);
         for (const int32_t turn : {0, 63, 64, 127, 128, 139, 140, 229}) {
             Inputs alone;
             alone.w = in.w;
+            alone.bias = in.bias;
             alone.x.assign(in.x.begin() + turn * p.columns, in.x.begin() + (turn + 1) * p.columns);
             alone.row_of = {0};
             alone.expert_of = {turn < 140 ? 0 : 1};
             const std::vector<float> got = multiply(p, alone, DType::bf16, kernel);
             if (std::memcmp(got.data(), all.data() + turn * p.rows / 2, 4 * got.size()) != 0) {
                 fail_msg("%s: turn %d alone has other bits", kKernels[int(kernel)], turn);
+            }
+        }
+    }
+}
+
+// So that a row whose logits are not finite is found, whatever the activation's bounds.
+void a_nan_stays_one(void **) {
+    for (const GroupedKernel kernel : kernels()) {
+        for (const DType type : {DType::f32, DType::f16}) {
+            if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
+            const Product p{1, 32, 64, true, Activation::clamped_swiglu, {3}, false, true};
+            Random random(kSeed + 80);
+            Inputs in = make_inputs(random, p, type);
+            in.x[size_t(p.columns)] = std::numeric_limits<float>::quiet_NaN(); // of turn 1
+            const std::vector<float> got = multiply(p, in, type, kernel);
+            for (size_t i = 0; i < got.size(); ++i) {
+                if (std::isnan(got[i]) != (i / 16 == 1)) {
+                    fail_msg("%s: turn %d: %g", name_of(p, type, kernel).c_str(), int(i / 16),
+                             static_cast<double>(got[i]));
+                }
             }
         }
     }
@@ -599,6 +647,7 @@ int main() {
         cmocka_unit_test(grouped_products_are_the_references),
         cmocka_unit_test(grouped_products_of_many_experts_are_the_references),
         cmocka_unit_test(a_turns_result_depends_on_itself_alone),
+        cmocka_unit_test(a_nan_stays_one),
         cmocka_unit_test(sums_are_the_references),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -169,7 +169,17 @@ void a_description_is_read_as_it_was_written(void **) {
     assert_int_equal(read.products.size(), costs.products.size());
     assert_true(read.products.back().flops == costs.products.back().flops);
     assert_true(read.merge_ns == costs.merge_ns && read.host_token_us == costs.host_token_us);
+    assert_int_equal(read.experts.size(), costs.experts.size());
+    assert_true(read.experts[1].rows == costs.experts[1].rows);
+    assert_true(read.experts[1].flops == costs.experts[1].flops);
+    assert_true(read.routing_us == costs.routing_us && read.routing_ns == costs.routing_ns);
+    assert_true(read.expert_step_tokens == 8192);
     const std::string text = device_costs_text(costs);
+    const size_t of_experts = text.find(",\n  \"experts\"");
+    const DeviceCosts older =
+        parse_device_costs(text.substr(0, of_experts) + "}", "x.json").value();
+    assert_true(older.experts.empty() && older.routing_ns == 0 && older.expert_step_tokens == 0);
+    assert_true(older.merge_ns == costs.merge_ns);
     const auto fails = [&](const std::string &from, const std::string &to, const char *words) {
         std::string changed = text;
         const size_t at = changed.find(from);
@@ -185,6 +195,70 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("\"attention_overlap\": 0.8", "\"attention_overlap\": 1.5", "attention_overlap");
     fails("[128,", "[8,", "rows must rise");
     fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
+    fails("\"experts\": [[16,", "\"experts\": [[160,", "rows must rise");
+    fails("\"routing_us\": 20", "\"routing_us\": -2", "routing_us");
+    fails("\"routing_ns\": 0.3", "\"routing_ns\": \"0\"", "routing_ns");
+    fails("\"expert_step_tokens\": 8192", "\"expert_step_tokens\": 0.5", "expert_step_tokens");
+}
+
+// Requests that decode a token each, whose contexts are that token alone.
+StepSeconds decode(const StepCost &cost, int32_t tokens) {
+    TokenBatch batch;
+    for (int32_t i = 0; i < tokens; ++i) {
+        batch.nodes.push_back({-1, 0, 1, i, 1, false});
+        batch.tokens.push_back(1);
+        batch.positions.push_back(0);
+    }
+    return cost.seconds(batch);
+}
+
+// What a token takes in the linear layers of steps of so many.
+double a_token(const StepCost &cost, int32_t tokens) {
+    return decode(cost, tokens).linear / tokens;
+}
+
+void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.product_us = 0;
+    const Model sparse = bench_model("qwen3-30b-a3b").value().model;
+    const StepCost cost(costs, sparse), dense(costs, bench_model("Mistral-7B").value().model);
+    // Of a step of one token those eight experts that it goes through, at the rate of few rows.
+    const double of_expert = 3.0 * 768 * 2048, attention = 2048.0 * (2 * 4096 + 2 * 512);
+    const auto read = [](const std::vector<DeviceCosts::Product> &known) {
+        return 2 * known[0].rows / known[0].flops;
+    };
+    const double all = (attention + 128 * 2048) * read(costs.products);
+    assert_true(
+        std::abs(decode(cost, 1).linear / (48 * (all + 8 * of_expert * read(costs.experts))) - 1) <
+        1e-6);
+    // 128 tokens find nearly all 128, and those of 256 take as long.
+    const double few = decode(cost, 128).linear, twice = decode(cost, 256).linear;
+    assert_true(few > 48 * 127.9 * of_expert * read(costs.experts));
+    assert_true(twice < 1.15 * few);
+    // So larger steps pay longer than with a dense model.
+    for (int32_t tokens = 256; tokens <= 4096; tokens *= 2) {
+        assert_true(a_token(cost, tokens) > a_token(cost, 2 * tokens));
+    }
+    const double gain = a_token(cost, 512) / a_token(cost, 8192);
+    const double gain_of_dense = a_token(dense, 512) / a_token(dense, 8192);
+    assert_true(gain_of_dense < 1.25);
+    assert_true(gain > 2 * gain_of_dense);
+    // Without the keys of experts, by the rates of other products.
+    DeviceCosts older = costs;
+    older.experts.clear();
+    const double otherwise = decode(StepCost(older, sparse), 128).linear;
+    assert_true(otherwise > few && otherwise < 3 * few);
+}
+
+void steps_of_models_with_experts_are_longer(void **) {
+    BackendOptions options;
+    options.extra.emplace_back("device", "h200");
+    const auto tokens = [&](const char *name) {
+        const BenchModel made = bench_model(name).value();
+        return read_sim_options(&made.model, options).value().step_tokens;
+    };
+    assert_int_equal(tokens("qwen3-30b-a3b"), 8192);
+    assert_int_equal(tokens("Mistral-7B"), 4096);
 }
 
 void only_devices_that_there_are_are_measured(void **) {
@@ -233,6 +307,8 @@ int main() {
         cmocka_unit_test(what_cannot_be_predicted_says_why),
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
+        cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
+        cmocka_unit_test(steps_of_models_with_experts_are_longer),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -15,4 +15,15 @@ template <Activation Kind> __device__ __forceinline__ float activated(float x) {
     }
 }
 
+// Of a gate and what is beside it (model/model.h). A NaN stays one.
+template <Activation Kind> __device__ __forceinline__ float gated(float gate, float up) {
+    if constexpr (Kind == Activation::clamped_swiglu) {
+        const float g = gate > 7.0f ? 7.0f : gate;
+        const float u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+        return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);
+    } else {
+        return activated<Kind>(gate) * up;
+    }
+}
+
 } // namespace batchllm::cuda

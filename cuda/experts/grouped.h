@@ -1,5 +1,5 @@
-// The grouped products: for the turns of each expert y = x W^T with the expert's own W, or with gate and up in
-// W activation(gate) * up of it. The tiles are made on the device (experts/routing.h); the launch is the same
+// The grouped products: for the turns of each expert y = x W^T + bias with the expert's own W, or with gate and
+// up in W activation(gate) * up of it. The tiles are made on the device (experts/routing.h); the launch is the same
 // for every routing. A result does not depend on what other turns there are.
 //
 // W as the products read it. For elements of two bytes: panels of kPanel columns (the last filled up with
@@ -32,6 +32,7 @@ struct GroupedArguments {
     const int32_t *row_of; // [turns] the row of x; null: the turn's number
     const void *w;         // [experts][rows, columns] as above
     int32_t rows, columns; // of an expert's W; multiples of 8, rows of 16 where gated
+    const float *bias;     // [experts, rows] in the order of W's rows; null: none
     bool gated;
     Activation activation;
     void *y; // [turns, rows], or gated [turns, rows / 2]

@@ -32,6 +32,15 @@ __device__ void load(const GroupedArguments &a, const GroupedWork &work, int row
     }
 }
 
+// column: the first of sum's, which has two, and those eight further.
+__device__ void add_bias(const GroupedArguments &a, const GroupedWork &work, int column,
+                         float (&sum)[4]) {
+    for (int i = 0; i < 4; ++i) {
+        const int row = column + i % 2 + i / 2 * 8; // of W
+        if (row < a.rows) sum[i] += a.bias[int64_t{work.expert} * a.rows + row];
+    }
+}
+
 __device__ void store(const GroupedArguments &a, const GroupedWork &work, int row, int column,
                       const float (&sum)[4]) {
     if (row >= work.count) return;
@@ -41,7 +50,7 @@ __device__ void store(const GroupedArguments &a, const GroupedWork &work, int ro
         if (a.gated) {
             if (column + kGateRows >= a.rows) return;
             y[turn * (a.rows / 2) + column / 16 * 8 + column % 8 + i] =
-                activated(a.activation, sum[i]) * sum[2 + i];
+                gated(a.activation, sum[i], sum[2 + i]);
         } else {
             if (column < a.rows) y[turn * a.rows + column + i] = sum[i];
             if (column + 8 < a.rows) y[turn * a.rows + column + 8 + i] = sum[2 + i];
@@ -73,6 +82,7 @@ __global__ void __launch_bounds__(kThreads) grouped(const __grid_constant__ Grou
                 }
             }
             for (int i = 0; i < 4; ++i) {
+                if (a.bias != nullptr) add_bias(a, work, work.column + own, sums[i]);
                 store(a, work, row + ty * 4 + i, work.column + own, sums[i]);
             }
         }

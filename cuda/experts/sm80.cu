@@ -80,6 +80,23 @@ multiply(uint32_t stage, int warp_row, int warp_column, int tall, float (&sums)[
     }
 }
 
+// To all of the warp's turns.
+__device__ void add_bias(const GroupedArguments &a, const GroupedWork &work, int warp_column,
+                         float (&sums)[4][4][4]) {
+    const float *bias = a.bias + int64_t{work.expert} * a.rows;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const int row = work.column + warp_column + j * 8 + threadIdx.x % 4 * 2; // of W
+        if (row >= a.rows) return;
+        const float2 own = *reinterpret_cast<const float2 *>(bias + row);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sums[i][j][0] += own.x, sums[i][j][1] += own.y;
+            sums[i][j][2] += own.x, sums[i][j][3] += own.y;
+        }
+    }
+}
+
 template <typename T> __device__ void store(const GroupedArguments &a, const GroupedWork &work,
                                             int warp_row, int warp_column,
                                             const float (&sums)[4][4][4]) {
@@ -98,8 +115,8 @@ template <typename T> __device__ void store(const GroupedArguments &a, const Gro
                 const float *first = sums[i][j] + 2 * half, *second = sums[i][j + 1] + 2 * half;
                 if (a.gated) {
                     if (column >= a.rows) continue;
-                    const float low = activated(a.activation, first[0]) * second[0];
-                    const float high = activated(a.activation, first[1]) * second[1];
+                    const float low = gated(a.activation, first[0], second[0]);
+                    const float high = gated(a.activation, first[1], second[1]);
                     *reinterpret_cast<uint32_t *>(y + column / 2) = pack(low, high, T());
                     continue;
                 }
@@ -140,6 +157,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
             copy_async_commit();
             multiply<T>(base + s % kStages * 2 * kSide, warp_row, warp_column, tall, sums);
         }
+        if (a.bias != nullptr) add_bias(a, work, warp_column, sums);
         store<T>(a, work, warp_row, warp_column, sums);
     }
     copy_async_wait<0>();

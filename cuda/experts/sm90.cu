@@ -22,11 +22,12 @@ constexpr int kShared = kBarriers + 2 * kStages * 8;
 static_assert(kShared <= 232448);
 using Queue = GroupedQueue<kColumns, kStep>;
 
-enum class Form { plain, silu, gelu, gelu_tanh }; // of the results
+enum class Form { plain, silu, gelu, gelu_tanh, clamped_swiglu }; // of the results
 constexpr Activation activation_of(Form form) {
-    return form == Form::silu   ? Activation::silu
-           : form == Form::gelu ? Activation::gelu
-                                : Activation::gelu_tanh;
+    return form == Form::silu        ? Activation::silu
+           : form == Form::gelu      ? Activation::gelu
+           : form == Form::gelu_tanh ? Activation::gelu_tanh
+                                     : Activation::clamped_swiglu;
 }
 
 // Place in the ring of stages; both sides step through the same sequence.
@@ -140,6 +141,22 @@ multiply(Place *place, int steps, int group, float (&sums)[2][Turns / 2]) {
     release(before.empty());
 }
 
+// To all turns. A thread's rows of W are multiply's.
+template <int Turns> __device__ __forceinline__ void add_bias(const GroupedArguments &a,
+                                                              const GroupedWork &work, int group,
+                                                              float (&sums)[2][Turns / 2]) {
+    const float *bias = a.bias + int64_t{work.expert} * a.rows;
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+        const int row = work.column + group * 128 + b * 64 + thread / 32 * 16 + thread % 32 / 4;
+        const float low = row < a.rows ? __ldg(bias + row) : 0.0f;
+        const float high = row + 8 < a.rows ? __ldg(bias + row + 8) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < Turns / 2; ++i) sums[b][i] += i % 4 < 2 ? low : high;
+    }
+}
+
 // Turns [64 Chunk, 64 Chunk + 64) of the warpgroup's rows of W. out: its own room, a row a turn.
 template <typename T, Form F, int Turns, int Chunk>
 __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int group,
@@ -161,8 +178,8 @@ __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWo
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const float *d = sums[b] + 4 * (j + i);
-                    r[i] = pack(quickly_activated<activation_of(F)>(d[0]) * d[2],
-                                quickly_activated<activation_of(F)>(d[1]) * d[3], T());
+                    r[i] = pack(quickly_gated<activation_of(F)>(d[0], d[2]),
+                                quickly_gated<activation_of(F)>(d[1], d[3]), T());
                 }
                 store_two_transposed(at + (j - first) * 8 * stride, r);
             }
@@ -200,6 +217,7 @@ __device__ __forceinline__ void compute_tile(const GroupedArguments &a, const Gr
                                              unsigned char *out) {
     float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
     multiply<T, Turns>(place, steps, group, sums);
+    if (a.bias != nullptr) add_bias<Turns>(a, work, group, sums);
     store<T, F, Turns, 0>(a, work, group, sums, out);
     if constexpr (Turns > kOutTurns) store<T, F, Turns, 1>(a, work, group, sums, out);
 }
@@ -284,8 +302,8 @@ template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cud
         return launch<T, Form::gelu>(a, sms, stream);
     case Activation::gelu_tanh:
         return launch<T, Form::gelu_tanh>(a, sms, stream);
-    case Activation::clamped_swiglu: // supported.h refuses it
-        break;
+    case Activation::clamped_swiglu:
+        return launch<T, Form::clamped_swiglu>(a, sms, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -48,14 +48,27 @@ template <Activation Kind> __device__ __forceinline__ float quickly_activated(fl
     }
 }
 
-__device__ __forceinline__ float activated(Activation kind, float x) {
+template <Activation Kind> __device__ __forceinline__ float quickly_gated(float gate, float up) {
+    if constexpr (Kind == Activation::clamped_swiglu) {
+        const float g = gate > 7.0f ? 7.0f : gate;
+        const float u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+        // 1.702 log2(e)
+        return g * reciprocal_approximate(1.0f + exp2_approximate(-2.45546696f * g)) * (u + 1.0f);
+    } else {
+        return quickly_activated<Kind>(gate) * up;
+    }
+}
+
+__device__ __forceinline__ float gated(Activation kind, float gate, float up) {
     switch (kind) {
     case Activation::silu:
-        return activated<Activation::silu>(x);
+        return gated<Activation::silu>(gate, up);
     case Activation::gelu:
-        return activated<Activation::gelu>(x);
+        return gated<Activation::gelu>(gate, up);
+    case Activation::gelu_tanh:
+        return gated<Activation::gelu_tanh>(gate, up);
     default:
-        return activated<Activation::gelu_tanh>(x);
+        return gated<Activation::clamped_swiglu>(gate, up);
     }
 }
 

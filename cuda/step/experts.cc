@@ -67,6 +67,7 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.x = x;
     a.row_of = token_of_.as<int32_t>();
     a.w = weights.gate_up;
+    a.bias = weights.gate_up_bias;
     a.rows = 2 * expert.width;
     a.columns = model_.hidden;
     a.gated = true;
@@ -77,6 +78,7 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.x = activated_.data();
     a.row_of = nullptr;
     a.w = weights.down;
+    a.bias = weights.down_bias;
     a.rows = model_.hidden;
     a.columns = expert.width;
     a.gated = false;

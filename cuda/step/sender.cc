@@ -9,7 +9,9 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kStaging = int64_t{64} << 20;
-constexpr int64_t kReadBytes = int64_t{2} << 20; // a host thread reads so much at once
+// What a host thread takes at once: of bytes, so that an expert's matrix of a few MiB is read by many; and of
+// elements that are widened.
+constexpr int64_t kReadBytes = int64_t{256} << 10, kReadElements = int64_t{512} << 10;
 
 } // namespace
 
@@ -25,12 +27,14 @@ Status Sender::start(int32_t threads, cudaStream_t stream) {
 }
 
 // Host threads fill the staging memory: with bytes as they are in the file, or with quantised elements
-// that are to be of another type, times their scales, in f32.
+// that are to be of another type, times their scales.
 Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                     const Placing &placing) {
     const bool widens =
         !tensor.as_stored() && !(tensor.dtype == DType::e4m3 && type == DType::e4m3);
-    const DType sent = widens ? DType::f32 : tensor.dtype;
+    // Rounded to bf16 here or there, the bits are the same, and half as many move.
+    const bool as_bf16 = type == DType::bf16 && placing.scale == 1 && placing.offset == 0;
+    const DType sent = !widens ? tensor.dtype : as_bf16 ? DType::bf16 : DType::f32;
     const int64_t row_bytes = tensor.columns * dtype_bytes(sent);
     if (row_bytes > kStaging) {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld bytes",
@@ -47,7 +51,7 @@ Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t str
         if (!widens) {
             read_bytes(tensor.data + row * row_bytes, bytes, pinned);
         } else {
-            read_quantized(tensor, row, rows, pinned);
+            read_quantized(tensor, row, rows, sent, pinned);
         }
         RETURN_IF_CUDA(cudaMemcpyAsync(raw_[side].data(), pinned, static_cast<size_t>(bytes),
                                        cudaMemcpyHostToDevice, stream_));
@@ -80,12 +84,13 @@ void Sender::read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned)
     });
 }
 
-void Sender::read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned) {
-    const int64_t row_bytes = tensor.columns * dtype_bytes(DType::f32);
-    const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
+void Sender::read_quantized(const Tensor &tensor, int64_t row, int64_t rows, DType type,
+                            std::byte *pinned) {
+    const int64_t row_bytes = tensor.columns * dtype_bytes(type);
+    const int64_t at_once = std::max<int64_t>(1, kReadElements / tensor.columns);
     pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
         const int64_t begin = i * at_once;
-        read_rows(tensor, row + begin, std::min(at_once, rows - begin), DType::f32,
+        read_rows(tensor, row + begin, std::min(at_once, rows - begin), type,
                   pinned + begin * row_bytes);
     });
 }

@@ -24,7 +24,8 @@ class Sender {
 
   private:
     void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned);
-    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, std::byte *pinned);
+    void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, DType type,
+                        std::byte *pinned);
 
     cudaStream_t stream_ = nullptr;
     std::unique_ptr<ThreadPool> pool_;

@@ -12,12 +12,8 @@ constexpr int32_t kMostHeadDim = 512; // attention's
 
 const char *missing(const Experts &experts) {
     const FeedForward &first = experts.each[0];
-    if (first.activation == Activation::clamped_swiglu) {
-        return "experts with a clamped SwiGLU: they run on the cpu backend alone so far";
-    }
     for (const FeedForward &expert : experts.each) {
         if (!expert.gate) return "experts without a gate";
-        if (expert.gate.bias || expert.up.bias || expert.down.bias) return "biases of experts";
         if (expert.width != first.width || expert.activation != first.activation) {
             return "experts of different widths or activations";
         }
@@ -43,6 +39,10 @@ const char *missing(const Model &model, const Layer &layer) {
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
+    }
+    if (layer.feed_forward.width > 0 &&
+        layer.feed_forward.activation == Activation::clamped_swiglu) {
+        return "a clamped SwiGLU outside experts";
     }
     return layer.experts ? missing(layer.experts) : nullptr;
 }

@@ -216,13 +216,21 @@ class Loader {
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
         std::vector<Stacked> gate_up, down;
+        std::vector<MatrixPart> gate_up_bias, down_bias;
         for (const FeedForward &expert : from.each) {
+            const auto e = static_cast<int64_t>(gate_up.size());
+            gate_up_bias.emplace_back(&expert.gate.bias, e * 2 * width);
+            gate_up_bias.emplace_back(&expert.up.bias, e * 2 * width + kGateRows);
+            down_bias.emplace_back(&expert.down.bias, e * hidden);
             gate_up.push_back({&expert.gate.values, &expert.up.values});
             down.push_back({&expert.down.values, nullptr});
             for (const Tensor *tensor : {&expert.gate.values, &expert.down.values}) {
                 if (tensor->dtype == DType::e4m3) ++all->widened_with_experts;
             }
         }
+        const Placing turns{kGateRows, 2 * kGateRows, 1, 1};
+        RETURN_IF_ERROR(vector(count * 2 * width, gate_up_bias, turns, 0, &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(count * hidden, down_bias, {}, 0, &to->down_bias));
         RETURN_IF_ERROR(stack(gate_up, 2 * width, hidden, &to->gate_up));
         return stack(down, hidden, width, &to->down);
     }
@@ -336,7 +344,7 @@ class Loader {
     }
 
     // Null when the model has none of the parts. fresh: what a random one holds.
-    Status vector(int64_t length, std::initializer_list<MatrixPart> parts, const Placing &placing,
+    Status vector(int64_t length, const std::vector<MatrixPart> &parts, const Placing &placing,
                   float fresh, const float **out) {
         *out = nullptr;
         const bool some = std::any_of(parts.begin(), parts.end(),

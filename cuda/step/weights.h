@@ -20,12 +20,14 @@ int32_t padded_head_dim(int32_t head_dim);
 
 // Of all of a layer's experts, as experts/grouped.h has them.
 struct DeviceExperts {
-    Matrix router;                      // [experts, and one more for the shared expert's gate;
-                                        // a multiple of 16 rows, hidden]
-    const float *router_bias = nullptr; // [experts], or null
-    const float *correction = nullptr;  // [experts], or null
-    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns
-    const void *down = nullptr;         // [experts][hidden, width]
+    Matrix router;                       // [experts, and one more for the shared expert's gate;
+                                         // a multiple of 16 rows, hidden]
+    const float *router_bias = nullptr;  // [experts], or null
+    const float *correction = nullptr;   // [experts], or null
+    const void *gate_up = nullptr;       // [experts][2 width, hidden], gate and up taking turns
+    const void *down = nullptr;          // [experts][hidden, width]
+    const float *gate_up_bias = nullptr; // [experts, 2 width] as gate_up's rows, or null
+    const float *down_bias = nullptr;    // [experts, hidden], or null
 
     explicit operator bool() const { return gate_up != nullptr; }
 };

@@ -282,6 +282,9 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
         costs.product_us = costs.attention_us = costs.step_us = 0;
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
+        costs.experts.clear(); // one after another
+        costs.routing_us = costs.routing_ns = 0;
+        costs.expert_step_tokens = 0;
     }
     costs.name = info.device;
     costs.page_tokens = info.page_tokens;
@@ -289,7 +292,11 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     costs.batches_in_flight = info.batches_in_flight;
     RETURN_IF_ERROR(probe.fill(sizes_for(info)));
     RETURN_IF_ERROR(measure_attention(probe, model, &costs));
+    const double rate = costs.products.back().flops;
     RETURN_IF_ERROR(measure_products(probe, model, &costs));
+    // Not measured: as much slower or faster than on that device as other products are.
+    const double ratio = costs.products.back().flops / rate;
+    for (DeviceCosts::Product &product : costs.experts) product.flops *= ratio;
     // So that a job on the device is given the pool that it would have.
     costs.memory_bytes = StepCost(costs, model).bytes_beside_pages() +
                          static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) /

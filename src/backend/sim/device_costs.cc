@@ -33,6 +33,11 @@ DeviceCosts h200() {
     costs.step_us = 60;
     costs.host_us = 300;
     costs.host_token_us = 0.18;
+    costs.experts = {{16, 6.4e13},  {64, 2.43e14},  {128, 4.1e14},
+                     {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};
+    costs.routing_us = 20;
+    costs.routing_ns = 0.3;
+    costs.expert_step_tokens = 8192;
     return costs;
 }
 
@@ -80,6 +85,38 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
     return products;
 }
 
+// Descriptions made before there were such keys have none.
+Status read_experts(const JsonValue &root, DeviceCosts *costs) {
+    if (const auto experts = root.given("experts")) {
+        ASSIGN_OR_RETURN(costs->experts, read_products(*experts));
+    }
+    for (const auto &[name, field] : {std::pair("routing_us", &DeviceCosts::routing_us),
+                                      std::pair("routing_ns", &DeviceCosts::routing_ns)}) {
+        if (const auto routing = root.given(name)) {
+            ASSIGN_OR_RETURN(costs->*field, routing->number(0, 1e9));
+        }
+    }
+    if (const auto step = root.given("expert_step_tokens")) {
+        ASSIGN_OR_RETURN(costs->expert_step_tokens, step->integer(0, int64_t{1} << 24));
+    }
+    return {};
+}
+
+std::string number_text(double value) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.9g", value);
+    return std::string(text.data());
+}
+
+std::string products_text(const std::vector<DeviceCosts::Product> &products) {
+    std::string text = "[";
+    for (const DeviceCosts::Product &product : products) {
+        text.append(text.size() == 1 ? "[" : ", [").append(number_text(product.rows));
+        text.append(", ").append(number_text(product.flops)).append("]");
+    }
+    return text + "]";
+}
+
 } // namespace
 
 Result<DeviceCosts> named_device_costs(std::string_view name) {
@@ -105,10 +142,26 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::parse(text, file, BATCHLLM_ERROR_INVALID_ARGUMENT));
     const JsonValue root = document.root();
-    RETURN_IF_ERROR(root.only_keys(
-        {"name", "memory_bytes", "page_tokens", "step_tokens", "batches_in_flight", "products",
-         "product_us", "memory_bandwidth", "attention_flops", "attention_bandwidth",
-         "attention_overlap", "attention_us", "merge_ns", "step_us", "host_us", "host_token_us"}));
+    RETURN_IF_ERROR(root.only_keys({"name",
+                                    "memory_bytes",
+                                    "page_tokens",
+                                    "step_tokens",
+                                    "batches_in_flight",
+                                    "products",
+                                    "product_us",
+                                    "memory_bandwidth",
+                                    "attention_flops",
+                                    "attention_bandwidth",
+                                    "attention_overlap",
+                                    "attention_us",
+                                    "merge_ns",
+                                    "step_us",
+                                    "host_us",
+                                    "host_token_us",
+                                    "experts",
+                                    "routing_us",
+                                    "routing_ns",
+                                    "expert_step_tokens"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
     ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
@@ -127,15 +180,11 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
         ASSIGN_OR_RETURN(const JsonValue value, root.at(key.name));
         ASSIGN_OR_RETURN(costs.*key.field, value.number(key.least, key.most));
     }
+    RETURN_IF_ERROR(read_experts(root, &costs));
     return costs;
 }
 
 std::string device_costs_text(const DeviceCosts &costs) {
-    const auto number = [](double value) {
-        std::array<char, 32> text{};
-        std::snprintf(text.data(), text.size(), "%.9g", value);
-        return std::string(text.data());
-    };
     std::string text = "{\n  \"name\": \"";
     for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
@@ -145,15 +194,15 @@ std::string device_costs_text(const DeviceCosts &costs) {
     text += ",\n  \"page_tokens\": " + std::to_string(costs.page_tokens);
     text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);
     text += ",\n  \"batches_in_flight\": " + std::to_string(costs.batches_in_flight);
-    text += ",\n  \"products\": [";
-    for (const DeviceCosts::Product &product : costs.products) {
-        text.append(text.back() == '[' ? "[" : ", [").append(number(product.rows));
-        text.append(", ").append(number(product.flops)).append("]");
-    }
-    text += "]";
+    text += ",\n  \"products\": " + products_text(costs.products);
     for (const Key &key : numbers) {
-        text.append(",\n  \"").append(key.name).append("\": ").append(number(costs.*key.field));
+        text.append(",\n  \"").append(key.name).append("\": ");
+        text.append(number_text(costs.*key.field));
     }
+    if (!costs.experts.empty()) text += ",\n  \"experts\": " + products_text(costs.experts);
+    text += ",\n  \"routing_us\": " + number_text(costs.routing_us);
+    text += ",\n  \"routing_ns\": " + number_text(costs.routing_ns);
+    text += ",\n  \"expert_step_tokens\": " + std::to_string(costs.expert_step_tokens);
     return text + "\n}\n";
 }
 

@@ -114,7 +114,10 @@ Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
                      "a description of a device does not say how long layers with a state take");
     }
     out->page_tokens = costs.page_tokens;
-    out->step_tokens = costs.step_tokens;
+    const bool sparse = std::any_of(model->layers.begin(), model->layers.end(),
+                                    [](const Layer &layer) { return bool(layer.experts); });
+    const bool longer = sparse && costs.expert_step_tokens > 0;
+    out->step_tokens = longer ? costs.expert_step_tokens : costs.step_tokens;
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     out->costs.emplace(std::move(costs), *model);
     return {};

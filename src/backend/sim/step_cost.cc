@@ -1,6 +1,7 @@
 #include "backend/sim/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "backend/batch_rows.h"
@@ -13,9 +14,24 @@ constexpr double element = 2; // bytes
 constexpr double norm_bytes = 6;       // the stream read and written, what is added, what comes out
 constexpr double activation_bytes = 6; // two read, one written
 constexpr double rope_bytes = 4;
-constexpr double sampling_bytes = 12;   // an f32 logit written, and read twice
-constexpr int32_t padded_queries = 64;  // rows of a matrix tile: fewer cost as many
+constexpr double sampling_bytes = 12;  // an f32 logit written, and read twice
+constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost as many
+// merge_ns is of a head where so many share their keys: what is merged goes by heads of keys.
+constexpr double merge_heads = 4;
 constexpr int32_t streamed_queries = 2; // so many queries at most read a node as bytes
+
+// Of one matrix element, by what is known of so many rows: a product with few rows costs what reading the matrix
+// costs.
+double element_seconds(const std::vector<DeviceCosts::Product> &known, double rows) {
+    const auto cost = [](const DeviceCosts::Product &p) { return 2 * p.rows / p.flops; };
+    if (rows <= known.front().rows) return cost(known.front());
+    if (rows >= known.back().rows) return 2 * rows / known.back().flops;
+    const auto above =
+        std::find_if(known.begin(), known.end(), [&](const auto &p) { return p.rows >= rows; });
+    const auto below = above - 1;
+    const double part = (rows - below->rows) / (above->rows - below->rows);
+    return cost(*below) + part * (cost(*above) - cost(*below));
+}
 
 double rounded_up(double value, double to) {
     return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
@@ -46,12 +62,22 @@ bool StepCost::Layers::same(const Attention &attention) const {
            kv_heads == attention.kv_heads && head_dim == attention.head_dim;
 }
 
-void StepCost::add_product(double elements, double share, double count) {
+void StepCost::add_product(double elements) {
     if (elements == 0) return;
-    const auto same = [&](const Product &p) { return p.elements == elements && p.share == share; };
+    const auto same = [&](const Product &p) { return p.elements == elements; };
     auto at = std::find_if(products_.begin(), products_.end(), same);
-    if (at == products_.end()) at = products_.insert(at, Product{elements, share, 0});
-    at->count += count;
+    if (at == products_.end()) at = products_.insert(at, Product{elements, 0});
+    at->count += 1;
+}
+
+void StepCost::add_experts(const Experts &experts) {
+    const auto same = [&](const Experts &e) {
+        return e.elements == experts.elements && e.experts == experts.experts &&
+               e.chosen == experts.chosen;
+    };
+    auto at = std::find_if(experts_.begin(), experts_.end(), same);
+    if (at == experts_.end()) at = experts_.insert(at, experts);
+    at->count += 1;
 }
 
 void StepCost::add_layer(const Layer &layer) {
@@ -59,27 +85,29 @@ void StepCost::add_layer(const Layer &layer) {
         return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
     };
     const Attention &a = layer.attention;
-    add_product(elements(a.q) + elements(a.k) + elements(a.v), 1);
-    add_product(elements(a.o), 1);
+    add_product(elements(a.q) + elements(a.k) + elements(a.v));
+    add_product(elements(a.o));
     const auto hidden = static_cast<double>(a.q.columns());
     const FeedForward &feed = layer.feed_forward;
-    add_product(elements(feed.gate) + elements(feed.up), 1);
-    add_product(elements(feed.down), 1);
-    double width = feed.width;
+    add_product(elements(feed.gate) + elements(feed.up));
+    add_product(elements(feed.down));
     if (layer.experts) {
         const auto count = static_cast<double>(layer.experts.each.size());
-        const double share = layer.experts.router.chosen / count;
+        const double chosen = layer.experts.router.chosen;
         const FeedForward &one = layer.experts.each.front();
-        add_product(elements(one.gate) + elements(one.up), share, count);
-        add_product(elements(one.down), share, count);
-        width += static_cast<double>(one.width) * layer.experts.router.chosen;
+        add_product(elements(layer.experts.router.weight));
+        add_experts({elements(one.gate) + elements(one.up), count, chosen, 0});
+        add_experts({elements(one.down), count, chosen, 0});
+        routed_ += chosen;
+        routings_ += 1;
+        elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
     }
     const double norms = double{layer.before_attention ? 1.0 : 0.0} +
                          (layer.after_attention ? 1 : 0) + (layer.before_feed_forward ? 1 : 0) +
                          (layer.after_feed_forward ? 1 : 0);
     const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
     elementwise_bytes_ +=
-        norms * norm_bytes * hidden + activation_bytes * width + rope_bytes * heads;
+        norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;
     const auto same = [&](const Layers &layers) { return layers.same(a); };
     auto at = std::find_if(layers_.begin(), layers_.end(), same);
     if (at == layers_.end()) {
@@ -90,20 +118,16 @@ void StepCost::add_layer(const Layer &layer) {
 
 double StepCost::product_seconds(double rows, double elements) const {
     if (rows <= 0) return 0;
-    const auto &known = costs_.products;
-    // Of one matrix element: a product with few rows costs what reading the matrix costs.
-    const auto cost = [](const DeviceCosts::Product &p) { return 2 * p.rows / p.flops; };
-    double seconds = cost(known.front());
-    if (rows >= known.back().rows) {
-        seconds = 2 * rows / known.back().flops;
-    } else if (rows > known.front().rows) {
-        const auto above =
-            std::find_if(known.begin(), known.end(), [&](const auto &p) { return p.rows >= rows; });
-        const auto below = above - 1;
-        const double part = (rows - below->rows) / (above->rows - below->rows);
-        seconds = cost(*below) + part * (cost(*above) - cost(*below));
-    }
-    return costs_.product_us * 1e-6 + elements * seconds;
+    return costs_.product_us * 1e-6 + elements * element_seconds(costs_.products, rows);
+}
+
+double StepCost::expert_seconds(double tokens, const Experts &of) const {
+    if (tokens <= 0) return 0;
+    // That some token goes through, where all are as likely.
+    const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
+    const auto &known = costs_.experts.empty() ? costs_.products : costs_.experts;
+    return costs_.product_us * 1e-6 +
+           used * of.elements * element_seconds(known, tokens * of.chosen / used);
 }
 
 // Of one of the layers.
@@ -154,7 +178,8 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
     const double stream = bytes / costs_.attention_bandwidth;
     const double both =
         std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
-    return costs_.attention_us * 1e-6 + both + merged * layers.heads * costs_.merge_ns * 1e-9;
+    return costs_.attention_us * 1e-6 + both +
+           merged * merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
 }
 
 StepSeconds StepCost::seconds(const TokenBatch &batch) const {
@@ -162,10 +187,14 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
     const auto tokens = static_cast<double>(batch.tokens.size());
     if (batch.tokens.empty()) return all;
     for (const Product &product : products_)
-        all.linear += product.count * product_seconds(tokens * product.share, product.elements);
+        all.linear += product.count * product_seconds(tokens, product.elements);
+    for (const Experts &experts : experts_)
+        all.linear += experts.count * expert_seconds(tokens, experts);
     for (const Layers &layers : layers_)
         all.attention += layers.count * attention_seconds(batch, layers);
-    all.elementwise = tokens * elementwise_bytes_ / costs_.memory_bandwidth;
+    all.elementwise = tokens * elementwise_bytes_ / costs_.memory_bandwidth +
+                      routings_ * costs_.routing_us * 1e-6 +
+                      tokens * routed_ * costs_.routing_ns * 1e-9;
     const auto wanted = static_cast<double>(
         std::count_if(batch.outputs.begin(), batch.outputs.end(),
                       [](const OutputRow &row) { return !embedded(row.task); }));

@@ -1,10 +1,12 @@
 // A token batch on a described device -> the seconds of its parts.
 //
-//     linear      products of all layers: of their rows' rate, the matrix' elements and a launch each
+//     linear      products of all layers: of their rows' rate, the matrix' elements and a launch each; of a
+//                 layer's experts those that have tokens, in one launch. They are read once a step, however few
+//                 tokens each has
 //     attention   of each layer, by what a launch does: queries that share keys (a prefix under many rows, a
 //                 prompt's own chunk) are arithmetic; keys that one query reads alone are bytes; both at
 //                 once, the lesser partly behind the greater; then merges of what was computed apart
-//     elementwise norms, activations, ropes: bytes of memory
+//     elementwise norms, activations, ropes, weighted sums of experts: bytes of memory; routing
 //     logits      the head's product and sampling
 //     step        what a step takes beside all that
 //
@@ -43,10 +45,15 @@ class StepCost {
     const DeviceCosts &costs() const { return costs_; }
 
   private:
-    // Products of one shape of all layers; experts see their share of the rows.
+    // Products of one shape of all layers.
     struct Product {
         double elements = 0; // of the matrix
-        double share = 1;    // of the batch's tokens
+        double count = 0;
+    };
+    // The same of experts, of which each token goes through some.
+    struct Experts {
+        double elements = 0; // of one expert's matrix
+        double experts = 0, chosen = 0;
         double count = 0;
     };
     // All layers that attend with one window and one shape of heads.
@@ -56,14 +63,19 @@ class StepCost {
         bool same(const Attention &attention) const;
     };
     void add_layer(const Layer &layer);
-    void add_product(double elements, double share, double count = 1);
+    void add_product(double elements);
+    void add_experts(const Experts &experts);
     double product_seconds(double rows, double elements) const;
+    double expert_seconds(double tokens, const Experts &experts) const;
     double attention_seconds(const TokenBatch &batch, const Layers &layers) const;
 
     DeviceCosts costs_;
     std::vector<Product> products_;
+    std::vector<Experts> experts_;
     std::vector<Layers> layers_;
     double elementwise_bytes_ = 0; // a token
+    double routed_ = 0;            // experts of a token, in all layers
+    double routings_ = 0;          // layers with experts
     double head_ = 0, vocabulary_ = 0;
     int64_t weight_bytes_ = 0;
 };

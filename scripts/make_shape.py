@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint of a published model's shape with random weights, to try loading and speed with.
+
+    scripts/make_shape.py qwen3-30b-a3b DIR       57 GiB, every expert's matrices tensors of their own
+    scripts/make_shape.py gpt-oss-20b DIR         13 GiB, experts in MXFP4
+    scripts/make_shape.py qwen3.5-9b DIR          17 GiB, gated delta nets in three layers of four
+    scripts/make_shape.py NAME DIR --small        the same kinds of layers and tensors in a megabyte or so
+
+DIR gets config.json, generation_config.json, tokenizer.json (a small one of this tree, whose tokens are a part of
+the vocabulary) and shards with their index. Python's standard library is enough. The weights are cut from one block
+of random bytes, at another place for each tensor, so a disk or memory is what writing waits for.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import pathlib
+import random
+import shutil
+import sys
+import time
+
+TEXT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "text"
+BLOCK = 1 << 26
+
+
+def matrix(name, *shape):
+    return name, "BF16", shape, "normal"
+
+
+def ones(name, length):
+    return name, "BF16", (length,), "ones"
+
+
+class Qwen3Moe:
+    """Qwen3-30B-A3B."""
+
+    tokenizer = "qwen2"
+    full = dict(hidden=2048, layers=48, heads=32, kv_heads=4, head_dim=128, intermediate=6144, width=768,
+                experts=128, chosen=8, vocabulary=151936, eos=[151645, 151643])
+    small = dict(full, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, intermediate=128, width=32,
+                 experts=8, chosen=3, vocabulary=900, eos=[802, 800])
+
+    @staticmethod
+    def config(s):
+        return dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", attention_bias=False,
+                    decoder_sparse_step=1, head_dim=s["head_dim"], hidden_act="silu", hidden_size=s["hidden"],
+                    intermediate_size=s["intermediate"], max_position_embeddings=40960, mlp_only_layers=[],
+                    moe_intermediate_size=s["width"], norm_topk_prob=True, num_attention_heads=s["heads"],
+                    num_experts=s["experts"], num_experts_per_tok=s["chosen"], num_hidden_layers=s["layers"],
+                    num_key_value_heads=s["kv_heads"], rms_norm_eps=1e-6, rope_scaling=None, rope_theta=1e6,
+                    sliding_window=None, tie_word_embeddings=False, torch_dtype="bfloat16",
+                    use_sliding_window=False, vocab_size=s["vocabulary"])
+
+    @staticmethod
+    def tensors(s):
+        hidden, queries, keys = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
+        yield matrix("model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.layers.{layer}."
+            yield ones(at + "input_layernorm.weight", hidden)
+            for expert in range(s["experts"]):
+                one = f"{at}mlp.experts.{expert}."
+                yield matrix(one + "down_proj.weight", hidden, s["width"])
+                yield matrix(one + "gate_proj.weight", s["width"], hidden)
+                yield matrix(one + "up_proj.weight", s["width"], hidden)
+            yield matrix(at + "mlp.gate.weight", s["experts"], hidden)
+            yield ones(at + "post_attention_layernorm.weight", hidden)
+            yield ones(at + "self_attn.k_norm.weight", s["head_dim"])
+            yield matrix(at + "self_attn.k_proj.weight", keys, hidden)
+            yield matrix(at + "self_attn.o_proj.weight", hidden, queries)
+            yield ones(at + "self_attn.q_norm.weight", s["head_dim"])
+            yield matrix(at + "self_attn.q_proj.weight", queries, hidden)
+            yield matrix(at + "self_attn.v_proj.weight", keys, hidden)
+        yield ones("model.norm.weight", hidden)
+        yield matrix("lm_head.weight", s["vocabulary"], hidden)
+
+
+class GptOss:
+    """gpt-oss-20b."""
+
+    tokenizer = "o200k"
+    full = dict(hidden=2880, layers=24, heads=64, kv_heads=8, head_dim=64, width=2880, experts=32, chosen=4,
+                window=128, vocabulary=201088, eos=[200002, 199999, 200012])
+    small = dict(full, hidden=64, layers=4, heads=8, kv_heads=2, head_dim=16, width=96, experts=6, chosen=2,
+                 window=20, vocabulary=1100, eos=[601])
+
+    @staticmethod
+    def config(s):
+        kinds = ["sliding_attention", "full_attention"]
+        return dict(architectures=["GptOssForCausalLM"], model_type="gpt_oss", attention_bias=True,
+                    attention_dropout=0.0, experts_per_token=s["chosen"], head_dim=s["head_dim"], hidden_act="silu",
+                    hidden_size=s["hidden"], initial_context_length=4096, intermediate_size=s["width"],
+                    layer_types=[kinds[i % 2] for i in range(s["layers"])], max_position_embeddings=131072,
+                    num_attention_heads=s["heads"], num_experts_per_tok=s["chosen"],
+                    num_hidden_layers=s["layers"], num_key_value_heads=s["kv_heads"],
+                    num_local_experts=s["experts"], rms_norm_eps=1e-5,
+                    rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=32.0,
+                                      original_max_position_embeddings=4096, rope_type="yarn", truncate=False),
+                    rope_theta=150000, sliding_window=s["window"], swiglu_limit=7.0, tie_word_embeddings=False,
+                    quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+                        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]),
+                    vocab_size=s["vocabulary"])
+
+    @staticmethod
+    def tensors(s):
+        hidden, width, experts = s["hidden"], s["width"], s["experts"]
+        yield matrix("model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.layers.{layer}."
+            yield ones(at + "input_layernorm.weight", hidden)
+            for name, rows, columns in (("down_proj", hidden, width), ("gate_up_proj", 2 * width, hidden)):
+                one = f"{at}mlp.experts.{name}_"
+                yield matrix(one + "bias", experts, rows)
+                yield one + "blocks", "U8", (experts, rows, columns // 32, 16), "codes"
+                yield one + "scales", "U8", (experts, rows, columns // 32), "powers"
+            yield matrix(at + "mlp.router.bias", experts)
+            yield matrix(at + "mlp.router.weight", experts, hidden)
+            yield ones(at + "post_attention_layernorm.weight", hidden)
+            heads = dict(q=s["heads"], k=s["kv_heads"], v=s["kv_heads"])
+            for name, count in heads.items():
+                yield matrix(f"{at}self_attn.{name}_proj.bias", count * s["head_dim"])
+                yield matrix(f"{at}self_attn.{name}_proj.weight", count * s["head_dim"], hidden)
+            yield matrix(at + "self_attn.o_proj.bias", hidden)
+            yield matrix(at + "self_attn.o_proj.weight", hidden, s["heads"] * s["head_dim"])
+            yield matrix(at + "self_attn.sinks", s["heads"])
+        yield ones("model.norm.weight", hidden)
+        yield matrix("lm_head.weight", s["vocabulary"], hidden)
+
+
+class Qwen35:
+    """Qwen3.5-9B: the text model, under the names that it has beside a vision tower."""
+
+    tokenizer = "qwen3_5"
+    full = dict(hidden=4096, layers=32, heads=16, kv_heads=4, head_dim=256, intermediate=12288, key_heads=16,
+                value_heads=32, delta_dim=128, vocabulary=248320, eos=[248046, 248044])
+    small = dict(full, hidden=64, layers=4, heads=4, kv_heads=2, head_dim=32, intermediate=96, key_heads=2,
+                 value_heads=4, delta_dim=16, vocabulary=900, eos=[602, 600])
+
+    @staticmethod
+    def config(s):
+        kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(s["layers"])]
+        text = dict(model_type="qwen3_5_text", attention_bias=False, dtype="bfloat16", eos_token_id=s["eos"][1],
+                    head_dim=s["head_dim"], hidden_act="silu", hidden_size=s["hidden"],
+                    intermediate_size=s["intermediate"], layer_types=kinds, linear_conv_kernel_dim=4,
+                    linear_key_head_dim=s["delta_dim"], linear_num_key_heads=s["key_heads"],
+                    linear_num_value_heads=s["value_heads"], linear_value_head_dim=s["delta_dim"],
+                    max_position_embeddings=262144, num_attention_heads=s["heads"],
+                    num_hidden_layers=s["layers"], num_key_value_heads=s["kv_heads"], rms_norm_eps=1e-6,
+                    rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25),
+                    tie_word_embeddings=False, vocab_size=s["vocabulary"])
+        return dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", text_config=text,
+                    tie_word_embeddings=False)
+
+    @staticmethod
+    def delta_net(at, s):
+        hidden, keys = s["hidden"], s["key_heads"] * s["delta_dim"]
+        values = s["value_heads"] * s["delta_dim"]
+        yield matrix(at + "A_log", s["value_heads"])
+        yield matrix(at + "conv1d.weight", 2 * keys + values, 1, 4)
+        yield ones(at + "dt_bias", s["value_heads"])
+        yield matrix(at + "in_proj_a.weight", s["value_heads"], hidden)
+        yield matrix(at + "in_proj_b.weight", s["value_heads"], hidden)
+        yield matrix(at + "in_proj_qkv.weight", 2 * keys + values, hidden)
+        yield matrix(at + "in_proj_z.weight", values, hidden)
+        yield ones(at + "norm.weight", s["delta_dim"])
+        yield matrix(at + "out_proj.weight", hidden, values)
+
+    @staticmethod
+    def tensors(s):
+        hidden, queries, keys = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
+        yield matrix("model.language_model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.language_model.layers.{layer}."
+            yield matrix(at + "input_layernorm.weight", hidden)  # one is added to norms' weights
+            yield matrix(at + "post_attention_layernorm.weight", hidden)
+            for name in ("gate", "up"):
+                yield matrix(f"{at}mlp.{name}_proj.weight", s["intermediate"], hidden)
+            yield matrix(at + "mlp.down_proj.weight", hidden, s["intermediate"])
+            if layer % 4 != 3:
+                yield from Qwen35.delta_net(at + "linear_attn.", s)
+                continue
+            yield matrix(at + "self_attn.k_norm.weight", s["head_dim"])
+            yield matrix(at + "self_attn.k_proj.weight", keys, hidden)
+            yield matrix(at + "self_attn.o_proj.weight", hidden, queries)
+            yield matrix(at + "self_attn.q_norm.weight", s["head_dim"])
+            yield matrix(at + "self_attn.q_proj.weight", 2 * queries, hidden)
+            yield matrix(at + "self_attn.v_proj.weight", keys, hidden)
+        yield matrix("model.language_model.norm.weight", hidden)
+        yield matrix("lm_head.weight", s["vocabulary"], hidden)
+
+
+SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35}
+
+
+def random_block(kind, size, generator):
+    if kind == "ones":
+        return b"\x80\x3f" * (size // 2)
+    if kind == "codes":
+        return generator.randbytes(size)
+    if kind == "powers":  # of two: 2^-8 to 2^-6, so that weights deviate by about 0.02
+        return generator.randbytes(size).translate(bytes(119 + i % 3 for i in range(256)))
+    # bfloat16 of either sign from 2^-9 to 2^-5, more of the greater ones: their deviation is 0.017.
+    high = bytes((128 if i % 2 else 0) + (59 if i % 8 < 2 else 60) for i in range(256))
+    block = bytearray(size)
+    block[0::2] = generator.randbytes(size // 2)
+    block[1::2] = generator.randbytes(size // 2).translate(high)
+    return bytes(block)
+
+
+def bytes_of(tensor):
+    _, dtype, shape, _ = tensor
+    return math.prod(shape) * (2 if dtype == "BF16" else 1)
+
+
+def split(tensors, most):
+    """Shards of so many bytes at most, unless one tensor is larger."""
+    shards, size = [[]], 0
+    for tensor in tensors:
+        if shards[-1] and size + bytes_of(tensor) > most:
+            shards.append([])
+            size = 0
+        shards[-1].append(tensor)
+        size += bytes_of(tensor)
+    return shards
+
+
+def write_shard(path, tensors, blocks, first):
+    """first: the number of the shard's first tensor."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, dtype, shape, _ in tensors:
+        end = offset + bytes_of((name, dtype, shape, None))
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for number, tensor in enumerate(tensors, first):
+            block = memoryview(blocks[tensor[3]])
+            at, left = number * 1000003 * 2 % len(block), bytes_of(tensor)
+            while left > 0:
+                part = block[at:at + left]
+                file.write(part)
+                left -= len(part)
+                at = 0
+
+
+def write(name, small, directory, shard_bytes, threads, seed):
+    shape = SHAPES[name]
+    sizes = shape.small if small else shape.full
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = list(shape.tensors(sizes))
+    generator = random.Random(seed)
+    block = min(BLOCK, 1 << 20 if small else BLOCK)
+    blocks = {kind: random_block(kind, block, generator) for kind in sorted({t[3] for t in tensors})}
+    shards = split(tensors, shard_bytes or (200_000 if small else 5_000_000_000))
+    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        jobs, first = [], 0
+        for file, part in zip(names, shards):
+            jobs.append(pool.submit(write_shard, directory / file, part, blocks, first))
+            first += len(part)
+        for job in jobs:
+            job.result()
+    places = {tensor[0]: file for file, part in zip(names, shards) for tensor in part}
+    total = sum(map(bytes_of, tensors))
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    config = dict(shape.config(sizes), eos_token_id=sizes["eos"][0])
+    (directory / "config.json").write_text(json.dumps(config, indent=2))
+    generation = {"do_sample": False, "eos_token_id": sizes["eos"]}
+    (directory / "generation_config.json").write_text(json.dumps(generation, indent=2))
+    shutil.copyfile(TEXT / shape.tokenizer / "tokenizer.json", directory / "tokenizer.json")
+    return total, len(tensors), len(shards)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=sorted(SHAPES))
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--small", action="store_true", help="a megabyte or so")
+    parser.add_argument("--shard-bytes", type=int, help="of a shard at most; default 5 GB")
+    parser.add_argument("--threads", type=int, default=4, help="shards written at once; default 4")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    if (arguments.directory / "config.json").exists():
+        sys.exit(f"{arguments.directory}: there is a config.json")
+    start = time.monotonic()
+    total, tensors, shards = write(arguments.name, arguments.small, arguments.directory, arguments.shard_bytes,
+                                   arguments.threads, arguments.seed)
+    print(f"{arguments.directory}: {total / 2**30:.1f} GiB, {tensors} tensors in {shards} shards, "
+          f"{time.monotonic() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
