@@ -40,7 +40,13 @@
  *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
  * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
  *            the caller for out structs, and only ever grows at its end. Fields beyond the caller's
- *            struct_size take their defaults, or are not written.
+ *            struct_size take their defaults, or are not written. A caller compiled against a later
+ *            header may leave fields that this library does not know at zero; one that is set is
+ *            UNSUPPORTED. `reserved` fields keep the alignment: 0 in options, where anything else is
+ *            INVALID_ARGUMENT, and without meaning in what is handed out.
+ * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
+ *            allowed, the declaration says what it stands for. For a NULL handle
+ *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
  * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
  * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers
@@ -67,6 +73,9 @@ extern "C" {
 #define BATCHLLM_VERSION_MAJOR 0
 #define BATCHLLM_VERSION_MINOR 1
 #define BATCHLLM_VERSION_PATCH 0
+/* Of this header, as batchllm_version() has it of the library: for #if BATCHLLM_VERSION >= ... */
+#define BATCHLLM_VERSION                                                                           \
+    ((BATCHLLM_VERSION_MAJOR << 16) | (BATCHLLM_VERSION_MINOR << 8) | BATCHLLM_VERSION_PATCH)
 
 #define BATCHLLM_OK 0
 /* The call or the engine as a whole. */
@@ -151,8 +160,11 @@ typedef struct batchllm_engine_options {
     int32_t log_level; /* least important BATCHLLM_LOG_ level to log; default warning */
     batchllm_log_function log; /* NULL: nothing is logged */
     void *log_user;
-    uint64_t seed;             /* mixed into each row's own seed */
-    const char *timeline_path; /* CSV with one line per batch; NULL: none */
+    uint64_t seed; /* mixed into each row's own seed */
+    const char
+        *timeline_path; /* CSV with one line per batch, replaced if it exists; NULL: none. Its
+                                  columns: step, milliseconds, decode_tokens, own_tokens,
+                                  prefix_tokens, requests, pages_used, device */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
     int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
                              same bits whatever rows are computed with it, shared or not, at any
@@ -192,7 +204,7 @@ typedef struct batchllm_params {
     float temperature;        /* 0 (default): greedy. Otherwise logits / temperature */
     float top_p;              /* (0, 1]; default 1: off */
     float min_p;              /* [0, 1); default 0: off */
-    int32_t top_k;            /* >= 1; default 0: off */
+    int32_t top_k;            /* >= 1; default 0: off, as is -1 */
     float repetition_penalty; /* > 0; default 1: off. Over prompt and output, as in CTRL */
     float presence_penalty;   /* [-2, 2]; default 0. Over the output */
     float frequency_penalty;  /* [-2, 2]; default 0. Over the output */
@@ -222,6 +234,21 @@ typedef struct batchllm_params {
     int32_t dimensions; /* embed: keep this many dimensions, then normalise; default 0: all */
     const batchllm_constraint
         *constraint; /* made for the engine that the rows are added to; NULL: none */
+    /* For generated rows; the four below have no effect with another task. */
+    int32_t min_tokens; /* >= 0 and <= max_tokens, default 0: none of the first so many tokens is an
+                           EOS id or stop token, and stop strings count only after them. If a
+                           constraint allows nothing else, the row is ROW_NOT_A_NUMBER */
+    int32_t prompt_logprobs; /* log-probabilities of the prompt's own tokens: -1 (default): none; 0:
+                                of the tokens; n: and of the n likeliest in their places; at most
+                                20. Such a row computes its whole prompt itself and shares no prefix
+                                with other rows. Its samples still share its prompt, and equal
+                                greedy rows are computed once */
+    const char *const *bad_words; /* [bad_word_count] UTF-8, zero-terminated, not empty: texts that
+                                     are not generated. Each is tokenized with and without a space
+                                     before it; where the output ends in all tokens of either but
+                                     the last, the last is never chosen. Another spelling, or the
+                                     same text in other tokens, is not affected */
+    int64_t bad_word_count;
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -241,6 +268,12 @@ BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
 BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
 /* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL if there is none. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
+
+/* Whether rows with these parameters can be run at all, whatever their prompts: ROW_INVALID_PARAMETER,
+ * with the text that each row would have, when they cannot. For a job whose rows all have the same, before
+ * any is added. Errors: as for batchllm_add_tokens too. */
+BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
+                                                  const batchllm_params *params);
 
 /* ---- Constraints -------------------------------------------------------------------------------
  *
@@ -429,6 +462,9 @@ BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
  * ignored. */
 BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 
+/* The same for every unfinished row, whatever its tag. */
+BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
+
 /* ---- Results ----------------------------------------------------------------------------------
  */
 
@@ -475,11 +511,19 @@ typedef struct batchllm_results {
     const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
                                            the labels; sigmoid of each, also for a single label;
                                            regression: the logits */
+    /* Of rows that asked for prompt_logprobs, in their sample 0: their prompt's tokens from the second
+     * on, as nothing stands before the first. */
+    const int64_t *prompt_logprob_offsets; /* [count + 1] */
+    const float *prompt_logprobs;          /* [prompt_logprob_offsets[count]] */
+    const int64_t *prompt_top_offsets;     /* [prompt_logprob_offsets[count] + 1] per such token */
+    const int32_t *prompt_top_tokens;      /* likeliest first */
+    const float *prompt_top_logprobs;      /* the same shape */
 } batchllm_results;
 
 /* Removes and returns up to max_results finished results (0: all), in the order in which they
  * finished. A row's samples are never split, so a first row may exceed the limit. *out has count 0
- * if nothing has finished. */
+ * if nothing has finished. An engine keeps results until they are taken out: a large job should poll
+ * now and then, for example in batchllm_run's callback. */
 BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
                                    batchllm_results **out);
 BATCHLLM_API void batchllm_results_free(batchllm_results *results);

@@ -583,6 +583,45 @@ static void poll_after_cancel_reports_cancelled(void **state) {
     free_rows(&rows);
 }
 
+static void all_rows_are_cancelled_at_once(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine(small);
+    token_rows rows = make_rows(30, 40, 10);
+    add_rows(engine, &rows, 50);
+    assert_ok(batchllm_step(engine, NULL));
+    assert_ok(batchllm_cancel_all(engine));
+    assert_int_equal(batchllm_cancel_all(NULL), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_results *results = run_all(engine);
+    assert_int_equal(results->count, 30);
+    for (int64_t i = 0; i < results->count; ++i)
+        assert_int_equal(results->finish_reasons[i], BATCHLLM_FINISH_CANCELLED);
+    batchllm_results_free(results);
+    free_rows(&rows);
+    destroy_finished(engine);
+}
+
+static void parameters_are_checked_without_a_row(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine(small);
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    assert_int_equal(params.prompt_logprobs, -1);
+    assert_ok(batchllm_engine_check_params(engine, &params));
+    assert_ok(batchllm_engine_check_params(engine, NULL));
+    params.samples = 0;
+    assert_int_equal(batchllm_engine_check_params(engine, &params),
+                     BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+    assert_non_null(strstr(batchllm_last_error(), "samples is 0"));
+    params.struct_size = 3;
+    assert_int_equal(batchllm_engine_check_params(engine, &params),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_stats stats;
+    stats.struct_size = sizeof stats;
+    assert_ok(batchllm_engine_stats(engine, &stats));
+    assert_int_equal(stats.rows, 0);
+    batchllm_engine_destroy(engine);
+}
+
 static void cancelling_one_of_equal_rows_leaves_the_others(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -760,6 +799,8 @@ int main(void) {
         cmocka_unit_test(an_interrupt_stops_the_next_run_after_one_step),
         cmocka_unit_test(a_callback_may_poll_and_add_rows),
         cmocka_unit_test(poll_after_cancel_reports_cancelled),
+        cmocka_unit_test(all_rows_are_cancelled_at_once),
+        cmocka_unit_test(parameters_are_checked_without_a_row),
         cmocka_unit_test(cancelling_one_of_equal_rows_leaves_the_others),
         cmocka_unit_test(a_timeline_has_a_line_for_each_step),
         cmocka_unit_test(a_full_disk_ends_the_timeline_and_not_the_job),

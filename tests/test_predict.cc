@@ -2,6 +2,9 @@
 // measured, and the whole against what was measured on an H200.
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "../bench/predict_job.h"
 #include "batchllm.h"
@@ -159,6 +162,48 @@ void what_cannot_be_predicted_says_why(void **) {
     batchllm_plan_destroy(plan);
 }
 
+// What fp8 takes and what a state takes no description says; of four bits, and of fp8 on a CPU, the weights
+// are widened, and what is predicted is the same model in 16 bits.
+void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
+    const Rows rows;
+    batchllm_plan *plan = nullptr;
+    const std::vector<int64_t> offsets = {0, 40, 100};
+    assert_int_equal(batchllm_plan_create(2, rows.tokens.data(), offsets.data(), nullptr, nullptr,
+                                          nullptr, &plan),
+                     BATCHLLM_OK);
+    std::vector<int32_t> few(100, 5);
+    const auto predict = [&](const char *model, const char *device, const char *extra) {
+        batchllm_engine_options engine;
+        batchllm_engine_options_init(&engine, sizeof engine);
+        const std::string directory = std::string("golden/") + model;
+        engine.model_dir = directory.c_str();
+        engine.backend_options = extra;
+        batchllm_predict_options options;
+        batchllm_predict_options_init(&options, sizeof options);
+        options.device = device;
+        const batchllm_params params = params_of(4);
+        batchllm_prediction out{};
+        out.struct_size = sizeof out;
+        const int32_t status = batchllm_plan_predict(plan, few.data(), offsets.data(), &params, 1,
+                                                     &engine, &options, &out);
+        return std::make_pair(status, out.seconds);
+    };
+    const auto refused = [&](const char *model, const char *extra, const char *why) {
+        assert_int_equal(predict(model, "h200", extra).first, BATCHLLM_ERROR_UNSUPPORTED);
+        if (std::strstr(batchllm_last_error(), why) == nullptr ||
+            std::strstr(batchllm_last_error(), model) == nullptr)
+            fail_msg("%s", batchllm_last_error());
+    };
+    refused("qwen3_block_fp8", nullptr, "in fp8");
+    refused("llama_ct_tensor_fp8", nullptr, "in fp8");
+    refused("qwen3_bf16", "quantize=fp8", "in fp8");
+    refused("qwen3_5_bf16", nullptr, "gated delta nets");
+    const auto bits = predict("llama_awq", "h200", nullptr);
+    assert_int_equal(bits.first, BATCHLLM_OK);
+    assert_true(bits.second > 0);
+    batchllm_plan_destroy(plan);
+}
+
 void a_description_is_read_as_it_was_written(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     costs.name = "a \"GPU\"\n";
@@ -305,6 +350,7 @@ int main() {
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
         cmocka_unit_test(what_cannot_be_predicted_says_why),
+        cmocka_unit_test(fp8_on_a_gpu_and_models_with_a_state_are_refused),
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <iterator>
 
 #include "model/model.h"
 #include "model/safetensors.h"
@@ -346,6 +348,24 @@ void a_shape_that_does_not_fit_the_config_is_refused(void **) {
               {"down_proj", "[6, 4]", "[4, 6]"});
 }
 
+void a_key_that_decides_shapes_and_is_absent_is_named(void **) {
+    const TemporaryDirectory directory;
+    write_config(directory, false);
+    directory.write("model.safetensors", safetensors_of(tiny_model()));
+    std::string text;
+    {
+        std::ifstream file(directory.file("config.json"));
+        text.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    const std::string key = "\"num_key_value_heads\"";
+    const size_t at = text.find(key);
+    assert_true(at != std::string::npos);
+    text.replace(at, key.size(), "\"no_such_key\"");
+    directory.write("config.json", text);
+    must_fail(load_model(directory.path()), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"k_proj", "[2, 4]", "[4, 4]", "config.json has no", "num_key_value_heads"});
+}
+
 void a_type_that_is_no_weight_is_refused(void **) {
     auto entries = tiny_model();
     named(&entries, "model.norm.weight").type = "I8";
@@ -556,6 +576,7 @@ int main() {
         cmocka_unit_test(each_missing_tensor_is_named),
         cmocka_unit_test(a_vision_tower_is_passed_over_and_nothing_else),
         cmocka_unit_test(a_shape_that_does_not_fit_the_config_is_refused),
+        cmocka_unit_test(a_key_that_decides_shapes_and_is_absent_is_named),
         cmocka_unit_test(a_type_that_is_no_weight_is_refused),
         cmocka_unit_test(tensors_of_no_use_are_refused_but_for_rotary_frequencies),
         cmocka_unit_test(a_model_saved_without_its_head_loads),

@@ -28,6 +28,7 @@ batchllm_params defaults() {
     params.repetition_penalty = 1;
     params.samples = 1;
     params.logprobs = -1;
+    params.prompt_logprobs = -1;
     params.parse_special = 1;
     params.add_special = 1;
     return params;
@@ -98,7 +99,9 @@ void parameters_out_of_range_are_refused_by_name(void **) {
     refuse_float(&batchllm_params::frequency_penalty, "frequency_penalty",
                  {-2.1F, 2.1F, -infinity, not_a_number});
     refuse_int(&batchllm_params::max_tokens, "max_tokens", {0, -1, INT32_MIN});
-    refuse_int(&batchllm_params::top_k, "top_k", {-1, INT32_MIN});
+    refuse_int(&batchllm_params::top_k, "top_k", {-2, INT32_MIN});
+    refuse_int(&batchllm_params::min_tokens, "min_tokens", {-1, 129, INT32_MIN});
+    refuse_int(&batchllm_params::prompt_logprobs, "prompt_logprobs", {-2, 21});
     refuse_int(&batchllm_params::samples, "samples", {0, -1, 65537, INT32_MAX});
     refuse_int(&batchllm_params::logprobs, "logprobs", {-2, 21, INT32_MAX});
 }

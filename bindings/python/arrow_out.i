@@ -165,6 +165,7 @@ static int batchllm_arrow_make(const batchllm_results *r, batchllm_arrow_made *m
 /* The struct of every column that has something in it, as a pair of capsules. */
 static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm_arrow_made *made, PyObject *owner) {
     const int64_t n = r->count, tokens = r->logprob_offsets[n], tops = r->top_offsets[tokens];
+    const int64_t prompts = r->prompt_logprob_offsets[n], prompt_tops = r->prompt_top_offsets[prompts];
     const int64_t scored = r->score_offsets[n], pieces = r->score_token_offsets[scored];
     const batchllm_arrow_field reasons = {.name = "", .format = "U", .count = batchllm_finish_count,
                                           .offsets = batchllm_finish_offsets, .items = batchllm_finish_names};
@@ -177,6 +178,12 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
                                          NUMBERS("logprob", "f", tops, r->top_logprobs)};
     const batchllm_arrow_field pairs = {.name = "item", .format = "+s", .count = tops, .children = pair, .child_count = 2};
     const batchllm_arrow_field top_lists = LISTS("item", tokens, r->top_offsets, &pairs);
+    const batchllm_arrow_field prompt_items = NUMBERS("item", "f", prompts, r->prompt_logprobs);
+    const batchllm_arrow_field prompt_pair[] = {NUMBERS("token", "i", prompt_tops, r->prompt_top_tokens),
+                                                NUMBERS("logprob", "f", prompt_tops, r->prompt_top_logprobs)};
+    const batchllm_arrow_field prompt_pairs = {.name = "item", .format = "+s", .count = prompt_tops,
+                                               .children = prompt_pair, .child_count = 2};
+    const batchllm_arrow_field prompt_lists = LISTS("item", prompts, r->prompt_top_offsets, &prompt_pairs);
     const batchllm_arrow_field score_items = NUMBERS("item", "g", scored, r->scores);
     const batchllm_arrow_field piece_items = NUMBERS("item", "f", pieces, r->score_logprobs);
     const batchllm_arrow_field piece_lists = LISTS("item", scored, r->score_token_offsets, &piece_items);
@@ -196,6 +203,8 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
         NUMBERS("shared_tokens", "l", n, r->shared_tokens),
         LISTS("logprobs", n, r->logprob_offsets, &logprob_items),
         LISTS("top_logprobs", n, r->logprob_offsets, &top_lists),
+        LISTS("prompt_logprobs", n, r->prompt_logprob_offsets, &prompt_items),
+        LISTS("prompt_top_logprobs", n, r->prompt_logprob_offsets, &prompt_lists),
         LISTS("scores", n, r->score_offsets, &score_items),
         LISTS("score_logprobs", n, r->score_offsets, &piece_lists),
         LISTS("embedding", n, r->embedding_offsets, &vector_items),
@@ -204,8 +213,8 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
 #undef NUMBERS
 #undef LISTS
     enum { always = 9, most = sizeof all / sizeof *all };
-    const int64_t asked[most - always] = {tokens, tops, scored, pieces, r->embedding_offsets[n], r->label_offsets[n],
-                                          r->label_offsets[n]};
+    const int64_t asked[most - always] = {tokens, tops, prompts, prompt_tops, scored, pieces, r->embedding_offsets[n],
+                                          r->label_offsets[n], r->label_offsets[n]};
     batchllm_arrow_field columns[most];
     batchllm_arrow_field table = {.name = "", .format = "+s", .count = n, .children = columns};
     for (int i = 0; i < most; ++i)

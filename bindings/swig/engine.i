@@ -3,6 +3,8 @@
 %ignore batchllm_engine_destroy;
 %ignore batchllm_progress_function;
 %ignore batchllm_run; /* batchllm_advance */
+%ignore batchllm_engine_check_params;
+%ignore BATCHLLM_VERSION;
 
 %batchllm_blocking(batchllm_engine::~batchllm_engine)
 %nodefaultctor batchllm_engine;
@@ -33,7 +35,7 @@ struct batchllm_engine {};
 %batchllm_filled(batchllm_prediction)
 
 %apply batchllm_status {
-    int32_t batchllm_build_groups, int32_t batchllm_step, int32_t batchllm_cancel,
+    int32_t batchllm_build_groups, int32_t batchllm_step, int32_t batchllm_cancel, int32_t batchllm_cancel_all,
     int32_t batchllm_engine_info, int32_t batchllm_engine_stats, int32_t batchllm_engine_use_plan
 }
 %batchllm_blocking(batchllm_engine_create_from)
@@ -41,6 +43,7 @@ struct batchllm_engine {};
 %batchllm_blocking(batchllm_step)
 %batchllm_blocking(batchllm_advance)
 %batchllm_blocking(batchllm_cancel)
+%batchllm_blocking(batchllm_cancel_all)
 %batchllm_blocking(batchllm_cancel_rows)
 %batchllm_blocking(batchllm_engine_use_plan)
 

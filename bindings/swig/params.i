@@ -9,8 +9,8 @@ typedef struct batchllm_params_column {
     batchllm_params *items; /* [count] */
     /* What the items point to. */
     int32_t *stop_tokens;
-    char *stop_text;
-    const char **stop_strings;
+    char *stop_text, *bad_text;
+    const char **stop_strings, **bad_words;
     int32_t *bias_tokens;
     float *bias_values;
 } batchllm_params_column;
@@ -54,6 +54,8 @@ struct batchllm_params_column {};
         free($self->stop_tokens);
         free($self->stop_text);
         free($self->stop_strings);
+        free($self->bad_text);
+        free($self->bad_words);
         free($self->bias_tokens);
         free($self->bias_values);
         free($self);
@@ -89,6 +91,8 @@ static batchllm_status batchllm_params_set_integers(batchllm_params_column *colu
         {"samples", offsetof(batchllm_params, samples)},
         {"ignore_eos", offsetof(batchllm_params, ignore_eos)},
         {"logprobs", offsetof(batchllm_params, logprobs)},
+        {"min_tokens", offsetof(batchllm_params, min_tokens)},
+        {"prompt_logprobs", offsetof(batchllm_params, prompt_logprobs)},
         {"parse_special", offsetof(batchllm_params, parse_special)},
         {"add_special", offsetof(batchllm_params, add_special)},
         {"task", offsetof(batchllm_params, task)},
@@ -164,19 +168,16 @@ static batchllm_status batchllm_params_set_stop_tokens(batchllm_params_column *c
     return BATCHLLM_OK;
 }
 
-/* text: every stop string followed by a zero byte; starts: [strings] where each begins in text;
- * offsets count strings. */
-static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *column,
-                                                        batchllm_view_bytes text,
-                                                        batchllm_view_i64 starts,
-                                                        batchllm_view_i64 offsets) {
-    const batchllm_status status =
-        batchllm_params_lists(column, "stop_strings", offsets, starts.count);
-    if (status != BATCHLLM_OK) return status;
+%}
+%{
+/* Texts, each followed by a zero byte, with a pointer to each. What was there before is freed. */
+static batchllm_status batchllm_params_texts(const char *name, batchllm_view_bytes text,
+                                             batchllm_view_i64 starts, char **kept_text,
+                                             const char ***kept) {
     for (int64_t i = 0; i < starts.count; ++i)
         if (starts.data[i] < 0 || starts.data[i] >= text.count)
             return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                       "stop_strings: string %lld begins outside the text",
+                                       "%s: string %lld begins outside the text", name,
                                        (long long)i);
     char *copy = batchllm_params_copy(text.data, text.count, 1);
     const char **strings = malloc((size_t)starts.count * sizeof *strings + 1);
@@ -187,16 +188,47 @@ static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *
     }
     copy[text.count] = 0;
     for (int64_t i = 0; i < starts.count; ++i) strings[i] = copy + starts.data[i];
-    free(column->stop_text);
-    free(column->stop_strings);
-    column->stop_text = copy;
-    column->stop_strings = strings;
-    for (int64_t i = 0; i < column->count; ++i) {
+    free(*kept_text);
+    free(*kept);
+    *kept_text = copy;
+    *kept = strings;
+    return BATCHLLM_OK;
+}
+%}
+%inline %{
+/* text: every stop string followed by a zero byte; starts: [strings] where each begins in text;
+ * offsets count strings. */
+static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *column,
+                                                        batchllm_view_bytes text,
+                                                        batchllm_view_i64 starts,
+                                                        batchllm_view_i64 offsets) {
+    batchllm_status status = batchllm_params_lists(column, "stop_strings", offsets, starts.count);
+    if (status == BATCHLLM_OK)
+        status = batchllm_params_texts("stop_strings", text, starts, &column->stop_text,
+                                       &column->stop_strings);
+    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i) {
         const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
-        column->items[i].stop_strings = strings + range[0];
+        column->items[i].stop_strings = column->stop_strings + range[0];
         column->items[i].stop_string_count = range[1] - range[0];
     }
-    return BATCHLLM_OK;
+    return status;
+}
+
+/* The same of bad words. */
+static batchllm_status batchllm_params_set_bad_words(batchllm_params_column *column,
+                                                     batchllm_view_bytes text,
+                                                     batchllm_view_i64 starts,
+                                                     batchllm_view_i64 offsets) {
+    batchllm_status status = batchllm_params_lists(column, "bad_words", offsets, starts.count);
+    if (status == BATCHLLM_OK)
+        status = batchllm_params_texts("bad_words", text, starts, &column->bad_text,
+                                       &column->bad_words);
+    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i) {
+        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
+        column->items[i].bad_words = column->bad_words + range[0];
+        column->items[i].bad_word_count = range[1] - range[0];
+    }
+    return status;
 }
 
 /* tokens and values: the same length; offsets as for stop tokens. */

@@ -56,6 +56,11 @@ static batchllm_view_##TYPE batchllm_results_column_##NAME(const batchllm_result
 %batchllm_results_column(i64, label_offsets, r->count + 1)
 %batchllm_results_column(f32, label_logits, r->label_offsets[r->count])
 %batchllm_results_column(f32, label_probabilities, r->label_offsets[r->count])
+%batchllm_results_column(i64, prompt_logprob_offsets, r->count + 1)
+%batchllm_results_column(f32, prompt_logprobs, r->prompt_logprob_offsets[r->count])
+%batchllm_results_column(i64, prompt_top_offsets, r->prompt_logprob_offsets[r->count] + 1)
+%batchllm_results_column(i32, prompt_top_tokens, r->prompt_top_offsets[r->prompt_logprob_offsets[r->count]])
+%batchllm_results_column(f32, prompt_top_logprobs, r->prompt_top_offsets[r->prompt_logprob_offsets[r->count]])
 
 %batchllm_blocking(batchllm_poll_results)
 %newobject batchllm_poll_results;
@@ -120,29 +125,32 @@ static const void *batchllm_pick_ranges(batchllm_block *block, const void *items
     return out;
 }
 
-/* The numbers of the items in the ranges of picked results, for what lies a level below. */
-static int64_t *batchllm_pick_expand(const int64_t *offsets, const int64_t *picked, int64_t count,
-                                     int64_t *expanded) {
+/* Numbers of items of a level below the results. */
+typedef struct {
+    int64_t *items, count;
+} batchllm_picked;
+
+/* The numbers of the items in the ranges of picked results. items NULL: no memory. */
+static batchllm_picked batchllm_pick_expand(const int64_t *offsets, const int64_t *picked, int64_t count) {
     int64_t total = 0;
     for (int64_t i = 0; i < count; ++i) total += offsets[picked[i] + 1] - offsets[picked[i]];
-    int64_t *out = malloc((size_t)total * sizeof *out + 1);
-    *expanded = total;
-    if (!out) return NULL;
-    int64_t *next = out;
-    for (int64_t i = 0; i < count; ++i)
+    int64_t *out = malloc((size_t)total * sizeof *out + 1), *next = out;
+    for (int64_t i = 0; out && i < count; ++i)
         for (int64_t j = offsets[picked[i]]; j < offsets[picked[i] + 1]; ++j) *next++ = j;
-    return out;
+    return (batchllm_picked){out, total};
 }
 
 /* Called twice: with block->next NULL for the size, then for the copy. */
 static void batchllm_pick(const batchllm_results *from, const int64_t *picked, int64_t count,
-                          const int64_t *tokens, int64_t token_count, const int64_t *scored,
-                          int64_t scored_count, batchllm_block *block, batchllm_results *to) {
+                          batchllm_picked tokens, batchllm_picked prompts, batchllm_picked scored,
+                          batchllm_block *block, batchllm_results *to) {
 #define ITEMS(NAME) to->NAME = batchllm_pick_items(block, from->NAME, sizeof *from->NAME, picked, count)
 #define OFFSETS(NAME) to->NAME = batchllm_pick_offsets(block, from->NAME, picked, count)
 #define RANGES(NAME, OFFSETS_NAME, PICKED, COUNT)                                                  \
     to->NAME = batchllm_pick_ranges(block, from->NAME, sizeof *from->NAME, from->OFFSETS_NAME,     \
                                     PICKED, COUNT)
+#define BELOW(NAME, PICKED)                                                                        \
+    to->NAME = batchllm_pick_offsets(block, from->NAME, PICKED.items, PICKED.count)
     to->struct_size = 0;
     to->count = count;
     ITEMS(tags);
@@ -159,14 +167,18 @@ static void batchllm_pick(const batchllm_results *from, const int64_t *picked, i
     RANGES(errors, error_offsets, picked, count);
     OFFSETS(logprob_offsets);
     RANGES(logprobs, logprob_offsets, picked, count);
-    to->top_offsets = batchllm_pick_offsets(block, from->top_offsets, tokens, token_count);
-    RANGES(top_tokens, top_offsets, tokens, token_count);
-    RANGES(top_logprobs, top_offsets, tokens, token_count);
+    BELOW(top_offsets, tokens);
+    RANGES(top_tokens, top_offsets, tokens.items, tokens.count);
+    RANGES(top_logprobs, top_offsets, tokens.items, tokens.count);
+    OFFSETS(prompt_logprob_offsets);
+    RANGES(prompt_logprobs, prompt_logprob_offsets, picked, count);
+    BELOW(prompt_top_offsets, prompts);
+    RANGES(prompt_top_tokens, prompt_top_offsets, prompts.items, prompts.count);
+    RANGES(prompt_top_logprobs, prompt_top_offsets, prompts.items, prompts.count);
     OFFSETS(score_offsets);
     RANGES(scores, score_offsets, picked, count);
-    to->score_token_offsets =
-        batchllm_pick_offsets(block, from->score_token_offsets, scored, scored_count);
-    RANGES(score_logprobs, score_token_offsets, scored, scored_count);
+    BELOW(score_token_offsets, scored);
+    RANGES(score_logprobs, score_token_offsets, scored.items, scored.count);
     OFFSETS(embedding_offsets);
     RANGES(embeddings, embedding_offsets, picked, count);
     OFFSETS(label_offsets);
@@ -175,6 +187,7 @@ static void batchllm_pick(const batchllm_results *from, const int64_t *picked, i
 #undef ITEMS
 #undef OFFSETS
 #undef RANGES
+#undef BELOW
 }
 
 static const void *batchllm_join_items(batchllm_block *block, const void *a, int64_t a_count,
@@ -200,6 +213,8 @@ static void batchllm_join(const batchllm_results *a, const batchllm_results *b, 
                           batchllm_results *to) {
     const int64_t a_tokens = a->logprob_offsets[a->count], b_tokens = b->logprob_offsets[b->count];
     const int64_t a_scored = a->score_offsets[a->count], b_scored = b->score_offsets[b->count];
+    const int64_t a_prompts = a->prompt_logprob_offsets[a->count];
+    const int64_t b_prompts = b->prompt_logprob_offsets[b->count];
 #define ITEMS(NAME, A_COUNT, B_COUNT)                                                              \
     to->NAME = batchllm_join_items(block, a->NAME, A_COUNT, b->NAME, B_COUNT, sizeof *a->NAME)
 #define OFFSETS(NAME, A_COUNT, B_COUNT)                                                            \
@@ -223,6 +238,11 @@ static void batchllm_join(const batchllm_results *a, const batchllm_results *b, 
     OFFSETS(top_offsets, a_tokens, b_tokens);
     ITEMS(top_tokens, a->top_offsets[a_tokens], b->top_offsets[b_tokens]);
     ITEMS(top_logprobs, a->top_offsets[a_tokens], b->top_offsets[b_tokens]);
+    OFFSETS(prompt_logprob_offsets, a->count, b->count);
+    ITEMS(prompt_logprobs, a_prompts, b_prompts);
+    OFFSETS(prompt_top_offsets, a_prompts, b_prompts);
+    ITEMS(prompt_top_tokens, a->prompt_top_offsets[a_prompts], b->prompt_top_offsets[b_prompts]);
+    ITEMS(prompt_top_logprobs, a->prompt_top_offsets[a_prompts], b->prompt_top_offsets[b_prompts]);
     OFFSETS(score_offsets, a->count, b->count);
     ITEMS(scores, a_scored, b_scored);
     OFFSETS(score_token_offsets, a_scored, b_scored);
@@ -239,26 +259,24 @@ static void batchllm_join(const batchllm_results *a, const batchllm_results *b, 
 /* Copies of the results `picked`, in that order. */
 static batchllm_results *batchllm_results_gather(const batchllm_results *results,
                                                  const int64_t *picked, int64_t count) {
-    int64_t token_count = 0, scored_count = 0;
-    int64_t *tokens =
-        batchllm_pick_expand(results->logprob_offsets, picked, count, &token_count);
-    int64_t *scored = batchllm_pick_expand(results->score_offsets, picked, count, &scored_count);
+    const batchllm_picked tokens = batchllm_pick_expand(results->logprob_offsets, picked, count);
+    const batchllm_picked prompts = batchllm_pick_expand(results->prompt_logprob_offsets, picked, count);
+    const batchllm_picked scored = batchllm_pick_expand(results->score_offsets, picked, count);
     batchllm_results sizes, *made = NULL;
     batchllm_block block = {NULL, 0};
-    if (tokens && scored) {
-        batchllm_pick(results, picked, count, tokens, token_count, scored, scored_count, &block,
-                      &sizes);
+    if (tokens.items && prompts.items && scored.items) {
+        batchllm_pick(results, picked, count, tokens, prompts, scored, &block, &sizes);
         made = malloc(sizeof *made + (size_t)block.size);
     }
     if (made) {
         memset(made, 0, sizeof *made);
         block.next = (char *)(made + 1);
         block.size = 0;
-        batchllm_pick(results, picked, count, tokens, token_count, scored, scored_count, &block,
-                      made);
+        batchllm_pick(results, picked, count, tokens, prompts, scored, &block, made);
     }
-    free(tokens);
-    free(scored);
+    free(tokens.items);
+    free(prompts.items);
+    free(scored.items);
     return made;
 }
 %}
@@ -349,6 +367,7 @@ static batchllm_results *batchllm_results_none(batchllm_status *FAILURE) {
     empty.token_offsets = empty.text_offsets = empty.error_offsets = empty.logprob_offsets = &zero;
     empty.top_offsets = empty.score_offsets = empty.score_token_offsets = &zero;
     empty.embedding_offsets = empty.label_offsets = &zero;
+    empty.prompt_logprob_offsets = empty.prompt_top_offsets = &zero;
     batchllm_results *made = batchllm_results_gather(&empty, NULL, 0);
     *FAILURE = made ? BATCHLLM_OK
                     : batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for results");

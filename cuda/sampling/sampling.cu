@@ -268,6 +268,7 @@ __device__ SampleResult do_task(const SampleArguments &a, const SampleTask &task
     if (task.logprob || task.target_count > 0 || task.likely_count > 0) {
         log_total = log_sum_exp(logits, n, extent.largest, s);
     }
+    if (task.likely_count > 0) list_likeliest(logits, n, task, log_total, likely, s);
     if (task.target_count > 0) {
         for (int i = threadIdx.x; i < task.target_count; i += kThreads) {
             a.target_logprobs[task.target_begin + i] = static_cast<float>(
@@ -275,7 +276,6 @@ __device__ SampleResult do_task(const SampleArguments &a, const SampleTask &task
         }
         return result;
     }
-    if (task.likely_count > 0) list_likeliest(logits, n, task, log_total, likely, s);
     if (task.edit_count > 0) {
         __syncthreads(); // the list was read from the logits
         apply_edits(logits, task, a.edits);

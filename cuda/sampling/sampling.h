@@ -32,7 +32,7 @@ struct SampleTask {
     int32_t logprob;                    // nonzero: the chosen token's log-probability is wanted
     int32_t target_begin, target_count; // count > 0: score these; nothing is sampled
     int32_t edit_begin, edit_count;     // distinct tokens
-    int32_t likely_begin, likely_count; // the likeliest wanted, at most kMostLikely
+    int32_t likely_begin, likely_count; // the likeliest wanted, at most kMostLikely; scored or not
     // Tasks from this one on, in a row, that one block does one after the other; 0: a task before this
     // one has it among its own. More than 1 where tasks share a row that one of them edits.
     int32_t together;

@@ -8,7 +8,7 @@ namespace batchllm::cuda {
 namespace {
 
 bool changes_logits(const SamplingParams &params) {
-    return !params.bias.empty() || StepSamples::needs_history(params);
+    return !params.bias.empty() || forbids_tokens(params) || StepSamples::needs_history(params);
 }
 
 Status grow(PinnedMemory *memory, int64_t bytes, const char *what) {
@@ -29,6 +29,11 @@ void StepSamples::add_edits(const SampleInput &input, SampleTask *task) {
         if (token < 0 || token >= vocabulary_) return nullptr;
         return &edits.try_emplace(token, LogitEdit{token, 0, 0, 0, 0}).first->second;
     };
+    std::vector<int32_t> forbidden;
+    add_forbidden(input, &forbidden);
+    for (const int32_t token : forbidden) {
+        if (LogitEdit *e = edit(token)) e->bias = -INFINITY;
+    }
     for (const auto &[token, bias] : p.bias) {
         if (LogitEdit *e = edit(token)) e->bias += bias;
     }
@@ -77,6 +82,9 @@ SampleTask StepSamples::task_of(const OutputRow &row, int32_t number, int64_t lo
         task.spare = -1;
         task.target_begin = static_cast<int32_t>(rows_.target_begin(number));
         task.target_count = static_cast<int32_t>(row.targets.size());
+        task.likely_begin = likely_;
+        task.likely_count = std::max(0, row.likeliest());
+        likely_ += task.likely_count;
         return task;
     }
     const SamplingParams &p = *row.sample.params;

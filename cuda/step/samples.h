@@ -26,7 +26,7 @@ class StepSamples {
     // Whether a row is sampled by more than its logits and random numbers: by the tokens before it.
     static bool needs_history(const SamplingParams &params) {
         return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
-               params.frequency_penalty != 0;
+               params.frequency_penalty != 0 || forbids_by_output(params);
     }
     // Memory for so many rows of samples. Growing later waits for the device.
     Status reserve(int64_t rows);

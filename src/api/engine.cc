@@ -55,6 +55,15 @@ const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label) 
     return engine->engine->labels()[static_cast<size_t>(label)].c_str();
 }
 
+int32_t batchllm_engine_check_params(batchllm_engine *engine, const batchllm_params *params) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, 1));
+        ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
+        return engine->engine->check_params(known);
+    });
+}
+
 int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                             const int64_t *offsets, const uint64_t *tags,
                             const batchllm_params *params, int64_t params_count) {
@@ -169,6 +178,14 @@ int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag) {
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("engine", engine));
         engine->engine->cancel(tag);
+        return {};
+    });
+}
+
+int32_t batchllm_cancel_all(batchllm_engine *engine) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("engine", engine));
+        engine->engine->cancel_all();
         return {};
     });
 }

@@ -74,8 +74,10 @@ struct OutputRow {
     int32_t token; // index into TokenBatch::tokens
     Task task = Task::generate;
     int32_t count = 1;                // embed: the sum over so many tokens, from `token` on
-    SampleInput sample{};             // generate
+    SampleInput sample{};             // generate; of score, how many of the likeliest to list
     std::span<const int32_t> targets; // score: these token ids
+
+    int32_t likeliest() const { return sample.params ? sample.params->prompt_logprobs : 0; }
 };
 
 // A token that the batch before this one samples and that is not known yet (Backend::forward): stands in
@@ -102,7 +104,8 @@ struct TokenBatch {
 };
 
 struct BatchOutput {
-    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token -1 but for generate
+    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token -1 but for generate, and
+                                        // of score only `finite` and `top`
     std::vector<float> target_logprobs; // scored rows' targets, one row after the other
     std::vector<float> hidden;          // [embedded rows, BackendInfo::hidden]
 };

@@ -25,4 +25,10 @@ inline Status call_status(int32_t status) {
     return status == BATCHLLM_OK ? Status() : Status(status, batchllm_last_error());
 }
 
+// Of two things that were both tried: what is wrong with either.
+inline Status both(const Status &one, const Status &other) {
+    if (one.ok() || other.ok()) return one.ok() ? other : one;
+    return Status(one.code(), one.message() + "\nbatchllm: " + other.message());
+}
+
 } // namespace batchllm::cli

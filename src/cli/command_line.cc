@@ -2,17 +2,16 @@
 
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <map>
-#include <span>
 
 #include <CLI/CLI.hpp>
 
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
+#include "cli/option_files.h"
 #include "cli/option_kinds.h"
-#include "cli/row_keys.h"
+#include "cli/sampling_options.h"
 #include "cli/size_text.h"
 #include "cli/terminate_guard.h"
 
@@ -32,15 +31,7 @@ const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
                                                   {"info", BATCHLLM_LOG_INFO},
                                                   {"debug", BATCHLLM_LOG_DEBUG}};
 
-std::map<std::string, int32_t> by_name(std::span<const ParameterName> names) {
-    std::map<std::string, int32_t> out;
-    for (const ParameterName &name : names) out.emplace(name.name, name.value);
-    return out;
-}
-const std::map<std::string, int32_t> task_options = by_name(task_names);
-const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
-
-void add_template(CLI::App *app, TemplateOptions *prompt) {
+void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath> *read) {
     CLI::App *table =
         app->add_option_group("Rows as columns", "prompts made from the values of each line");
     CLI::Option *text =
@@ -52,12 +43,8 @@ void add_template(CLI::App *app, TemplateOptions *prompt) {
     table
         ->add_option_function<std::string>(
             "--template-file",
-            [prompt](const std::string &path) {
-                Result<std::string> read = read_file(path, size_t{64} << 20);
-                if (!read.ok()) {
-                    throw CLI::ValidationError("--template-file", read.status().message());
-                }
-                prompt->text = std::move(read).value();
+            [prompt, read](const std::string &path) {
+                prompt->text = option_text("--template-file", path, read);
             },
             "the same from a file, including its last line feed")
         ->type_name("FILE")
@@ -93,135 +80,7 @@ void add_input(CLI::App *app, InputOptions *options) {
         "compute every prompt separately");
     add_named(app, "--levels", &options->levels, level_names,
               "whether prefixes share heads of their own (one)");
-    add_template(app, &options->prompt);
-}
-
-// What a row may say for itself; these hold for rows that do not.
-void add_tokenizing(CLI::App *app, SamplingOptions *sampling) {
-    app->add_flag_callback(
-        "--no-special", [sampling] { sampling->add_special = false; },
-        "do not add the tokenizer's BOS and the like");
-    app->add_flag_callback(
-        "--no-parse-special", [sampling] { sampling->parse_special = false; },
-        "special tokens written in prompts are plain text: for text from strangers");
-}
-
-void add_task(CLI::App *app, SamplingOptions *sampling) {
-    add_named(app, "--task", &sampling->task, task_options, "what rows' results are (generate)");
-    add_named(app, "--pooling", &sampling->pooling, pooling_options,
-              "of embedded rows (as the model's files say)");
-    app->add_flag_callback(
-        "--normalize", [sampling] { sampling->normalize = 1; },
-        "vectors of length 1 (as the model's files say)");
-    app->add_flag_callback(
-        "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are");
-    add_whole(app, "--dimensions", &sampling->dimensions, 1, "the first so many of each vector");
-}
-
-void add_sampling(CLI::App *app, SamplingOptions *sampling) {
-    CLI::App *defaults = app->add_option_group("Defaults for rows", "a row's own keys go first");
-    add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1, "most tokens generated (128)");
-    add_number(defaults, "--temperature", &sampling->temperature, 0, 3.4e38f, false,
-               "0 is greedy (0)");
-    add_number(defaults, "--top-p", &sampling->top_p, 0, 1, true, "nucleus sampling (1: off)");
-    add_number(defaults, "--min-p", &sampling->min_p, 0, 0.99999994f, false, "(0: off)");
-    add_whole(defaults, "--top-k", &sampling->top_k, 0, "(0: off)");
-    add_number(defaults, "--repetition-penalty", &sampling->repetition_penalty, 0, 3.4e38f, true,
-               "(1: off)");
-    add_number(defaults, "--presence-penalty", &sampling->presence_penalty, -2, 2, false, "(0)");
-    add_number(defaults, "--frequency-penalty", &sampling->frequency_penalty, -2, 2, false, "(0)");
-    add_whole(defaults, "--n", &sampling->samples, 1, "results a row (1)");
-    defaults
-        ->add_option_function<std::vector<std::string>>(
-            "--stop",
-            [sampling](const std::vector<std::string> &stops) {
-                for (const std::string &stop : stops) {
-                    if (stop.empty()) throw CLI::ValidationError("--stop", "is empty");
-                }
-                sampling->stop_strings = stops;
-            },
-            "text that ends a row; may be given several times")
-        ->type_name("TEXT")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    defaults->add_option("--stop-token", sampling->stop_tokens, "token id that ends a row")
-        ->type_name("ID")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    defaults->add_flag("--ignore-eos", sampling->ignore_eos, "the model's EOS does not end a row");
-    defaults
-        ->add_option_function<std::string>(
-            "--logprobs",
-            [sampling](const std::string &text) {
-                int32_t count = 0;
-                if (!text.empty() && text != "{}" &&
-                    (!CLI::detail::lexical_cast(text, count) || count < 0 || count > 20)) {
-                    throw CLI::ValidationError("--logprobs", "must be 0 to 20");
-                }
-                sampling->logprobs = count;
-            },
-            "log-probabilities of the chosen tokens, and of the N likeliest")
-        ->expected(0, 1)
-        ->type_name("[N]");
-    add_tokenizing(defaults, sampling);
-    add_task(defaults, sampling);
-}
-
-// An option whose value, or the file that it names, is the run's constraint.
-void add_constraint(CLI::App *app, const char *name, const char *type, const char *text,
-                    ConstraintText *constraint, std::function<int32_t(const std::string &)> kind) {
-    constexpr size_t longest = size_t{64} << 20;
-    const bool file = std::string_view(type) == "FILE";
-    app->add_option_function<std::string>(
-           name,
-           [=](const std::string &value) {
-               constraint->kind = kind(value);
-               constraint->text = value;
-               if (!file) return;
-               Result<std::string> read = read_file(value, longest);
-               if (!read.ok()) throw CLI::ValidationError(name, read.status().message());
-               constraint->text = std::move(read).value();
-           },
-           text)
-        ->type_name(type);
-}
-
-void add_constraints(CLI::App *app, ConstraintText *constraint) {
-    CLI::App *kinds = app->add_option_group("What the output of rows must look like",
-                                            "a row's own keys go first");
-    const auto always = [](int32_t kind) { return [kind](const std::string &) { return kind; }; };
-    CLI::App *one = kinds->add_option_group("One of");
-    add_constraint(one, "--json-schema", "FILE", "JSON of this schema", constraint,
-                   always(BATCHLLM_CONSTRAINT_JSON_SCHEMA));
-    add_constraint(one, "--regex", "EXPRESSION", "a match of it, from end to end", constraint,
-                   always(BATCHLLM_CONSTRAINT_REGEX));
-    add_constraint(one, "--grammar", "FILE", "a text of this grammar: Lark in a .lark, else GBNF",
-                   constraint, [](const std::string &path) {
-                       return path.ends_with(".lark") ? BATCHLLM_CONSTRAINT_LARK
-                                                      : BATCHLLM_CONSTRAINT_GBNF;
-                   });
-    one->add_option_function<std::vector<std::string>>(
-           "--choices",
-           [constraint](const std::vector<std::string> &choices) {
-               constraint->kind = BATCHLLM_CONSTRAINT_CHOICES;
-               constraint->choices = choices;
-           },
-           "one of these; may be given several times")
-        ->type_name("TEXT")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    one->require_option(0, 1);
-    kinds
-        ->add_option("--start-after", constraint->start_after, "only behind this text, as </think>")
-        ->type_name("TEXT");
-    kinds->add_flag("--flexible-whitespace", constraint->flexible_whitespace,
-                    "JSON may have spaces and line ends");
-    kinds->add_flag("--any-member-order", constraint->any_member_order,
-                    "members of JSON objects in any order");
-    kinds->add_flag("--any-numbers", constraint->any_numbers,
-                    "JSON numbers may be 12.0 for 12, and have exponents");
-    kinds->add_flag("--loose-schema", constraint->loose,
-                    "what a schema asks that cannot be enforced is passed over, with a warning");
+    add_template(app, &options->prompt, &options->files);
 }
 
 void add_report(CLI::App *app, std::string *path) {
@@ -260,7 +119,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     add_named(run, "--log", &options->log_level, log_names,
               "the least important messages to show (warning)");
     add_sampling(run, &options->in.sampling);
-    add_constraints(run, &options->in.sampling.constraint_text);
+    add_constraints(run, &options->in.sampling.constraint_text, &options->in.files);
     return run;
 }
 

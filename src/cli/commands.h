@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "cli/output_paths.h"
 #include "cli/row.h"
 #include "cli/table_rows.h"
 
@@ -23,6 +24,7 @@ struct InputOptions {
     std::string model; // directory; empty: none
     SamplingOptions sampling;
     TemplateOptions prompt;
+    std::vector<NamedPath> files; // whose text options are: a template, a schema
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;

@@ -1,8 +1,10 @@
 #include "cli/output_paths.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,29 +45,69 @@ Status check_directory(const NamedPath &output) {
                  std::strerror(errno));
 }
 
+// Whether a model's directory has its files under such names; others there are somebody's own.
+bool names_model_file(const std::filesystem::path &path) {
+    constexpr std::string_view suffixes[] = {
+        ".safetensors",   ".jinja",        ".bin",      ".model",      "config.json",
+        "tokenizer.json", "index.json",    "_map.json", "tokens.json", "vocab.json",
+        "modules.json",   "template.json", "merges.txt"};
+    const std::string name = path.filename().string();
+    return std::any_of(std::begin(suffixes), std::end(suffixes),
+                       [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+Result<bool> is_model_file(const std::string &path, const std::string &model) {
+    if (model.empty()) return false;
+    std::error_code failed;
+    std::filesystem::recursive_directory_iterator entry(model, failed);
+    if (failed)
+        return same_file(path, model); // a tokenizer.json; what is no model is told elsewhere
+    const std::filesystem::recursive_directory_iterator end;
+    for (; !failed && entry != end; entry.increment(failed)) {
+        if (entry.depth() == 1) entry.disable_recursion_pending();
+        if (!names_model_file(entry->path())) continue;
+        ASSIGN_OR_RETURN(const bool same, same_file(path, entry->path().string()));
+        if (same) return true;
+    }
+    return false;
+}
+
+bool is_named(const std::string &path) { return !path.empty() && path != "-"; }
+
+// What the output would replace, in words; "": nothing.
+Result<std::string> replaced_by(const NamedPath &output, const KeptPaths &kept,
+                                std::span<const NamedPath> before) {
+    ASSIGN_OR_RETURN(const bool input, is_named(kept.input) ? same_file(output.path, kept.input)
+                                                            : Result<bool>(false));
+    if (input) return std::string("is the input");
+    for (const auto &others : {before, kept.options}) {
+        for (const NamedPath &other : others) {
+            if (!is_named(other.path)) continue;
+            ASSIGN_OR_RETURN(const bool same, same_file(output.path, other.path));
+            if (same) return std::string("is the file of ") + other.option + " too";
+        }
+    }
+    ASSIGN_OR_RETURN(const bool state,
+                     kept.state.empty() ? Result<bool>(false) : same_file(output.path, kept.state));
+    if (state) return std::string("is where --output keeps its state");
+    ASSIGN_OR_RETURN(const bool model, is_model_file(output.path, kept.model));
+    return std::string(model ? "is a file of the model" : "");
+}
+
 } // namespace
 
-Status check_output_paths(const std::string &input, std::span<const NamedPath> outputs) {
-    const auto named = [](const std::string &path) { return !path.empty() && path != "-"; };
+Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
         const NamedPath &output = outputs[i];
         if (output.path == "-" && std::string_view(output.option) != "--output") {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "%s: -: it is a file, and cannot be stdout", output.option);
         }
-        if (!named(output.path)) continue;
-        ASSIGN_OR_RETURN(const bool is_input,
-                         named(input) ? same_file(output.path, input) : Result<bool>(false));
-        if (is_input) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: is the input", output.option,
-                         output.path.c_str());
-        }
-        for (const NamedPath &other : outputs.first(i)) {
-            if (!named(other.path)) continue;
-            ASSIGN_OR_RETURN(const bool same, same_file(output.path, other.path));
-            if (!same) continue;
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: is the file of %s too",
-                         output.option, output.path.c_str(), other.option);
+        if (!is_named(output.path)) continue;
+        ASSIGN_OR_RETURN(const std::string what, replaced_by(output, kept, outputs.first(i)));
+        if (!what.empty()) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: %s", output.option,
+                         output.path.c_str(), what.c_str());
         }
         RETURN_IF_ERROR(check_directory(output));
     }

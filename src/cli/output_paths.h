@@ -14,8 +14,16 @@ struct NamedPath {
     std::string path;   // empty: not given; "-": a standard stream
 };
 
-// An error when one of the outputs is the input or another output, or when its directory is not
+// What a command reads or keeps, and no output may replace.
+struct KeptPaths {
+    std::string input;
+    std::string model;                  // directory or file; empty: none
+    std::span<const NamedPath> options; // files that other options name
+    std::string state; // of --output; empty: none. It need not be possible to make it
+};
+
+// An error when one of the outputs is a file that is kept or another output, or when its directory is not
 // there or cannot be written to. A pipe or a device may be named several times.
-Status check_output_paths(const std::string &input, std::span<const NamedPath> outputs);
+Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outputs);
 
 } // namespace batchllm::cli

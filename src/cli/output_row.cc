@@ -15,20 +15,38 @@ void append_error(std::string *out, int64_t line, const RowError &error) {
     object.close();
 }
 
-// [[{"token": 5, "logprob": -0.1}, ...], ...]: one list a generated token.
-void append_top(std::string *out, const batchllm_results &results, int64_t i) {
+// [[{"token": 5, "logprob": -0.1}, ...], ...]: one list a token.
+void append_top(std::string *out, const LogprobView &logprobs, int64_t i) {
     *out += '[';
-    for (int64_t t = results.logprob_offsets[i]; t < results.logprob_offsets[i + 1]; ++t) {
-        *out += t == results.logprob_offsets[i] ? "[" : ",[";
-        for (int64_t k = results.top_offsets[t]; k < results.top_offsets[t + 1]; ++k) {
-            if (k > results.top_offsets[t]) *out += ',';
+    for (int64_t t = logprobs.offsets[i]; t < logprobs.offsets[i + 1]; ++t) {
+        *out += t == logprobs.offsets[i] ? "[" : ",[";
+        for (int64_t k = logprobs.top_offsets[t]; k < logprobs.top_offsets[t + 1]; ++k) {
+            if (k > logprobs.top_offsets[t]) *out += ',';
             JsonObject object(out);
-            object.field("token", results.top_tokens[k]).field("logprob", results.top_logprobs[k]);
+            object.field("token", logprobs.top_tokens[k])
+                .field("logprob", logprobs.top_logprobs[k]);
             object.close();
         }
         *out += ']';
     }
     *out += ']';
+}
+
+// The two members of log-probabilities, where the row asked for them.
+void append_logprobs(JsonObject *object, std::string *out, const LogprobView &logprobs, int64_t i,
+                     const char *name, const char *top_name) {
+    if (!logprobs.any(i)) return;
+    object->key(name);
+    append_json_list(out, slice(logprobs.values, logprobs.offsets, i));
+    if (!logprobs.any_top(i)) return;
+    object->key(top_name);
+    append_top(out, logprobs, i);
+}
+
+void append_prompt_logprobs(JsonObject *object, std::string *out, const batchllm_results &results,
+                            int64_t i) {
+    append_logprobs(object, out, prompt_logprobs_of(results), i, "prompt_logprobs",
+                    "prompt_top_logprobs");
 }
 
 void append_scores(JsonObject *object, std::string *out, const batchllm_results &results,
@@ -73,14 +91,8 @@ void append_sample(JsonObject *object, std::string *out, const OutputOptions &op
         object->key("error");
         append_error(out, line, error_of(results, i));
     }
-    if (has_logprobs(results, i)) {
-        object->key("logprobs");
-        append_json_list(out, slice(results.logprobs, results.logprob_offsets, i));
-        if (has_top(results, i)) {
-            object->key("top_logprobs");
-            append_top(out, results, i);
-        }
-    }
+    append_logprobs(object, out, logprobs_of(results), i, "logprobs", "top_logprobs");
+    append_prompt_logprobs(object, out, results, i);
     if (results.score_offsets[i + 1] > results.score_offsets[i]) {
         append_scores(object, out, results, i);
     }
@@ -161,7 +173,7 @@ class BatchAnswer {
 std::string token_name(int32_t token) { return "token_id:" + std::to_string(token); }
 
 void append_completion_logprobs(std::string *out, const batchllm_results &results, int64_t i) {
-    if (!has_logprobs(results, i)) {
+    if (!logprobs_of(results).any(i)) {
         *out += "null";
         return;
     }
@@ -177,7 +189,7 @@ void append_completion_logprobs(std::string *out, const batchllm_results &result
     object.key("token_logprobs");
     append_json_list(out, slice(results.logprobs, results.logprob_offsets, i));
     object.key("top_logprobs");
-    if (has_top(results, i)) {
+    if (logprobs_of(results).any_top(i)) {
         *out += '[';
         for (int64_t t = results.logprob_offsets[i]; t < results.logprob_offsets[i + 1]; ++t) {
             if (t > results.logprob_offsets[i]) *out += ',';
@@ -202,7 +214,7 @@ JsonObject open_token(std::string *out, int32_t token, float logprob) {
 }
 
 void append_chat_logprobs(std::string *out, const batchllm_results &results, int64_t i) {
-    if (!has_logprobs(results, i)) {
+    if (!logprobs_of(results).any(i)) {
         *out += "null";
         return;
     }
@@ -261,6 +273,7 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
         choice.field("index", i - first);
         append_answer(&choice, out, chat, results, i);
         choice.field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
+        append_prompt_logprobs(&choice, out, results, i);
         choice.close();
     }
     *out += ']';

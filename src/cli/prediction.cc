@@ -55,11 +55,11 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
     scored.max_tokens = 1;
     const auto count = static_cast<size_t>(window.rows());
     std::vector<batchllm_params> params;
-    std::vector<std::vector<const char *>> stops(count);
+    std::vector<TextPointers> pointers(count);
     params.reserve(count);
     for (size_t i = 0; i < count; ++i) {
         const bool generated = static_cast<int64_t>(i) < window.generated;
-        params.push_back(view_params(generated ? *window.params[i] : scored, &stops[i]));
+        params.push_back(view_params(generated ? *window.params[i] : scored, &pointers[i]));
         params.back().constraint = nullptr;
     }
     batchllm_prediction predicted = {};
@@ -76,8 +76,8 @@ Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputO
                                          const EngineChoice &engine,
                                          const PredictionChoice &choice) {
     RETURN_IF_ERROR(need_model(in));
-    std::vector<const char *> stops;
-    const batchllm_params params = view_params(in.sampling, &stops);
+    TextPointers pointers;
+    const batchllm_params params = view_params(in.sampling, &pointers);
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;
     const batchllm_engine_options options = engine_options_of(in, engine);

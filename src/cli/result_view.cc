@@ -18,13 +18,14 @@ RowError error_of(const batchllm_results &results, int64_t i) {
                         static_cast<size_t>(results.error_offsets[i + 1] - begin))};
 }
 
-bool has_logprobs(const batchllm_results &results, int64_t i) {
-    return results.logprob_offsets[i + 1] > results.logprob_offsets[i];
+LogprobView logprobs_of(const batchllm_results &results) {
+    return {results.logprob_offsets, results.logprobs, results.top_offsets, results.top_tokens,
+            results.top_logprobs};
 }
 
-bool has_top(const batchllm_results &results, int64_t i) {
-    return results.top_offsets[results.logprob_offsets[i + 1]] >
-           results.top_offsets[results.logprob_offsets[i]];
+LogprobView prompt_logprobs_of(const batchllm_results &results) {
+    return {results.prompt_logprob_offsets, results.prompt_logprobs, results.prompt_top_offsets,
+            results.prompt_top_tokens, results.prompt_top_logprobs};
 }
 
 } // namespace batchllm::cli

@@ -13,8 +13,21 @@ namespace batchllm::cli {
 std::string_view text_of(const batchllm_results &results, int64_t i);
 int64_t completion_tokens(const batchllm_results &results, int64_t i);
 RowError error_of(const batchllm_results &results, int64_t i);
-bool has_logprobs(const batchllm_results &results, int64_t i);
-bool has_top(const batchllm_results &results, int64_t i); // any token has likeliest ones listed
+
+// Log-probabilities of tokens: those generated, or the prompt's.
+struct LogprobView {
+    const int64_t *offsets;
+    const float *values;
+    const int64_t *top_offsets;
+    const int32_t *top_tokens;
+    const float *top_logprobs;
+
+    bool any(int64_t i) const { return offsets[i + 1] > offsets[i]; }
+    // Any token has likeliest ones listed.
+    bool any_top(int64_t i) const { return top_offsets[offsets[i + 1]] > top_offsets[offsets[i]]; }
+};
+LogprobView logprobs_of(const batchllm_results &results);
+LogprobView prompt_logprobs_of(const batchllm_results &results);
 
 // [offsets[i], offsets[i + 1]) of the values.
 template <typename T> std::span<const T> slice(const T *values, const int64_t *offsets, int64_t i) {

@@ -36,6 +36,8 @@ struct SamplingOptions {
     uint64_t seed = 0;
     bool ignore_eos = false;
     int32_t logprobs = -1;
+    int32_t min_tokens = 0;
+    int32_t prompt_logprobs = -1;
     bool parse_special = true;
     bool add_special = true;
     int32_t task = BATCHLLM_TASK_GENERATE;
@@ -44,6 +46,7 @@ struct SamplingOptions {
     int32_t dimensions = 0;
     std::vector<int32_t> stop_tokens;
     std::vector<std::string> stop_strings;
+    std::vector<std::string> bad_words;
     std::vector<int32_t> bias_tokens;
     std::vector<float> bias_values;
 
@@ -56,9 +59,13 @@ struct SamplingOptions {
     SharedConstraint constraint; // of that text; null: none, or it was not to be made
 };
 
-// A view of the options for the library. stop_strings is scratch that must live as long.
-batchllm_params view_params(const SamplingOptions &options,
-                            std::vector<const char *> *stop_strings);
+// What a view of the options leads to beside the options themselves.
+struct TextPointers {
+    std::vector<const char *> stop_strings, bad_words;
+};
+
+// A view of the options for the library. pointers must live as long.
+batchllm_params view_params(const SamplingOptions &options, TextPointers *pointers);
 
 enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unknown };
 

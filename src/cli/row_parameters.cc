@@ -8,10 +8,18 @@
 
 namespace batchllm::cli {
 
-batchllm_params view_params(const SamplingOptions &options,
-                            std::vector<const char *> *stop_strings) {
-    stop_strings->clear();
-    for (const std::string &stop : options.stop_strings) stop_strings->push_back(stop.c_str());
+namespace {
+
+void point_at(const std::vector<std::string> &texts, std::vector<const char *> *pointers) {
+    pointers->clear();
+    for (const std::string &text : texts) pointers->push_back(text.c_str());
+}
+
+} // namespace
+
+batchllm_params view_params(const SamplingOptions &options, TextPointers *pointers) {
+    point_at(options.stop_strings, &pointers->stop_strings);
+    point_at(options.bad_words, &pointers->bad_words);
     batchllm_params params;
     batchllm_params_init(&params, sizeof params);
     params.max_tokens = options.max_tokens;
@@ -30,8 +38,12 @@ batchllm_params view_params(const SamplingOptions &options,
     params.add_special = options.add_special ? 1 : 0;
     params.stop_tokens = options.stop_tokens.data();
     params.stop_token_count = static_cast<int64_t>(options.stop_tokens.size());
-    params.stop_strings = stop_strings->data();
-    params.stop_string_count = static_cast<int64_t>(stop_strings->size());
+    params.stop_strings = pointers->stop_strings.data();
+    params.stop_string_count = static_cast<int64_t>(pointers->stop_strings.size());
+    params.min_tokens = options.min_tokens;
+    params.prompt_logprobs = options.prompt_logprobs;
+    params.bad_words = pointers->bad_words.data();
+    params.bad_word_count = static_cast<int64_t>(pointers->bad_words.size());
     params.bias_tokens = options.bias_tokens.data();
     params.bias_values = options.bias_values.data();
     params.bias_count = static_cast<int64_t>(options.bias_tokens.size());
@@ -120,25 +132,27 @@ RowError ParameterReader::read_name(std::string_view key, JsonView value,
     return type_error(key, wanted.c_str());
 }
 
-RowError ParameterReader::read_stop(JsonView value) {
-    std::vector<std::string> stops;
+RowError ParameterReader::read_texts(std::string_view key, JsonView value,
+                                     std::vector<std::string> *field) {
+    constexpr const char *wanted = "a string or a list of strings";
+    std::vector<std::string> texts;
     if (value.is_string()) {
-        stops.push_back(std::string(*value.string()));
+        texts.push_back(std::string(*value.string()));
     } else if (const std::optional<JsonItems> items = value.items()) {
         for (const JsonView item : *items) {
-            if (!item.is_string()) return type_error("stop", "a string or a list of strings");
-            stops.push_back(std::string(*item.string()));
+            if (!item.is_string()) return type_error(key, wanted);
+            texts.push_back(std::string(*item.string()));
         }
     } else {
-        return type_error("stop", "a string or a list of strings");
+        return type_error(key, wanted);
     }
-    for (const std::string &stop : stops) {
-        if (stop.empty()) return parameter_error("stop holds an empty string");
-        if (stop.find('\0') != std::string::npos) {
-            return parameter_error("stop holds a string with a zero byte");
+    for (const std::string &text : texts) {
+        if (text.empty()) return parameter_error(std::string(key) + " holds an empty string");
+        if (text.find('\0') != std::string::npos) {
+            return parameter_error(std::string(key) + " holds a string with a zero byte");
         }
     }
-    own().stop_strings = std::move(stops);
+    *field = std::move(texts);
     return {};
 }
 
@@ -265,7 +279,13 @@ RowError ParameterReader::read(std::string_view key, JsonView value, bool *known
         }
         return read_integer(key, value, &options.logprobs);
     case ParameterKey::stop:
-        return read_stop(value);
+        return read_texts(key, value, &options.stop_strings);
+    case ParameterKey::bad_words:
+        return read_texts(key, value, &options.bad_words);
+    case ParameterKey::min_tokens:
+        return read_integer(key, value, &options.min_tokens);
+    case ParameterKey::prompt_logprobs:
+        return read_integer(key, value, &options.prompt_logprobs);
     case ParameterKey::stop_tokens:
         return read_tokens(key, value, &options.stop_tokens);
     case ParameterKey::logit_bias:

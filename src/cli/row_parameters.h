@@ -49,7 +49,8 @@ class ParameterReader {
     RowError read_flag(std::string_view key, JsonView value, bool *field);
     RowError read_name(std::string_view key, JsonView value, std::span<const ParameterName> names,
                        int32_t *field);
-    RowError read_stop(JsonView value);
+    static RowError read_texts(std::string_view key, JsonView value,
+                               std::vector<std::string> *field);
     RowError read_bias(JsonView value);
     RowError read_constraint(ParameterKey name, std::string_view key, JsonView value);
 

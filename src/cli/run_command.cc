@@ -51,6 +51,9 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
     add_list("stop", sampling.stop_strings);
     add_list("stop-token", sampling.stop_tokens);
+    if (sampling.min_tokens != 0) add("min-tokens", sampling.min_tokens);
+    if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
+    if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
     if (options.reproducible) add("reproducible", options.reproducible);
     // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
     // their own, too.
@@ -104,7 +107,12 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
                                  {"--report", options.report},
                                  {"--save-plan", options.save_plan},
                                  {"--timeline", options.timeline}};
-    const Status paths = check_output_paths(options.in.input, outputs);
+    std::vector<NamedPath> read = options.in.files;
+    read.push_back({"--plan", options.save_plan == options.plan ? "" : options.plan});
+    const Status paths =
+        check_output_paths({options.in.input, options.in.model, read,
+                            options.output == "-" ? "" : options.output + ".state"},
+                           outputs);
     if (!paths.ok()) return report(paths.message());
     JobIdentity identity;
     const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";

@@ -7,6 +7,7 @@
 
 #include "base/display.h"
 #include "base/file.h"
+#include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/prediction.h"
 
@@ -90,6 +91,7 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
+    RETURN_IF_ERROR(check_options(engine_.get(), *defaults));
     RowReaderOptions row_options;
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
@@ -105,6 +107,7 @@ Status RunJob::run(LineReader input) {
     windows.enlarge = options_.in.enlarge;
     windows.levels = options_.in.levels;
     windows.previous_plan = options_.plan;
+    windows.model = options_.in.model;
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
                         tokenizer_.get(), &output_.done());
     ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source));
@@ -125,12 +128,16 @@ Status RunJob::run(LineReader input) {
     return status.ok() ? synced : status;
 }
 
-// With a template, the first rows have their prompts before there is an output: what is wrong with it shows
-// there. Null: rows bring their own, or the user has interrupted.
+// The first rows are read before there is an output: what is wrong with all of them, or with a template,
+// shows there. Null: the user has interrupted.
 Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source) {
     std::unique_ptr<Window> window;
-    while (options_.in.prompt.used() && window == nullptr && !interrupted()) {
+    while (window == nullptr && !interrupted()) {
         ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
+    }
+    // The rows of a job that goes on may have been those that could run.
+    if (window != nullptr && output_.resumed_rows() == 0) {
+        RETURN_IF_ERROR(check_first_window(*window));
     }
     return window;
 }
@@ -193,7 +200,7 @@ Status RunJob::add_window(Window window) {
 
 Status RunJob::add_generated(const Window &window) {
     std::vector<batchllm_params> params;
-    std::vector<std::vector<const char *>> stops;
+    std::vector<TextPointers> pointers;
     for (int64_t begin = 0; begin < window.generated; begin += add_rows) {
         const int64_t end = std::min(begin + add_rows, window.generated);
         const auto *first = &window.params[static_cast<size_t>(begin)];
@@ -201,9 +208,9 @@ Status RunJob::add_generated(const Window &window) {
             std::all_of(first, first + (end - begin), [&](const auto &p) { return p == *first; });
         const int64_t count = same ? 1 : end - begin;
         params.clear();
-        stops.resize(static_cast<size_t>(count));
+        pointers.resize(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) {
-            params.push_back(view_params(*first[i], &stops[static_cast<size_t>(i)]));
+            params.push_back(view_params(*first[i], &pointers[static_cast<size_t>(i)]));
         }
         RETURN_IF_ERROR(call_status(batchllm_add_tokens(
             engine_.get(), end - begin, window.tokens.data(), window.offsets.data() + begin,
@@ -325,9 +332,8 @@ int RunJob::finish(Status status) {
         return exit_interrupted;
     }
     const bool complete = input_ended_ && records_.empty();
-    Status written = write_stats(seconds);
-    const Status drawn = write_report(seconds);
-    if (written.ok()) written = drawn;
+    const Status stats = write_stats(seconds);
+    const Status written = both(stats, write_report(seconds));
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);
     if (!written.ok()) {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/file.h"
+#include "cli/row_parameters.h"
 
 namespace batchllm::cli {
 namespace {
@@ -133,7 +134,8 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *
                             column->text + column->offsets[i + 1]);
             continue;
         }
-        failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        const bool no_template = error.message.starts_with("the model has no chat template");
+        failed_.push_back({row.line, std::move(row.record), std::move(error), no_template});
         row.line = 0; // taken out
     }
     return {};
@@ -175,6 +177,14 @@ Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
     return {};
 }
 
+RowError WindowBuilder::no_tokenizer(const char *key) const {
+    const std::string why = options_.model.empty()
+                                ? "no model with a tokenizer.json is given (--model)"
+                                : "there is no tokenizer.json in " + options_.model;
+    return parameter_error('"' + std::string(key) + "\" is text, and " + why +
+                           "; rows of token ids need none");
+}
+
 // Encodes the continuations given as text: by themselves, without special tokens added.
 Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
     for (Row &row : *rows) {
@@ -185,8 +195,7 @@ Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
         RowError error;
         batchllm_column *column = nullptr;
         if (tokenizer_ == nullptr) {
-            error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER),
-                     "\"score\" has text and the model has no tokenizer.json"};
+            error = no_tokenizer("score");
         } else {
             RETURN_IF_ERROR(
                 call_status(batchllm_tokenizer_encode(tokenizer_, texts.count(), texts.text.data(),
@@ -204,7 +213,8 @@ Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
             }
         }
         if (error.code.empty()) continue;
-        failed_.push_back({row.line, std::move(row.record), std::move(error)});
+        failed_.push_back(
+            {row.line, std::move(row.record), std::move(error), tokenizer_ == nullptr});
         row.line = 0;
     }
     return {};
@@ -226,17 +236,15 @@ Status WindowBuilder::tokenize_rows() {
         if (row.line == 0) continue;
         RowError error;
         if (row.is_text && tokenizer_ == nullptr) {
-            error = {row_error_code(BATCHLLM_ERROR_ROW_INVALID_PARAMETER),
-                     row.is_chat
-                         ? "\"messages\" needs a model with a tokenizer.json and a chat template"
-                         : "\"prompt\" is text and there is no model with a tokenizer.json"};
+            error = no_tokenizer(row.is_chat ? "messages" : "prompt");
         } else if (row.tokens.empty()) {
             error = {row_error_code(BATCHLLM_ERROR_ROW_EMPTY), "the prompt is empty"};
         }
         if (error.code.empty()) {
             ready_.push_back(std::move(row));
         } else {
-            failed_.push_back({row.line, std::move(row.record), std::move(error)});
+            failed_.push_back({row.line, std::move(row.record), std::move(error),
+                               row.is_text && tokenizer_ == nullptr});
         }
     }
     chunk_.clear();

@@ -34,12 +34,14 @@ struct WindowOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 1;
     std::string previous_plan; // of --plan; empty: none
+    std::string model;         // the directory, for what is said of it; empty: none
 };
 
 struct FailedRow {
     int64_t line = 0;
     RowRecord record;
     RowError error;
+    bool of_the_model = false; // which lacks what the row needs, as any row like it
 };
 
 // Rows [0, generated) are continued, the others scored; each by line number as its tag.
@@ -85,6 +87,7 @@ class WindowBuilder {
     Status apply_chat_template(bool parse_special, std::vector<Row> *rows);
     Status tokenize_with(uint32_t flags, std::vector<Row> *rows);
     Status tokenize_scores(std::vector<Row> *rows);
+    RowError no_tokenizer(const char *key) const;
     void add_row(Row row, Window *window);
     Status plan(Window *window);
     Result<const batchllm_plan *> previous_plan(int64_t number);

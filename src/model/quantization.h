@@ -8,6 +8,7 @@
 // of activations is only checked to be in fp8; otherwise it is up to the backend.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -83,6 +84,14 @@ class Quantization {
 
     // Nothing: its weight is not quantised.
     std::optional<ScaleScheme> scheme_of(std::string_view module) const;
+
+    // Some weights are e4m3.
+    bool has_fp8() const {
+        const auto is_fp8 = [](const ScaleScheme &s) { return s.four_bits == FourBitForm::none; };
+        return (all_ && is_fp8(*all_)) ||
+               std::any_of(groups_.begin(), groups_.end(),
+                           [&](const Group &group) { return is_fp8(group.scheme); });
+    }
 
   private:
     struct Group {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "model/absent_keys.h"
 #include "model/checkpoint.h"
 #include "model/four_bits.h"
 #include "model/model.h"
@@ -65,9 +66,9 @@ class Taker {
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
         if (stored.shape != shape) {
-            return error(code, "%s: tensor %s has shape %s: config.json makes it %s",
+            return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
                          path_of(located), tensor->name.c_str(), shape_text(stored.shape).c_str(),
-                         shape_text(shape).c_str());
+                         shape_text(shape).c_str(), absent_shape_keys(model_.directory).c_str());
         }
         tensor->data = data_of(located) + first_element(*tensor) * dtype_bytes(tensor->dtype);
         located.used = true;

@@ -79,6 +79,7 @@ batchllm_params default_params() {
     params.repetition_penalty = 1;
     params.samples = 1;
     params.logprobs = -1;
+    params.prompt_logprobs = -1;
     params.parse_special = 1;
     params.add_special = 1;
     return params;
@@ -151,6 +152,47 @@ Result<EmbeddingForm> ParamsReader::read_form(const batchllm_params &params) con
     return form;
 }
 
+// What min_tokens and bad_words are in this model's tokens.
+Status ParamsReader::read_forbidden(SamplingParams *read) const {
+    constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
+    if (read->min_tokens > 0) {
+        read->ending_tokens = read->stop_tokens;
+        if (!read->ignore_eos) {
+            read->ending_tokens.insert(read->ending_tokens.end(), model_.eos_tokens.begin(),
+                                       model_.eos_tokens.end());
+        }
+    }
+    if (read->bad_words.empty()) return {};
+    for (const auto &before : recent_) {
+        if (before->bad_words != read->bad_words) continue;
+        read->bad_sequences = before->bad_sequences;
+        return {};
+    }
+    if (model_.tokenizer == nullptr) {
+        return error(code, "bad_words need a tokenizer, and the engine has none");
+    }
+    for (size_t i = 0; i < read->bad_words.size(); ++i) {
+        std::string_view word = read->bad_words[i];
+        const size_t text = word.find_first_not_of(' ');
+        if (text != std::string_view::npos) word.remove_prefix(text);
+        for (const char *space : {"", " "}) {
+            std::vector<int32_t> tokens;
+            Status status =
+                model_.tokenizer->encode(space + std::string(word), {false, false}, &tokens);
+            if (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) return status;
+            if (!status.ok() || tokens.empty()) {
+                return error(code, "bad_words[%zu] is no text of this model's: %s", i,
+                             status.ok() ? "it has no tokens" : status.message().c_str());
+            }
+            auto &all = read->bad_sequences;
+            if (std::find(all.begin(), all.end(), tokens) == all.end()) {
+                all.push_back(std::move(tokens));
+            }
+        }
+    }
+    return {};
+}
+
 Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     if (params.task == BATCHLLM_TASK_GENERATE) {
@@ -162,7 +204,7 @@ Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *re
         }
         ASSIGN_OR_RETURN(static_cast<SamplingParams &>(*read),
                          read_params(params, model_.vocabulary));
-        return {};
+        return read_forbidden(read);
     }
     if (params.constraint != nullptr) {
         return error(code, "constraint: only generated text has one, and not what is embedded or "
@@ -215,7 +257,8 @@ bool same_greedy_result(const PreparedParams &a, const PreparedParams &b) {
            a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
            a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
            a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias &&
-           a.constraint == b.constraint;
+           a.min_tokens == b.min_tokens && a.bad_words == b.bad_words &&
+           a.prompt_logprobs == b.prompt_logprobs && a.constraint == b.constraint;
 }
 
 } // namespace batchllm

@@ -11,6 +11,7 @@
 #include "model/pooling.h"
 #include "sample/sampling.h"
 #include "sample/stop.h"
+#include "text/tokenizer.h"
 
 namespace batchllm {
 
@@ -72,6 +73,8 @@ struct PreparedParams : SamplingParams {
 // What rows may ask of a model.
 struct ModelTasks {
     int32_t vocabulary = 0;
+    std::vector<int32_t> eos_tokens;
+    std::shared_ptr<const Tokenizer> tokenizer; // null: none
     int32_t hidden = 0;
     bool text = true;    // it has a head for text
     bool labels = false; // it has one for labels
@@ -88,6 +91,7 @@ class ParamsReader {
 
   private:
     Status read_task(const batchllm_params &params, PreparedParams *read) const;
+    Status read_forbidden(SamplingParams *read) const;
     Result<EmbeddingForm> read_form(const batchllm_params &params) const;
 
     static constexpr size_t remembered = 8;

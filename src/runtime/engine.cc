@@ -90,10 +90,10 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     masks_ = RowMasks(tokenizer_.get());
     const BackendInfo &info = lanes_.front()->info();
     if (model_ != nullptr && model_->classifier) classifier_.emplace(*model_);
+    if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     ASSIGN_OR_RETURN(const ModelTasks tasks, model_tasks(info));
     params_.emplace(tasks);
     score_params_ = std::make_shared<const PreparedParams>();
-    if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     return {};
 }
 
@@ -101,6 +101,8 @@ Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
     ModelTasks tasks;
     tasks.vocabulary = info.vocabulary;
     tasks.hidden = info.hidden;
+    tasks.eos_tokens = eos_tokens_;
+    tasks.tokenizer = tokenizer_;
     if (model_ == nullptr) return tasks;
     tasks.text = bool(model_->head);
     tasks.labels = classifier_.has_value();
@@ -209,8 +211,14 @@ std::unique_ptr<ResultBatch> Engine::poll(int64_t max_results) {
 
 void Engine::cancel(uint64_t tag) {
     std::lock_guard lock(cancel_mutex_);
-    int64_t &below = cancels_[tag];
+    int64_t &below = cancels_.below[tag];
     below = std::max(below, next_id_.load(std::memory_order_relaxed));
+    cancels_waiting_.store(true, std::memory_order_release);
+}
+
+void Engine::cancel_all() {
+    std::lock_guard lock(cancel_mutex_);
+    cancels_.all_below = next_id_.load(std::memory_order_relaxed);
     cancels_waiting_.store(true, std::memory_order_release);
 }
 

@@ -50,6 +50,17 @@ template <typename T> struct ContinuationColumns {
     const int64_t *rows = nullptr; // [n + 1]
 };
 
+// Rows to cancel: those added so far, by their tag or all.
+struct Cancels {
+    std::unordered_map<uint64_t, int64_t> below; // tag -> rows with ids below this
+    int64_t all_below = 0;
+
+    bool name(uint64_t tag, int64_t id) const {
+        const auto found = below.find(tag);
+        return id < all_below || (found != below.end() && id < found->second);
+    }
+};
+
 class Engine {
   public:
     using ModelLoader = std::function<Result<LoadedModel>(const EngineOptions &options)>;
@@ -75,6 +86,9 @@ class Engine {
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
 
+    // Whether any row can be run with these.
+    Status check_params(const batchllm_params &params);
+
     // Writes to the record from now on; null: to none.
     Status set_report(std::shared_ptr<JobRecord> report);
 
@@ -88,6 +102,7 @@ class Engine {
 
     // Any thread; interrupt() also in a signal handler.
     void cancel(uint64_t tag);
+    void cancel_all();
     void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
 
     batchllm_stats stats() const;
@@ -125,6 +140,7 @@ class Engine {
     Status check_scored(std::span<const int32_t> prompt, const ScoreSpec &score) const;
     Status check_pool(const char *what, int64_t tokens, bool all_stored) const;
     Status check_row(std::span<const int32_t> prompt, const PreparedParams &params) const;
+    Status check_prepared(const PreparedParams &params) const;
     Status check_constraint(const SamplingParams &params) const;
     Status need_tokenizer() const;
     ThreadPool &pool();
@@ -169,6 +185,7 @@ class Engine {
     bool accept_constrained(Sequence *sequence, int32_t token);
     void accept_token(Sequence *sequence, int32_t token);
     void accept_scores(Sequence *sequence, std::span<const float> logprobs, bool finite);
+    void accept_prompt_score(Sequence *sequence, float logprob, const SampleOutput &output);
     void finish(Sequence *sequence, int32_t reason);
     void fail(Sequence *sequence, int32_t status, std::string message);
     void spend(const Sequence &sequence, int64_t tokens);
@@ -190,7 +207,7 @@ class Engine {
     // engine_end.cc
     void apply_cancels();
     void cancel_waiting(Row *row);
-    void cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below);
+    void cancel_started(Job *job, const Cancels &cancels);
     void end_job(Job *job);
     void give(const Job &job, Job::Answer *to, bool cancelled);
 
@@ -239,7 +256,7 @@ class Engine {
     std::atomic<bool> interrupted_{false};
     std::atomic<int64_t> next_id_{0}; // rows' next_id(), for cancel()
     std::mutex cancel_mutex_;
-    std::unordered_map<uint64_t, int64_t> cancels_; // tag -> rows with ids below this
+    Cancels cancels_;
     std::atomic<bool> cancels_waiting_{false};
 
     batchllm_stats stats_{};

@@ -114,17 +114,27 @@ Status Engine::check_pool(const char *what, int64_t tokens, bool all_stored) con
     return {};
 }
 
+// What holds for any prompt.
+Status Engine::check_prepared(const PreparedParams &params) const {
+    if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
+        return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                     "stop_strings need a tokenizer, and the engine has none");
+    }
+    return check_constraint(params);
+}
+
+Status Engine::check_params(const batchllm_params &params) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const PreparedParams> read, params_->read(params));
+    return check_prepared(*read);
+}
+
 Status Engine::check_row(std::span<const int32_t> prompt, const PreparedParams &params) const {
     if (embedded(params.task)) {
         RETURN_IF_ERROR(check_prompt(prompt, 0));
         const bool first = params.task == Task::embed && params.form.pooling == Pooling::first;
         return check_pool("nothing more", first ? 1 : static_cast<int64_t>(prompt.size()), true);
     }
-    if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
-        return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
-                     "stop_strings need a tokenizer, and the engine has none");
-    }
-    RETURN_IF_ERROR(check_constraint(params));
+    RETURN_IF_ERROR(check_prepared(params));
     RETURN_IF_ERROR(check_prompt(prompt, 1));
     const int64_t length = static_cast<int64_t>(prompt.size());
     const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);

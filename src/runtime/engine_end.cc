@@ -37,7 +37,6 @@ void Engine::cancel_waiting(Row *row) {
         outcome.sample = sample;
         outcome.finish = BATCHLLM_FINISH_CANCELLED;
         outcome.prompt_tokens = row->length;
-        outcome.has_logprobs = row->score == nullptr && row->params->logprobs >= 0;
         intake_.outcomes.push_back(std::move(outcome));
     }
     made.keep();
@@ -48,10 +47,9 @@ void Engine::cancel_waiting(Row *row) {
 }
 
 // Answers the job's rows with these tags. The job goes on for the others, if there are any.
-void Engine::cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t> &below) {
+void Engine::cancel_started(Job *job, const Cancels &cancels) {
     for (Job::Answer &to : job->answers) {
-        const auto found = below.find(to.tag);
-        if (found != below.end() && to.row < found->second) give(*job, &to, true);
+        if (cancels.name(to.tag, to.row)) give(*job, &to, true);
     }
     if (job->any_answer_left()) return;
     for (Sequence &sequence : job->sequences) {
@@ -65,28 +63,27 @@ void Engine::cancel_started(Job *job, const std::unordered_map<uint64_t, int64_t
 
 void Engine::apply_cancels() {
     if (!cancels_waiting_.load(std::memory_order_acquire)) return;
-    std::unordered_map<uint64_t, int64_t> below;
+    Cancels cancels;
     {
         std::lock_guard lock(cancel_mutex_);
-        below.swap(cancels_);
+        std::swap(cancels, cancels_);
         cancels_waiting_.store(false, std::memory_order_relaxed);
     }
     std::vector<Job *> started;
     for (const auto &[job, owner] : jobs_) {
         const bool named =
             std::any_of(job->answers.begin(), job->answers.end(), [&](const Job::Answer &to) {
-                return !to.given && below.count(to.tag) > 0;
+                return !to.given && cancels.name(to.tag, to.row);
             });
         if (named) started.push_back(job);
     }
     std::sort(started.begin(), started.end(), [](const Job *a, const Job *b) {
         return a->answers.front().row < b->answers.front().row;
     });
-    for (Job *job : started) cancel_started(job, below);
+    for (Job *job : started) cancel_started(job, cancels);
     intake_.rows.for_each([&](int64_t id, Row &row) {
         if (row.state != RowState::waiting) return;
-        const auto found = below.find(row.tag);
-        if (found != below.end() && id < found->second) cancel_waiting(&row);
+        if (cancels.name(row.tag, id)) cancel_waiting(&row);
     });
 }
 

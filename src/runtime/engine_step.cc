@@ -195,7 +195,10 @@ void Engine::post_process(Lane *lane) {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
-        if (sequence != nullptr && record.tasks[i] == Task::score) {
+        if (sequence != nullptr && record.tasks[i] == Task::score &&
+            sequence->task == Task::generate) {
+            accept_prompt_score(sequence, output.target_logprobs[target], output.samples[i]);
+        } else if (sequence != nullptr && record.tasks[i] == Task::score) {
             accept_scores(sequence, {output.target_logprobs.data() + target, targets},
                           output.samples[i].finite);
         } else if (sequence != nullptr && embedded(record.tasks[i])) {
@@ -223,16 +226,16 @@ bool Engine::ends_row(const SamplingParams &params, int32_t token) const {
 void Engine::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     if (sequence->done) return;
     if (!sample.finite) {
-        fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER, "the model's logits are not finite");
+        fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER,
+             forbids_tokens(*sequence->params) ? "the model's logits are not finite, or "
+                                                 "min_tokens, bad_words and what else the row "
+                                                 "asks for leave no token"
+                                               : "the model's logits are not finite");
         return;
     }
     const SamplingParams &params = *sequence->params;
     if (sequence->constrained != nullptr && !accept_constrained(sequence, sample.token)) return;
-    if (params.logprobs >= 0) {
-        sequence->logprobs.push_back(sample.logprob);
-        sequence->top_counts.push_back(static_cast<int32_t>(sample.top.size()));
-        sequence->top.insert(sequence->top.end(), sample.top.begin(), sample.top.end());
-    }
+    if (params.logprobs >= 0) sequence->logprobs.add(sample.logprob, sample.top);
     accept_token(sequence, sample.token);
 }
 
@@ -242,10 +245,12 @@ void Engine::accept_token(Sequence *sequence, int32_t token) {
     ++stats_.completion_tokens;
     spend(*sequence, 1);
     const bool ended = sequence->constrained != nullptr && sequence->constrained->state.ended();
-    if (ended || ends_row(params, token)) {
+    const bool may_stop = static_cast<int32_t>(sequence->output.size()) > params.min_tokens;
+    if (sequence->stop != nullptr && !may_stop) sequence->stop->pass(token);
+    if (ended || (may_stop && ends_row(params, token))) {
         sequence->text_tokens = static_cast<int32_t>(sequence->output.size()) - 1;
         finish(sequence, BATCHLLM_FINISH_STOP);
-    } else if (sequence->stop != nullptr && sequence->stop->push(token)) {
+    } else if (may_stop && sequence->stop != nullptr && sequence->stop->push(token)) {
         finish(sequence, BATCHLLM_FINISH_STOP);
     } else if (sequence->constrained != nullptr && sequence->constrained->state.exhausted()) {
         if (sequence->stop != nullptr) sequence->stop->end();
@@ -298,6 +303,20 @@ void Engine::accept_scores(Sequence *sequence, std::span<const float> logprobs, 
     if (sequence->score_logprobs.size() == sequence->targets.size()) {
         finish(sequence, BATCHLLM_FINISH_SCORED);
     }
+}
+
+// A prompt's last ones may come in the batch that ends the row, behind its sample.
+void Engine::accept_prompt_score(Sequence *sequence, float logprob, const SampleOutput &output) {
+    if (output.finite && !std::isnan(logprob)) {
+        sequence->prompt_logprobs.add(logprob, output.top);
+        return;
+    }
+    constexpr const char *message = "the model's logits of the prompt are not finite";
+    if (!sequence->done) return fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER, message);
+    if (sequence->status != BATCHLLM_OK) return;
+    sequence->status = BATCHLLM_ERROR_ROW_NOT_A_NUMBER;
+    sequence->error = message;
+    sequence->finish = BATCHLLM_FINISH_ERROR;
 }
 
 void Engine::finish(Sequence *sequence, int32_t reason) {

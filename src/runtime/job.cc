@@ -59,7 +59,10 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
     job->sequences.resize(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
         Sequence &sequence = job->sequences[static_cast<size_t>(i)];
-        set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1, &sequence);
+        const bool scored = i == 0 && row.wants_prompt_logprobs();
+        set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, scored ? 0 : row.length - 1,
+                   &sequence);
+        if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
         // Greedy samples stay the same also when each is computed for itself, on `sim` too.
@@ -67,9 +70,10 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.constraint != nullptr) {
             sequence.constrained = std::make_unique<Constrained>(params.constraint);
-            sequence.constrained->takes_forced = params.logprobs < 0 && params.bias.empty() &&
-                                                 params.stop_tokens.empty() &&
-                                                 limits.tokenizer != nullptr;
+            sequence.constrained->takes_forced =
+                params.logprobs < 0 && params.prompt_logprobs < 0 && params.bias.empty() &&
+                params.stop_tokens.empty() && !forbids_tokens(params) &&
+                limits.tokenizer != nullptr;
         }
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
             sequence.stop.reset(new StopFinder{
@@ -87,15 +91,7 @@ void make_embedded_sequence(const Row &row, Job *job) {
     sequence.wanted_positions = length - row.shareable();
 }
 
-std::string decode(const Tokenizer &tokenizer, std::span<const int32_t> tokens) {
-    StreamDecoder decoder(tokenizer, true);
-    std::string text;
-    for (const int32_t token : tokens) text += decoder.push(token);
-    return text + decoder.finish();
-}
-
-// stops: null without stop strings.
-std::string text_of(const Sequence &sequence, const StopStrings *stops,
+std::string text_of(const Sequence &sequence, const PreparedParams &params,
                     const Tokenizer *tokenizer) {
     if (tokenizer == nullptr) return {};
     if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
@@ -103,14 +99,19 @@ std::string text_of(const Sequence &sequence, const StopStrings *stops,
     }
     const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
                                                   : static_cast<size_t>(sequence.text_tokens);
-    std::string text = decode(*tokenizer, {sequence.output.data(), count});
-    if (stops == nullptr) return text;
+    StreamDecoder decoder(*tokenizer, true);
+    const size_t passed = std::min(count, static_cast<size_t>(params.min_tokens));
+    std::string text;
+    for (size_t i = 0; i < passed; ++i) text += decoder.push(sequence.output[i]);
+    std::string rest;
+    for (size_t i = passed; i < count; ++i) rest += decoder.push(sequence.output[i]);
+    rest += decoder.finish();
+    if (params.stops == nullptr) return text + rest;
     // The end of the text alone, before an EOS or where the row was cancelled, can make one.
-    StopScanner scanner(*stops);
-    std::string cut;
-    scanner.push(text, &cut);
-    scanner.finish(&cut);
-    return cut;
+    StopScanner scanner(*params.stops);
+    scanner.push(rest, &text);
+    scanner.finish(&text);
+    return text;
 }
 
 // Puts the scores of the candidates and of the longer continuations back into the row's order.
@@ -166,6 +167,15 @@ void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
     outcomes->push_back(std::move(outcome));
 }
 
+// Those that there are all of.
+void take_prompt_logprobs(const Job &job, const Sequence &sequence, Outcome *outcome) {
+    if (sequence.targets.empty()) return;
+    // The other samples share the prompt without it.
+    if (job.sequences.size() > 1) outcome->shared_tokens = 0;
+    if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
+    outcome->prompt_logprobs = sequence.prompt_logprobs;
+}
+
 void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *tokenizer,
                     std::deque<Outcome> *outcomes) {
     for (int32_t sample = 0; sample < to.samples; ++sample) {
@@ -180,11 +190,9 @@ void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *toke
         outcome.prompt_tokens = job.prompt_length;
         outcome.shared_tokens = job.shared_tokens;
         outcome.tokens = sequence.output;
-        outcome.text = text_of(sequence, job.params->stops.get(), tokenizer);
-        outcome.has_logprobs = job.params->logprobs >= 0;
+        outcome.text = text_of(sequence, *job.params, tokenizer);
         outcome.logprobs = sequence.logprobs;
-        outcome.top_counts = sequence.top_counts;
-        outcome.top = sequence.top;
+        if (sample == 0) take_prompt_logprobs(job, sequence, &outcome);
         outcomes->push_back(std::move(outcome));
     }
 }

@@ -29,6 +29,8 @@ struct StopFinder {
 
     // True once a stop string has been found.
     bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
+    // A token whose text counts for none.
+    void pass(int32_t token) { text += decoder.push(token); }
     // No more tokens: true when what the decoder held back (a character cut short becomes U+FFFD)
     // completes a stop string. Nothing may be pushed after it.
     bool end() { return scanner.push(decoder.finish(), &text); }
@@ -49,10 +51,9 @@ struct Constrained {
 // What the scheduler computes, with what the runtime remembers of it.
 struct Sequence : Request {
     Job *job = nullptr;
-    std::vector<int32_t> own_tokens; // prompt and continuation of a scored sequence; else empty
-    std::vector<float> logprobs;     // of `output`, where asked
-    std::vector<int32_t> top_counts;
-    std::vector<TopLogprob> top;
+    std::vector<int32_t> own_tokens;   // prompt and continuation of a scored sequence; else empty
+    TokenLogprobs logprobs;            // of `output`, where asked
+    TokenLogprobs prompt_logprobs;     // generate: of `targets`, as they arrive
     std::vector<float> score_logprobs; // [targets], as they arrive
     std::vector<float> hidden; // embedded: the sum so far; once done, the vector that is wanted
     int32_t pooled = 0;        // positions in that sum

@@ -58,6 +58,7 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
     constrained_.clear();
     forced_.clear();
     for (size_t row = 0; row < record.sampled.size(); ++row) {
+        if (record.tasks[row] != Task::generate) continue; // of a prompt's token
         if (constrained_sequence(record.sampled[row]) != nullptr) constrained_.push_back(row);
     }
     if (constrained_.empty()) return {};

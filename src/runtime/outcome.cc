@@ -35,6 +35,19 @@ std::unique_ptr<ResultBatch> ResultBatch::take(std::deque<Outcome> *outcomes, in
     return batch;
 }
 
+void ResultBatch::LogprobColumns::append(const TokenLogprobs &logprobs) {
+    extend(&values, logprobs.values);
+    size_t next = 0;
+    for (const int32_t likeliest : logprobs.top_counts) {
+        for (int32_t i = 0; i < likeliest; ++i, ++next) {
+            top_tokens.push_back(logprobs.top[next].token);
+            top_logprobs.push_back(logprobs.top[next].logprob);
+        }
+        top_offsets.push_back(size_of(top_tokens));
+    }
+    offsets.push_back(size_of(values));
+}
+
 void ResultBatch::append(const Outcome &outcome) {
     auto &c = columns_;
     c.tags.push_back(outcome.tag);
@@ -50,18 +63,8 @@ void ResultBatch::append(const Outcome &outcome) {
     c.errors += outcome.error;
     c.error_offsets.push_back(size_of(c.errors));
 
-    if (outcome.has_logprobs) {
-        extend(&c.logprobs, outcome.logprobs);
-        size_t next = 0;
-        for (const int32_t likeliest : outcome.top_counts) {
-            for (int32_t i = 0; i < likeliest; ++i, ++next) {
-                c.top_tokens.push_back(outcome.top[next].token);
-                c.top_logprobs.push_back(outcome.top[next].logprob);
-            }
-            c.top_offsets.push_back(size_of(c.top_tokens));
-        }
-    }
-    c.logprob_offsets.push_back(size_of(c.logprobs));
+    c.logprobs.append(outcome.logprobs);
+    c.prompt_logprobs.append(outcome.prompt_logprobs);
 
     size_t next = 0;
     for (const int32_t length : outcome.score_lengths) {
@@ -98,11 +101,16 @@ void ResultBatch::publish() {
     text = c.text.data();
     error_offsets = c.error_offsets.data();
     errors = c.errors.data();
-    logprob_offsets = c.logprob_offsets.data();
-    logprobs = c.logprobs.data();
-    top_offsets = c.top_offsets.data();
-    top_tokens = c.top_tokens.data();
-    top_logprobs = c.top_logprobs.data();
+    logprob_offsets = c.logprobs.offsets.data();
+    logprobs = c.logprobs.values.data();
+    top_offsets = c.logprobs.top_offsets.data();
+    top_tokens = c.logprobs.top_tokens.data();
+    top_logprobs = c.logprobs.top_logprobs.data();
+    prompt_logprob_offsets = c.prompt_logprobs.offsets.data();
+    prompt_logprobs = c.prompt_logprobs.values.data();
+    prompt_top_offsets = c.prompt_logprobs.top_offsets.data();
+    prompt_top_tokens = c.prompt_logprobs.top_tokens.data();
+    prompt_top_logprobs = c.prompt_logprobs.top_logprobs.data();
     score_offsets = c.score_offsets.data();
     scores = c.scores.data();
     score_token_offsets = c.score_token_offsets.data();

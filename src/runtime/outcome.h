@@ -13,6 +13,19 @@
 
 namespace batchllm {
 
+// Log-probabilities of some tokens, and what was likeliest in the place of each.
+struct TokenLogprobs {
+    std::vector<float> values;
+    std::vector<int32_t> top_counts; // [values]
+    std::vector<TopLogprob> top;     // [sum of top_counts]
+
+    void add(float value, const std::vector<TopLogprob> &likeliest) {
+        values.push_back(value);
+        top_counts.push_back(static_cast<int32_t>(likeliest.size()));
+        top.insert(top.end(), likeliest.begin(), likeliest.end());
+    }
+};
+
 // One result: a row, or one of its samples. A row's samples follow each other, sample 0 first.
 struct Outcome {
     uint64_t tag = 0;
@@ -24,10 +37,8 @@ struct Outcome {
     std::vector<int32_t> tokens;
     std::string text;
     std::string error;
-    bool has_logprobs = false;
-    std::vector<float> logprobs;        // [tokens] where has_logprobs
-    std::vector<int32_t> top_counts;    // [tokens] where has_logprobs
-    std::vector<TopLogprob> top;        // [sum of top_counts]
+    TokenLogprobs logprobs;             // of the tokens, where asked
+    TokenLogprobs prompt_logprobs;      // of the prompt's tokens but the first, where asked
     std::vector<int32_t> score_lengths; // of each continuation
     std::vector<float> score_logprobs;  // [sum of score_lengths]
     std::vector<float> embedding;
@@ -60,6 +71,17 @@ struct ResultBatch : batchllm_results {
 
   private:
     ResultBatch() : batchllm_results{} {}
+    // Of tokens, a column of three levels.
+    struct LogprobColumns {
+        std::vector<int64_t> offsets{0};
+        std::vector<float> values;
+        std::vector<int64_t> top_offsets{0};
+        std::vector<int32_t> top_tokens;
+        std::vector<float> top_logprobs;
+
+        void append(const TokenLogprobs &logprobs);
+    };
+
     void append(const Outcome &outcome);
     void publish();
 
@@ -73,11 +95,7 @@ struct ResultBatch : batchllm_results {
         std::string text;
         std::vector<int64_t> error_offsets{0};
         std::string errors;
-        std::vector<int64_t> logprob_offsets{0};
-        std::vector<float> logprobs;
-        std::vector<int64_t> top_offsets{0};
-        std::vector<int32_t> top_tokens;
-        std::vector<float> top_logprobs;
+        LogprobColumns logprobs, prompt_logprobs;
         std::vector<int64_t> score_offsets{0};
         std::vector<double> scores;
         std::vector<int64_t> score_token_offsets{0};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/sim/sim_backend.h"
+#include "model/quantization.h"
 #include "runtime/device_probe.h"
 #include "runtime/engine.h"
 
@@ -24,6 +25,22 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
+// The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
+// of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
+Status refuse_fp8(const Model &model, const EngineOptions &options, const DeviceCosts &costs) {
+    const bool on_gpu = costs.batches_in_flight > 1;
+    const auto &extra = options.backend_options.extra;
+    const bool asked = std::any_of(extra.begin(), extra.end(), [](const auto &option) {
+        return option.first == "quantize" && option.second == "fp8";
+    });
+    const bool stored = model.quantization != nullptr && model.quantization->has_fp8();
+    if (!on_gpu || (!asked && !stored)) return {};
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "%s is not predicted in fp8: no description of a device says what products in fp8 "
+                 "take; its checkpoint in 16 bits can be predicted, and takes longer",
+                 options.model_dir.c_str());
+}
+
 Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn &params) {
     // One for all rows stays one.
     const int64_t count = params.same_as_before(1) ? std::min<int64_t>(rows.n, 1) : rows.n;
@@ -32,6 +49,9 @@ Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn 
     for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
         own.constraint = nullptr; // of another engine
+        // Texts need a tokenizer, and change no length that is known before.
+        own.stop_string_count = 0;
+        own.bad_word_count = 0;
         known.push_back(own);
     }
     ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(known.data(), count, rows.n));
@@ -60,6 +80,14 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     const auto loader = [&](const EngineOptions &of) -> Result<LoadedModel> {
         LoadedModel loaded;
         ASSIGN_OR_RETURN(Model model, describe_model(of.model_dir));
+        RETURN_IF_ERROR(refuse_fp8(model, options, costs));
+        if (model.state_size() > 0) {
+            return error(
+                BATCHLLM_ERROR_UNSUPPORTED,
+                "%s is not predicted: it has layers with a state (gated delta nets), and no "
+                "description of a device says what they take",
+                of.model_dir.c_str());
+        }
         loaded.model = std::make_unique<Model>(std::move(model));
         BackendOptions backend = of.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {

@@ -61,10 +61,13 @@ struct Row {
     int32_t computed_length() const {
         return task() == Task::embed && params->form.pooling == Pooling::first ? 1 : length;
     }
-    // Of them, those that rows may share: none where the state of each is wanted.
+    bool wants_prompt_logprobs() const {
+        return task() == Task::generate && params->prompt_logprobs >= 0;
+    }
+    // Of them, those that rows may share: none where something of each is wanted.
     int32_t shareable() const {
-        const bool all = task() == Task::embed && params->form.pooling == Pooling::mean;
-        return all ? 0 : computed_length() - 1;
+        const bool mean = task() == Task::embed && params->form.pooling == Pooling::mean;
+        return mean || wants_prompt_logprobs() ? 0 : computed_length() - 1;
     }
     TokenRow token_row() const { return {tokens, computed_length(), shareable(), params->salt}; }
 };

@@ -51,7 +51,7 @@ Status check_ranges(const SamplingParams &out) {
     if (!(out.min_p >= 0 && out.min_p < 1)) {
         return out_of_range("min_p", out.min_p, "at least 0 and below 1");
     }
-    if (out.top_k < 0) return out_of_range("top_k", out.top_k, "0 (off) or at least 1");
+    if (out.top_k < 0) return out_of_range("top_k", out.top_k, "0 or -1 (off), or at least 1");
     if (!(out.repetition_penalty > 0 && out.repetition_penalty < infinity)) {
         return out_of_range("repetition_penalty", out.repetition_penalty, "a positive number");
     }
@@ -67,28 +67,37 @@ Status check_ranges(const SamplingParams &out) {
     if (out.logprobs < -1 || out.logprobs > 20) {
         return out_of_range("logprobs", out.logprobs, "from -1 (none) to 20");
     }
+    if (out.prompt_logprobs < -1 || out.prompt_logprobs > 20) {
+        return out_of_range("prompt_logprobs", out.prompt_logprobs, "from -1 (none) to 20");
+    }
+    if (out.min_tokens < 0) return out_of_range("min_tokens", out.min_tokens, "at least 0");
+    if (out.min_tokens > out.max_tokens) {
+        return error(code, "min_tokens is %d: it must be at most max_tokens, %d", out.min_tokens,
+                     out.max_tokens);
+    }
     return {};
 }
 
-Status read_stop_strings(const batchllm_params &params, SamplingParams *out) {
-    RETURN_IF_ERROR(check_list("stop_strings", "stop_string_count", params.stop_strings,
-                               params.stop_string_count));
+// A list of texts: stop strings, bad words.
+Status read_texts(const char *field, const char *count_field, const char *const *texts,
+                  int64_t count, std::vector<std::string> *out) {
+    RETURN_IF_ERROR(check_list(field, count_field, texts, count));
     int64_t bytes = 0;
-    for (int64_t i = 0; i < params.stop_string_count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
         const auto index = static_cast<long long>(i);
-        const char *const text = params.stop_strings[i];
-        if (text == nullptr) return error(code, "stop_strings[%lld] is NULL", index);
+        const char *const text = texts[i];
+        if (text == nullptr) return error(code, "%s[%lld] is NULL", field, index);
         const size_t length = std::strlen(text);
-        if (length == 0) return error(code, "stop_strings[%lld] is empty", index);
+        if (length == 0) return error(code, "%s[%lld] is empty", field, index);
         if (!is_utf8({text, length})) {
-            return error(code, "stop_strings[%lld] is not valid UTF-8", index);
+            return error(code, "%s[%lld] is not valid UTF-8", field, index);
         }
         if (length > static_cast<size_t>(stop_bytes_limit - bytes)) {
-            return error(code, "stop_strings take more than %lld bytes",
+            return error(code, "%s take more than %lld bytes", field,
                          static_cast<long long>(stop_bytes_limit));
         }
         bytes += static_cast<int64_t>(length);
-        out->stop_strings.emplace_back(text, length);
+        out->emplace_back(text, length);
     }
     return {};
 }
@@ -133,6 +142,9 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     BATCHLLM_READ_FIELD(samples);
     BATCHLLM_READ_FIELD(seed);
     BATCHLLM_READ_FIELD(logprobs);
+    BATCHLLM_READ_FIELD(min_tokens);
+    BATCHLLM_READ_FIELD(prompt_logprobs);
+    if (out.top_k == -1) out.top_k = 0;
     if (BATCHLLM_HAS_FIELD(ignore_eos)) out.ignore_eos = params.ignore_eos != 0;
     if (BATCHLLM_HAS_FIELD(parse_special)) out.parse_special = params.parse_special != 0;
     if (BATCHLLM_HAS_FIELD(add_special)) out.add_special = params.add_special != 0;
@@ -148,7 +160,12 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
         }
     }
     if (BATCHLLM_HAS_FIELD(stop_string_count)) {
-        RETURN_IF_ERROR(read_stop_strings(params, &out));
+        RETURN_IF_ERROR(read_texts("stop_strings", "stop_string_count", params.stop_strings,
+                                   params.stop_string_count, &out.stop_strings));
+    }
+    if (BATCHLLM_HAS_FIELD(bad_word_count)) {
+        RETURN_IF_ERROR(read_texts("bad_words", "bad_word_count", params.bad_words,
+                                   params.bad_word_count, &out.bad_words));
     }
     if (BATCHLLM_HAS_FIELD(constraint) && params.constraint != nullptr) {
         out.constraint = params.constraint->constraint;

@@ -126,6 +126,17 @@ std::vector<Candidate> select_largest(std::span<const float> logits, size_t coun
     return kept;
 }
 
+void list_likeliest(std::span<const float> logits, int32_t count, double log_total,
+                    std::vector<TopLogprob> *top) {
+    auto likeliest = select_largest(logits, static_cast<size_t>(count));
+    std::sort(likeliest.begin(), likeliest.end());
+    for (const Candidate &candidate : likeliest) {
+        if (candidate.logit == -infinity) break;
+        const double logprob = static_cast<double>(candidate.logit) - log_total;
+        top->push_back({candidate.token, static_cast<float>(logprob)});
+    }
+}
+
 // Changes some logits and remembers what they were.
 class Editor {
   public:
@@ -150,6 +161,13 @@ class Editor {
     std::span<float> logits_;
     std::vector<std::pair<int32_t, float>> before_;
 };
+
+void apply_forbidden(const SampleInput &input, Editor *editor) {
+    if (!forbids_tokens(*input.params)) return;
+    std::vector<int32_t> tokens;
+    add_forbidden(input, &tokens);
+    for (const int32_t token : tokens) editor->edit(token, [](float) { return -infinity; });
+}
 
 void apply_repetition(const SampleInput &input, size_t vocabulary, Editor *editor) {
     const float penalty = input.params->repetition_penalty;
@@ -319,19 +337,11 @@ void sample(std::span<float> logits, const SampleInput &input, SampleOutput *out
     double log_total = 0;
     if (params.logprobs >= 0) {
         log_total = log_sum_exp(logits, extent.largest);
-        if (params.logprobs > 0) {
-            auto likeliest = select_largest(logits, static_cast<size_t>(params.logprobs));
-            std::sort(likeliest.begin(), likeliest.end());
-            for (const Candidate &candidate : likeliest) {
-                if (candidate.logit == -infinity) break;
-                output->top.push_back(
-                    {candidate.token,
-                     static_cast<float>(static_cast<double>(candidate.logit) - log_total)});
-            }
-        }
+        if (params.logprobs > 0) list_likeliest(logits, params.logprobs, log_total, &output->top);
     }
 
     Editor editor(logits);
+    apply_forbidden(input, &editor);
     for (const auto &[token, bias] : params.bias) {
         editor.edit(token, [add = bias](float logit) { return logit + add; });
     }
@@ -352,7 +362,7 @@ void sample(std::span<float> logits, const SampleInput &input, SampleOutput *out
 }
 
 bool score(std::span<const float> logits, std::span<const int32_t> targets,
-           std::span<float> logprobs) {
+           std::span<float> logprobs, int32_t likeliest, std::vector<TopLogprob> *top) {
     const Extent extent = find_extent(logits);
     if (!extent.finite) return false;
     const double log_total = log_sum_exp(logits, extent.largest);
@@ -360,6 +370,7 @@ bool score(std::span<const float> logits, std::span<const int32_t> targets,
         const float logit = logits[static_cast<size_t>(targets[i])];
         logprobs[i] = static_cast<float>(static_cast<double>(logit) - log_total);
     }
+    if (likeliest > 0) list_likeliest(logits, likeliest, log_total, top);
     return true;
 }
 

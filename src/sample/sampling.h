@@ -35,11 +35,18 @@ struct SamplingParams {
     std::vector<std::string> stop_strings;
     std::vector<std::pair<int32_t, float>> bias;
     std::shared_ptr<const Constraint> constraint; // null: none
+    int32_t min_tokens = 0;
+    int32_t prompt_logprobs = -1;
+    std::vector<std::string> bad_words;
+    // Made of those above, where a model is known: the tokens that end a row, with min_tokens alone, and
+    // the bad words, a space before them or not, in tokens, none empty.
+    std::vector<int32_t> ending_tokens;
+    std::vector<std::vector<int32_t>> bad_sequences;
 
     bool greedy() const { return temperature == 0; }
 };
 
-// Most samples a row, and most bytes of all of a row's stop strings together.
+// Most samples a row, and most bytes of all of a row's stop strings, or bad words, together.
 inline constexpr int32_t samples_limit = 65536;
 inline constexpr int64_t stop_bytes_limit = 1 << 16;
 
@@ -62,6 +69,14 @@ struct SampleInput {
     TokenMask mask = nullptr;
 };
 
+// What min_tokens and bad_words forbid at a position: tokens that the sampler does not choose there.
+// Whether there may be any in a row with these parameters,
+bool forbids_tokens(const SamplingParams &params);
+// and whether which ones they are depends on the output's tokens, and not on their number alone.
+bool forbids_by_output(const SamplingParams &params);
+// Appends them; one may come twice. Where forbids_by_output, the output must be whole.
+void add_forbidden(const SampleInput &input, std::vector<int32_t> *tokens);
+
 struct TopLogprob {
     int32_t token;
     float logprob;
@@ -74,7 +89,8 @@ struct SampleOutput {
     float logprob = 0;           // natural log, of the model's own distribution over the tokens of
                                  // the mask (before any parameter), filled when logprobs >= 0
     std::vector<TopLogprob> top; // likeliest first, the lower id of equals; params->logprobs of
-                                 // them, less those of probability 0
+                                 // them, less those of probability 0. Of a row that is scored:
+                                 // params->prompt_logprobs of them
 };
 
 // Mixes what a request's random numbers depend on: not on the company that it keeps.
@@ -86,6 +102,7 @@ double random_uniform(uint64_t key, int32_t position);
 // Chooses a token. logits [vocabulary] is scratch: changed by the call. Deterministic. Thread-safe.
 // The steps, in this order; l is a token's logit:
 //   mask           l = -infinity for tokens that are not in it
+//   forbidden      l = -infinity for those that min_tokens and bad_words forbid
 //   bias           l += bias of the token
 //   repetition     once for each token of prompt or output: l > 0 ? l / penalty : l * penalty (CTRL,
 //                  and transformers)
@@ -101,8 +118,10 @@ double random_uniform(uint64_t key, int32_t position);
 //                  which more than u of the kept weight stands
 void sample(std::span<float> logits, const SampleInput &input, SampleOutput *output);
 
-// Log-probabilities of targets under softmax(logits). False when the logits are not finite.
+// Log-probabilities of targets under softmax(logits), and, where `likeliest` is above 0, so many of the
+// likeliest tokens, as SampleOutput::top. False when the logits are not finite.
 bool score(std::span<const float> logits, std::span<const int32_t> targets,
-           std::span<float> logprobs);
+           std::span<float> logprobs, int32_t likeliest = 0,
+           std::vector<TopLogprob> *top = nullptr);
 
 } // namespace batchllm

@@ -12,9 +12,9 @@ int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
 }
 
 // Whether the sampler must know every token before the one that it chooses.
-bool has_penalties(const SamplingParams *params) {
+bool needs_output(const SamplingParams *params) {
     return params != nullptr && (params->repetition_penalty != 1 || params->presence_penalty != 0 ||
-                                 params->frequency_penalty != 0);
+                                 params->frequency_penalty != 0 || forbids_by_output(*params));
 }
 
 } // namespace
@@ -125,6 +125,20 @@ void BatchBuilder::add_row(Request *request, const OutputRow &row) {
     record_->tokens.push_back(row.count);
 }
 
+// Behind the row that samples, which is the first of the request's.
+void BatchBuilder::add_prompt_scores(Request *request, int32_t token_begin, OutputRow row) {
+    const int32_t begin = request->own_begin + request->computed;
+    const int32_t end =
+        std::min(begin + request->chunk, static_cast<int32_t>(request->targets.size()));
+    row.task = Task::score;
+    for (int32_t i = std::max(begin, request->taken); i < end; ++i) {
+        row.token = token_begin + i - begin;
+        row.sample.position = i + 1;
+        row.targets = {request->targets.data() + i, 1};
+        add_row(request, row);
+    }
+}
+
 void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     const int32_t prompt = request->prompt.length;
     const int32_t begin = request->own_begin + request->computed;
@@ -138,11 +152,14 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     row.task = request->task;
     if (request->task == Task::generate) {
         const auto known = static_cast<int32_t>(request->output.size());
-        if (end < prompt + known + request->unknown) return;
-        row.token = token_begin + request->chunk - 1;
-        row.sample.position = end;
-        request->feeds = feeds_ != nullptr && !has_penalties(request->params) && feeds_(row.sample);
-        add_row(request, row);
+        if (end >= prompt + known + request->unknown) {
+            row.token = token_begin + request->chunk - 1;
+            row.sample.position = end;
+            request->feeds =
+                feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
+            add_row(request, row);
+        }
+        add_prompt_scores(request, token_begin, row);
         return;
     }
     const int32_t first_wanted = prompt - request->wanted_positions;

@@ -36,6 +36,7 @@ class BatchBuilder {
     int32_t prefix_node(int32_t prefix, PrefixForest *forest);
     void own_node(Request *request, PrefixForest *forest);
     void add_logits(Request *request, int32_t token_begin);
+    void add_prompt_scores(Request *request, int32_t token_begin, OutputRow row);
     void add_row(Request *request, const OutputRow &row);
     int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
                      const PageTable &pages, bool shared);

@@ -195,6 +195,7 @@ bool Scheduler::Impl::count_chunk(Request *request) {
             std::max(request->taken, end - request->prompt.length + request->wanted_positions);
         return request->taken == request->wanted_positions;
     }
+    request->taken = std::max(request->taken, request->own_begin + request->computed);
     if (request->computed < own_target(*request)) return false;
     request->state = RequestState::decoding; // it samples
     request->unknown += 1;

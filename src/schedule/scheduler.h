@@ -58,6 +58,7 @@ struct Request {
     // But for generate: the results of the last so many prompt positions are wanted. score: position i
     // of them scores targets[target_offsets[i], target_offsets[i + 1]). embed: the sum over them.
     int32_t wanted_positions = 0;
+    // generate: position i of the prompt scores targets[i]; nothing is shared then.
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
     int64_t row = 0; // the runtime's own
@@ -76,7 +77,7 @@ struct Request {
     int32_t computed = 0;   // own positions whose keys and values are stored, or about to be
     int32_t chunk = 0;      // own tokens in the batch that is being built
     int32_t highest = 0;    // most that `computed` ever was: what is below it is recomputed
-    int32_t taken = 0;      // wanted positions in the batches built so far
+    int32_t taken = 0;      // wanted or scored positions in the batches built so far
     int32_t unknown = 0;    // tokens behind `output` that batches in flight sample
     int32_t logits_row = 0; // the first of its rows in the newest batch, where it has one
     bool feeds = false;     // what that row samples can be taken into the next batch unknown
@@ -97,8 +98,8 @@ struct SchedulerOptions {
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     // false: requests are admitted while any page is free, without looking ahead. For comparison.
     bool look_ahead = true;
-    // Backend::feeds. Rows with penalties are never asked about: their sampling needs all tokens
-    // before. Null: nothing is taken into a batch unknown.
+    // Backend::feeds. Rows with penalties or bad words of several tokens are never asked about: their
+    // sampling needs all tokens before. Null: nothing is taken into a batch unknown.
     std::function<bool(const SampleInput &)> feeds = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
     // A row of the batch for each embedded token, so that the sum over them can be taken in one order

@@ -25,7 +25,10 @@ Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> reques
         const Request *request = requests[i];
         if (!request) continue;
         if (request->prompt.length < 1 || request->wanted_positions > request->prompt.length ||
-            (request->task == Task::generate ? request->max_tokens : request->wanted_positions) < 1)
+            (request->task == Task::generate ? request->max_tokens : request->wanted_positions) <
+                1 ||
+            (request->task == Task::generate &&
+             static_cast<int32_t>(request->targets.size()) >= request->prompt.length))
             return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has nothing to compute", i);
         if (stored_at_most(*request) > pool.most_tokens())
             return error(BATCHLLM_ERROR_ROW_TOO_LARGE,
@@ -121,7 +124,7 @@ void Scheduler::finish_step() {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
         if (request == nullptr || request->state == RequestState::finished) continue;
-        if (request->task == Task::generate) {
+        if (record.tasks[i] == Task::generate) {
             request->unknown -= 1;
             while (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);

@@ -76,9 +76,9 @@ SAME(BATCHLLM_NUMBERS_ANY, 1);
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
 
 AT_LEAST(batchllm_engine_options, 144);
-AT_LEAST(batchllm_params, 120);
+AT_LEAST(batchllm_params, 168);
 AT_LEAST(batchllm_progress, 96);
-AT_LEAST(batchllm_results, 184);
+AT_LEAST(batchllm_results, 264);
 AT_LEAST(batchllm_stats, 184);
 AT_LEAST(batchllm_plan_options, 32);
 AT_LEAST(batchllm_plan_stats, 104);

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -313,6 +314,104 @@ class Usage(ProgramTest):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertFalse(here.exists())
         self.assertEqual(self.input.read_bytes(), rows)
+
+    def test_files_that_the_job_reads_or_keeps_are_no_outputs(self):
+        self.input.write_bytes(lines(token_rows(3)))
+        model = text_model(self.directory / "model")
+        schema = self.directory / "schema.json"
+        schema.write_text('{"type": "boolean"}')
+        (self.directory / "linked.json").symlink_to(model / "tokenizer.json")
+        config = (model / "config.json").read_text()
+        state = pathlib.Path(str(self.output) + ".state")
+        for options, what in ((["--stats", state], b"is where --output keeps its state"),
+                              (["--report", schema], b"is the file of --json-schema too"),
+                              (["--stats", model / "config.json"], b"is a file of the model"),
+                              (["--timeline", self.directory / "linked.json"], b"is a file of the model")):
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--model", model,
+                                    "--json-schema", schema, *options)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(what, done.stderr)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", model / "config.json", "--model", model, "--force")
+        self.assertIn(b"--output: ", done.stderr)
+        template = self.directory / "template.txt"
+        template.write_text("{id}")
+        done = self.run_program("plan", "-i", self.input, "--model", model, "--template-file", template, "-o", template)
+        self.assertIn(b"is the file of --template-file too", done.stderr)
+        done = self.run_program("inspect", self.input, "--model", model, "--report", model / "tokenizer.json")
+        self.assertIn(b"is a file of the model", done.stderr)
+        self.assertFalse(self.output.exists() or state.exists())
+        self.assertEqual((model / "config.json").read_text(), config)
+        # Others in the same folder are somebody's own; nor can /dev/null have a state, or need one.
+        self.run_rows(token_rows(3), "--model", model, "--stats", model / "stats.json", backend=SIM)
+        self.run_rows(token_rows(3), "--model", model, "--stats", model / "stats.json", "--force", backend=SIM)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", "/dev/null", "--stats", self.directory / "s.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_template_and_a_schema_may_come_from_a_pipe(self):
+        self.input.write_bytes(b'{"id": 1, "word": "cat"}\n')
+        model = text_model(self.directory / "model")
+        command = (f'{PROGRAM} run {" ".join(SIM)} -i {self.input} -o {self.output} --model {model} --progress none '
+                   "--template-file <(printf 'Say {word}.') --json-schema <(echo '{\"type\": \"boolean\"}')")
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(self.read_output()[0]["text"], ("true", "false"))
+
+    def test_what_no_row_can_be_run_with_fails_the_job_and_touches_no_output(self):
+        def refused(*options, model=None, backend=SIM):
+            self.output.write_bytes(b"precious")
+            named = [] if model is None else ["--model", model]
+            done = self.run_program("run", *backend, "-i", self.input, "-o", self.output, "--force", *named, *options)
+            self.assertEqual((done.returncode, self.output.read_bytes()), (1, b"precious"), done.stderr)
+            self.assertFalse(pathlib.Path(str(self.output) + ".state").exists())
+            return done.stderr.decode()
+
+        self.input.write_bytes(lines(token_rows(3)))
+        self.assertIn("no row can run with these options: samples is 100000000", refused("--n", "100000000"))
+        self.assertIn("stop_tokens[0] is 999999", refused("--stop-token", "999999"))
+        self.assertIn("no classification head", refused("--task", "classify"))
+        self.assertIn("min_tokens is 9: it must be at most max_tokens, 8", refused("--min-tokens", "9", "--max-tokens", "8"))
+        self.assertIn("bad_words need a tokenizer", refused("--bad-word", "x"))
+        self.input.write_bytes(lines({"id": i, "prompt": f"text {i}"} for i in range(5)))
+        self.assertIn('"prompt" is text, and no model with a tokenizer.json is given', refused())
+        model = text_model(self.directory / "model")
+        self.input.write_bytes(lines({"id": i, "messages": [{"role": "user", "content": f"{i}"}]} for i in range(5)))
+        self.assertIn("no row can run: the model has no chat template", refused(model=model))
+        (model / "tokenizer.json").unlink()
+        self.assertIn(f'"messages" is text, and there is no tokenizer.json in {model}', refused(model=model))
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "f.plan")
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
+        # Where one row can run, the others' errors are theirs.
+        rows = [{"id": 0, "prompt": "text"}, {"id": 1, "tokens": [1, 2]}]
+        found = by_id(self.run_rows(rows, "--force", expect=3))
+        self.assertEqual(found[0]["error"]["code"], "ROW_INVALID_PARAMETER")
+        self.assertEqual(found[1]["finish_reason"] in ("stop", "length"), True)
+
+    def test_a_plan_tells_equal_errors_once(self):
+        self.input.write_bytes(lines([{"id": 0, "tokens": [1, 2]}, *({"id": i, "prompt": "x"} for i in range(1, 2001)), "bad"]))
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "f.plan")
+        self.assertEqual(done.returncode, 3)
+        text = done.stderr.decode()
+        self.assertIn("input line 2 and 1,999 more: ROW_INVALID_PARAMETER: ", text)
+        self.assertIn("input line 2002: ROW_JSON: ", text)
+        self.assertLess(text.index("input line 2 "), text.index("input line 2002"))
+        self.assertEqual(text.count("input line"), 2)
+
+    def test_both_of_two_files_that_cannot_be_written_are_named(self):
+        gone = self.directory / "gone"
+        gone.mkdir()
+        self.input.write_bytes(lines({"id": i, "tokens": [i, 1, 2], "max_tokens": 3000} for i in range(400)))
+        # The folder goes while the job runs.
+        command = [PROGRAM, "run", *SIM, "-i", self.input, "-o", self.output, "--progress", "none", "--ignore-eos",
+                   "--max-tokens", "3000", "--stats", gone / "s.json", "--report", gone / "r.html"]
+        with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE) as running:
+            while not self.output.exists() and running.poll() is None:
+                time.sleep(0.001)
+            shutil.rmtree(gone)
+            said = running.stderr.read()
+        self.assertEqual(running.returncode, 1)
+        self.assertIn(b"s.json", said)
+        self.assertIn(b"r.html", said)
+        self.assertIn(b"the output is complete", said)
 
     def test_statistics_go_to_a_pipe_that_stays_one(self):
         self.input.write_bytes(lines(token_rows(3)))

@@ -17,7 +17,7 @@ def blocks(name):
 guide, readme = blocks("docs/java.md"), blocks("README.md")
 whole = [block for block in guide if "class Job" in block]
 parts = [block for block in guide + readme if "class " not in block]
-assert len(whole) == 1 and len(parts) == 7, f"{len(whole)} programs and {len(parts)} parts"
+assert len(whole) == 1 and len(parts) == 8, f"{len(whole)} programs and {len(parts)} parts"
 with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     (folder / "path/to").mkdir(parents=True)

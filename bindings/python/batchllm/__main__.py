@@ -12,6 +12,7 @@ from .engine import Engine
 from .errors import Error
 from .files import run_files
 from .params import SamplingParams
+from .task_rows import TASKS
 
 _DONE, _STOPPED, _ROW_ERRORS, _INTERRUPTED = 0, 1, 3, 130  # as the program batchllm
 
@@ -61,12 +62,22 @@ def _parser() -> argparse.ArgumentParser:
         "--chat", action="store_true", help="the text is the user's message, in the model's chat template"
     )
     rows.add_argument("--system", metavar="TEXT", help="with --chat: the system message")
+    tasks = run.add_argument_group("rows that are not continued")
+    tasks.add_argument("--task", choices=TASKS, default="generate", help="embed: vectors; classify: labels (generate)")
+    tasks.add_argument("--pooling", choices=("last", "mean", "first"), help="of vectors (as the model's files say)")
+    tasks.add_argument("--normalize", choices=("yes", "no"), help="vectors of length 1 (as the model's files say)")
+    tasks.add_argument("--dimensions", type=int, default=0, metavar="N", help="the first so many of each vector (all)")
+    tasks.add_argument(
+        "--continuation", action="append", metavar="TEXT", dest="continuations", help="rows are scored: one of several"
+    )
+    tasks.add_argument("--continuations-column", metavar="NAME", help="the same, of lists: each row's own")
     parameters = run.add_argument_group("parameters")
     for name, kind, meaning in _PARAMETERS:
         parameters.add_argument(
             "--" + name.replace("_", "-"), type=kind, metavar="N" if kind is int else "X", help=meaning
         )
     parameters.add_argument("--stop", action="append", metavar="TEXT", help="may be given more than once")
+    parameters.add_argument("--bad-word", action="append", metavar="TEXT", dest="bad_words", help="is not generated")
     parameters.add_argument("--stop-token", action="append", type=int, metavar="ID", dest="stop_tokens")
     parameters.add_argument("--ignore-eos", action="store_true")
     parameters.add_argument("--regex", metavar="EXPRESSION", help="the whole output matches")
@@ -95,11 +106,13 @@ _PARAMETERS: list[tuple[str, Any, str]] = [
     ("n", int, "results for each row (1)"),
     ("seed", int, "of each row (0)"),
     ("logprobs", int, "0: of the chosen tokens; N: and of the N likeliest"),
+    ("min_tokens", int, "nothing ends a row before so many (0)"),
+    ("prompt_logprobs", int, "the same of the prompt's tokens; such rows share no prefix"),
 ]
 
 
 def _params(given: argparse.Namespace) -> SamplingParams:
-    names = [name for name, _, _ in _PARAMETERS] + ["stop", "stop_tokens", "ignore_eos", "regex", "choices"]
+    names = [name for name, _, _ in _PARAMETERS] + ["stop", "bad_words", "stop_tokens", "ignore_eos", "regex", "choices"]
     # 0 is a value: only what was not given is left out.
     named = {name: value for name in names if (value := getattr(given, name)) is not None and value is not False}
     if given.json_schema is not None:
@@ -147,6 +160,12 @@ def _run(given: argparse.Namespace) -> int:
             columns=None if given.columns is None else given.columns.split(","),
             result_prefix=given.result_prefix,
             samples=given.samples,
+            task=given.task,
+            pooling=given.pooling,
+            normalize=None if given.normalize is None else given.normalize == "yes",
+            dimensions=given.dimensions,
+            continuations=given.continuations,
+            continuations_column=given.continuations_column,
             resume=given.resume,
             force=given.force,
             chunk_rows=given.chunk_rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from array import array
 from importlib import import_module
 from operator import index
@@ -60,7 +61,20 @@ def embedding_array(results: Results) -> Any:
 
 def share_of_first(results: Results) -> list[float]:
     """Of rows scored by two continuations: the first's probability against the second's; NaN where a row failed."""
+    _warn_of_lengths(results)
     return [
         1 / (1 + math.exp(min(700.0, result.scores[1] - result.scores[0]))) if result.ok else math.nan
         for result in results
     ]
+
+
+def _warn_of_lengths(results: Results) -> None:
+    """Where one of two continuations has more tokens than the other."""
+    first = next((result for result in results if result.ok), None)
+    lengths = [len(one) for one in first.score_logprobs] if first is not None else []
+    if len(set(lengths)) > 1:
+        warnings.warn(
+            f"rerank: positive is {lengths[0]} token(s) of this model and negative {lengths[1]}: a word of more tokens is less"
+            " likely for that alone; choose two words of equally many",
+            stacklevel=4,
+        )

@@ -39,7 +39,7 @@ from .plan import ENLARGE, ORDER, Plan, named
 from .progress import Report, reporter
 from .report import Report as Page
 from .results import Result, Results, refuse_pickle
-from .table import Frame, Table, null_rows, table_of
+from .table import Frame, Table, TableSlices, null_rows, prompts_of
 
 # Calls that find others' rows in the engine have tags from multiples of this.
 _TAGS_OF_A_CALL = 1 << 40
@@ -354,9 +354,9 @@ class Engine:
         A row that lacks a value is a result with `error`. params, on_error, progress, plan, first_row and report are as in
         `generate`.
         """
-        table = table_of(frame, template, fields, chat, system)
+        prompts = prompts_of(frame, template, fields, chat, system)
         return self.generate(
-            table, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            prompts, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
         )
 
     def score(
@@ -479,7 +479,8 @@ class Engine:
         """How likely each row goes on with `positive` rather than with `negative`: from 0 to 1.
 
         rows: whole prompts, each a query and a document in the words that the reranker was trained on.
-        positive, negative: what the model says; a str where rows are text, token ids where rows are.
+        positive, negative: what the model says; a str where rows are text, token ids where rows are. Of a word of several
+        tokens the probability of all of them counts: a warning says when one has more than the other.
         on_error: "raise": a `RowError` after the last row; "return": a row that failed is NaN.
         """
         results = self.score(
@@ -658,6 +659,10 @@ class Engine:
         for tag in tags:
             native.batchllm_cancel(engine, index(tag))
 
+    def cancel_all(self) -> None:
+        """Ends every unfinished row at the next step, with what it has. Any thread, at any time."""
+        native.batchllm_cancel_all(self._enter())
+
     def interrupt(self) -> None:
         """Makes the call in progress, or else the next, raise `StoppedError` after its current step. Any thread, and a
         signal handler."""
@@ -790,7 +795,7 @@ class Engine:
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
         shared: Optional[native.batchllm_params_column]
         shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
-        found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else columns(rows)
+        found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
             if len(tags) != (n := sum(map(len, everything))):

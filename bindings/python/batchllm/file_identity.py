@@ -15,6 +15,8 @@ from .file_rows import Prompts, ResultColumns
 
 _HASHED_BYTES = 1 << 20  # of a piece of a file that is known by samples
 _HASHED_PIECES = 64
+# Parameters that the first jobs did not have: where they ask for nothing, such a job goes on.
+_LATER = {"min_tokens": 0, "bad_words": (), "prompt_logprobs": -1}
 
 
 def identity_of(
@@ -41,7 +43,14 @@ def identity_of(
     found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
     found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
     found |= {"chat": prompts.chat, "system": prompts.system}
+    task = wanted.task
+    if not task.generates:  # a job begun before there were such goes on
+        found |= {"task": task.name, "pooling": task.pooling, "normalize": task.normalize}
+        found |= {"dimensions": task.dimensions, "continuations_column": task.continuations_column}
+        found |= {"continuations": _as_kept(task.continuations)}
     for field in dataclasses.fields(wanted.params):
+        if field.name in _LATER and getattr(wanted.params, field.name) == _LATER[field.name]:
+            continue
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed since, and kept its name

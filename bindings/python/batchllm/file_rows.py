@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from .columns import Chats, Sparse, Texts, from_texts
 from .frames import optional, samples_as_lists
-from .params import SamplingParams
+from .params import SamplingParams, asked_logprobs
 from .results import Results
 from .table import Table
+from .task_rows import Task, with_labels
 
 
 @dataclass
@@ -29,8 +30,8 @@ class Prompts:
         template = self.template if self.template is not None else "{" + self.column + "}"
         return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
 
-    def rows(self, chunk: Any, open_rows: Optional[list[int]]) -> Any:
-        """What is added of a chunk; open_rows: those that are wanted, None: all."""
+    def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
+        """What is added of a chunk; open_rows: those that are wanted, None: all. texts: a table's prompts as such."""
         if open_rows is not None and self.fields == "given":
             chunk, open_rows = chunk.take(open_rows), None
         table = self.table(chunk)
@@ -44,13 +45,13 @@ class Prompts:
             ):
                 return without_nulls(prompts.to_pylist())
             return prompts
-        if open_rows is None:
+        if open_rows is None and not texts:
             return table
         # The order of fields is that of the whole chunk.
-        texts = [table._prompt(i) for i in open_rows]
-        given = from_texts([text for text in texts if text is not None])
+        made = [table._prompt(i) for i in (range(len(table)) if open_rows is None else open_rows)]
+        given = from_texts([text for text in made if text is not None])
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
-        nulls = [i for i, text in enumerate(texts) if text is None]
+        nulls = [i for i, text in enumerate(made) if text is None]
         return Sparse(column, nulls) if nulls else column
 
 
@@ -68,33 +69,33 @@ class ResultColumns:
     params: SamplingParams
     prefix: str
     lists: bool
+    task: Task = Task()
 
     def fields(self) -> list[tuple[str, str, Any]]:
         """(name in the output, name in `Results.to_arrow`, type) of each."""
         arrow = optional("pyarrow", "run_files")
         long, text = arrow.int64(), arrow.large_string()
-        found = [("text", "text", text), ("finish_reason", "finish_reason", text), ("error", "error", text),
-                 ("prompt_tokens", "prompt_tokens", long), ("shared_tokens", "shared_tokens", long),
-                 ("completion_tokens", "completion_tokens", long)]  # fmt: skip
+        found = [("finish_reason", text), ("error", text), ("prompt_tokens", long), ("shared_tokens", long)]
+        if not self.task.generates:
+            made = self.task.columns(arrow, arrow.large_list) + found
+            return [(self.prefix + name, name, kind) for name, kind in made]
+        found = [("text", text), *found, ("completion_tokens", long)]
         if self.params.samples > 1 and not self.lists:
-            found.insert(0, ("sample", "sample", arrow.int32()))
-        logprobs = -1 if self.params.logprobs is None else self.params.logprobs
-        if logprobs >= 0:
-            found.append(("logprobs", "logprobs", arrow.large_list(arrow.float32())))
-        if logprobs > 0:
-            pair = arrow.struct([("token", arrow.int32()), ("logprob", arrow.float32())])
-            found.append(("top_logprobs", "top_logprobs", arrow.large_list(arrow.large_list(pair))))
+            found.insert(0, ("sample", arrow.int32()))
+        pair = arrow.struct([("token", arrow.int32()), ("logprob", arrow.float32())])
+        for name, top in asked_logprobs(self.params):
+            found.append((name, arrow.large_list(arrow.large_list(pair) if top else arrow.float32())))
         if self.lists:
             once = ("error", "prompt_tokens")
-            found = [(name, of, kind if name in once else arrow.large_list(kind)) for name, of, kind in found]
-        return [(self.prefix + name, of, kind) for name, of, kind in found]
+            found = [(name, kind if name in once else arrow.large_list(kind)) for name, kind in found]
+        return [(self.prefix + name, name, kind) for name, kind in found]
 
     def schema(self) -> Any:
         """Of what is kept of results: with the row's number."""
         arrow = optional("pyarrow", "run_files")
         return arrow.schema([("tag", arrow.int64())] + [(name, kind) for name, _, kind in self.fields()])
 
-    def batch(self, results: Results) -> Any:
+    def batch(self, results: Results, labels: Sequence[str]) -> Any:
         """Results in that schema."""
         arrow = optional("pyarrow", "run_files")
         batch = arrow.record_batch(results)
@@ -107,9 +108,15 @@ class ResultColumns:
             batch = samples_as_lists(results, batch)
             counts = [len(one) for one in batch.column("text")]
         schema, columns = self.schema(), []
+        given = with_labels({name: batch.column(name) for name in batch.schema.names}, labels)
+        good = given["error"].is_null()
+        own = [] if self.task.generates else [name for name, _ in self.task.columns(arrow, arrow.large_list)]
         for field, (_, of, kind) in zip(schema, [("", "tag", arrow.int64()), *self.fields()]):
-            if of in batch.schema.names:
-                columns.append(batch.column(of).cast(kind))
+            if of in own:  # a row that failed has no vector, rather than an empty one
+                column = given[of].cast(kind) if of in given else arrow.nulls(batch.num_rows, kind)
+                columns.append(optional("pyarrow.compute", "run_files").if_else(good, column, arrow.scalar(None, kind)))
+            elif of in given:
+                columns.append(given[of].cast(kind))
             else:  # no row of these has any
                 columns.append(arrow.array([[[]] * count if self.lists else [] for count in counts], kind))
         return arrow.record_batch(columns, schema=schema)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
+from .columns import columns as columns_of
 from .engine import Engine, Progress, mistake_of
 from .errors import Error, InvalidArgumentError, StateError
 from .file_formats import Reader, Writer, check_writable, format_of, open_reader
@@ -18,6 +20,7 @@ from .job_files import JobFiles, job_files, refuse_another_job, rows_of
 from .params import SamplingParams
 from .progress import reporter
 from .results import Results
+from .task_rows import Task, add_scored
 
 _SLICE_SECONDS = 0.05
 
@@ -67,6 +70,12 @@ def run_files(
     columns: Optional[Sequence[str]] = None,
     result_prefix: str = "",
     samples: str = "rows",
+    task: str = "generate",
+    pooling: Optional[str] = None,
+    normalize: Optional[bool] = None,
+    dimensions: int = 0,
+    continuations: Optional[Sequence[Any]] = None,
+    continuations_column: Optional[str] = None,
     resume: bool = False,
     force: bool = False,
     chunk_rows: int = 65536,
@@ -87,8 +96,12 @@ def run_files(
     params: for all rows.
     columns: of the input, passed through; None: all.
     result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens, shared_tokens,
-    completion_tokens; where asked for sample, logprobs, top_logprobs.
+    completion_tokens; where asked for sample, logprobs, top_logprobs, prompt_logprobs, prompt_top_logprobs.
     samples: with params.n above 1: "rows": a row for each sample; "lists": a row for each prompt, with lists.
+    task: "generate"; "embed": a column `embedding` instead of text, by pooling, normalize and dimensions as in
+    `Engine.embed`; "classify": `label`, `score` (its probability) and `probabilities` of all labels.
+    continuations: rows are scored, as in `Engine.score`: a column `scores` instead of text, one for each of these;
+    continuations_column: each row's own are in this column.
     resume: goes on with a job that was interrupted, and begins one where there is none; force: starts over.
     chunk_rows: rows that are planned together, held in memory together and become a row group.
     input_format, output_format: "parquet", "csv" or "arrow", where the names do not end with it.
@@ -104,7 +117,12 @@ def run_files(
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
     source, target = os.fspath(input), os.fspath(output)
     kinds = format_of(source, input_format), format_of(target, output_format)
-    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists")
+    job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
+    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task)
+    if wanted.lists and not job_task.generates:
+        raise ValueError("samples='lists' is for rows that are continued")
+    if job_task.scores and chat:
+        raise ValueError("continuations: conversations cannot be scored")
     if template is not None and prompt_column is not None:
         raise ValueError("prompt_column and template both say what the prompts are")
     prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system)
@@ -115,6 +133,10 @@ def run_files(
     opened: Optional[Engine] = None
     try:
         needed = _needed(prompts, reader)
+        if continuations_column is not None:
+            if continuations_column not in reader.columns:
+                raise InvalidArgumentError(f"continuations_column: {source} has no column {continuations_column!r}")
+            needed.add(continuations_column)
         passed = list(columns) if columns is not None else list(reader.columns)
         for name in passed:
             if name not in reader.columns:
@@ -212,6 +234,7 @@ class _Run:
         self._prompts, self._wanted, self._passed = prompts, wanted, passed
         self._schema, self._chunk_rows = schema, chunk_rows
         self._kept = wanted.schema()
+        self._labels = engine.labels
         self._done = files.finished()
         self._open: dict[int, _Chunk] = {}
         self._rows = self._resumed = 0
@@ -329,7 +352,7 @@ class _Run:
         tags = (
             range(chunk.first, chunk.first + chunk.table.num_rows) if rows is None else [chunk.first + i for i in rows]
         )
-        self._engine.add(self._prompts.rows(chunk.table, rows), self._wanted.params, tags=tags)
+        self._add_rows(chunk, rows, tags)
         refused = self._engine.poll()
         mistake = mistake_of(refused) if len(refused) >= len(tags) else None
         if mistake is not None and not known:
@@ -337,13 +360,34 @@ class _Run:
         self._deliver(refused)
         return len(tags)
 
+    def _add_rows(self, chunk: _Chunk, rows: Optional[list[int]], tags: Sequence[int]) -> None:
+        task = self._wanted.task
+        given = self._prompts.rows(chunk.table, rows, task.scores)
+        if not task.scores:
+            params = task.params(self._wanted.params) or self._wanted.params
+            self._engine.add(given, params, tags=tags)  # type: ignore[arg-type]
+            return
+        if task.continuations_column is None:
+            lists = [task.continuations] * len(tags)
+        else:
+            column = chunk.table.column(task.continuations_column)
+            lists = (column if rows is None else column.take(rows)).to_pylist()
+        lists = [one if one is not None else [] for one in lists]  # without any the row has an error
+        first = 0
+        for part in columns_of(given):
+            add_scored(
+                self._engine, part, lists[first : first + len(part)], array("Q", tags[first : first + len(part)]),
+                self._wanted.params,
+            )  # fmt: skip
+            first += len(part)
+
     # ---- Out ----
 
     def _deliver(self, results: Results) -> None:
         """Keeps results, and writes the parts of chunks that have all of theirs."""
         if not len(results):
             return
-        batch = self._wanted.batch(results)
+        batch = self._wanted.batch(results, self._labels)
         rows: dict[int, list[int]] = {}
         for i, tag in enumerate(batch.column("tag").to_pylist()):
             rows.setdefault(tag // self._chunk_rows, []).append(i)

@@ -113,6 +113,7 @@ def _values(results: Results, name: str) -> Any:
     lists = {
         "tokens": "token_offsets",
         "logprobs": "logprob_offsets",
+        "prompt_logprobs": "prompt_logprob_offsets",
         "scores": "score_offsets",
         "label_logits": "label_offsets",
         "label_probabilities": "label_offsets",

@@ -10,9 +10,9 @@ from itertools import accumulate, chain
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
-from .errors import UnsupportedError
 
-_INTEGERS = ("max_tokens", "top_k", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special")
+_INTEGERS = ("max_tokens", "top_k", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special",
+             "min_tokens", "prompt_logprobs")
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -57,7 +57,13 @@ class SamplingParams:
     what, by keyword and place; else it fails the call.
     n: the same as samples.
     stop_token_ids: the same as stop_tokens.
-    min_tokens, bad_words, prompt_logprobs: not supported; an `UnsupportedError` says what to do instead.
+    min_tokens: none of the first so many tokens is an end-of-sequence token or of stop_token_ids, and `stop` counts
+    only behind them; at most max_tokens.
+    bad_words: texts that are not generated, each tokenized with a space before it and without. Another spelling, or
+    the same text in other tokens, is another word.
+    prompt_logprobs: -1 or None: none; 0: of the prompt's own tokens from the second on (`Result.prompt_logprobs`); n:
+    and of the n likeliest in their places (`prompt_top_logprobs`), up to 20. Such a row computes its whole prompt for
+    itself: it shares no prefix with other rows.
     """
 
     max_tokens: int = 128
@@ -86,6 +92,9 @@ class SamplingParams:
     any_member_order: bool = False
     any_numbers: bool = False
     loose_schema: bool = False
+    min_tokens: int = 0
+    bad_words: Sequence[str] = ()
+    prompt_logprobs: Optional[int] = -1
 
     def __init__(
         self,
@@ -116,21 +125,16 @@ class SamplingParams:
         any_numbers: bool = False,
         loose_schema: bool = False,
         *,
-        n: Optional[int] = None,
-        stop_token_ids: Optional[Sequence[int]] = None,
         min_tokens: int = 0,
         bad_words: Optional[Sequence[str]] = None,
-        prompt_logprobs: Optional[int] = None,
+        prompt_logprobs: Optional[int] = -1,
+        n: Optional[int] = None,
+        stop_token_ids: Optional[Sequence[int]] = None,
     ) -> None:
         given = dict(locals())
-        asked = {
-            "min_tokens": bool(min_tokens),
-            "bad_words": bool(bad_words),
-            "prompt_logprobs": prompt_logprobs is not None,
-        }
-        for name in asked:
-            if asked[name]:
-                raise UnsupportedError(f"{name}: {_INSTEAD[name]}", native.BATCHLLM_ERROR_UNSUPPORTED)
+        if isinstance(bad_words, str):  # whose letters would be the words
+            raise TypeError(f"bad_words: {bad_words!r} is a str: a list of them is expected")
+        given["bad_words"] = () if bad_words is None else bad_words
         given["samples"] = _same("samples", samples, "n", n, 1)
         given["stop_tokens"] = _same("stop_tokens", stop_tokens, "stop_token_ids", stop_token_ids, ())
         given["stop"] = () if stop is None else stop
@@ -149,15 +153,6 @@ class SamplingParams:
         return self.stop_tokens
 
 
-# What other engines have and this one has not: what to do.
-_INSTEAD = {
-    "min_tokens": "the engine cannot keep a row from ending; ask for the length in the prompt, or give ignore_eos and"
-    " max_tokens for an exact one",
-    "bad_words": "the engine bans tokens, not words; give their ids: logit_bias={token: -inf}",
-    "prompt_logprobs": "score the prompt as a continuation: engine.score([ids[:1]], [[ids[1:]]])",
-}
-
-
 def _same(name: str, value: Any, other_name: str, other: Any, default: Any) -> Any:
     """Of two names for one parameter the one that is given."""
     if other is None:
@@ -165,6 +160,15 @@ def _same(name: str, value: Any, other_name: str, other: Any, default: Any) -> A
     if value is not None and value != default and value != other:
         raise ValueError(f"{name} is {value!r} and {other_name} is {other!r}: they are the same parameter, give one")
     return other
+
+
+def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
+    """The columns of log-probabilities that results then have, and whether each lists the likeliest."""
+    found = []
+    for name, top_name in (("logprobs", "top_logprobs"), ("prompt_logprobs", "prompt_top_logprobs")):
+        asked = _or(getattr(params, name), -1)
+        found += [(name, False)] * (asked >= 0) + [(top_name, True)] * (asked > 0)
+    return found
 
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
@@ -197,6 +201,7 @@ _WORDS: dict[str, Callable[[SamplingParams], int]] = {
     "top_k": lambda one: 0 if one.top_k == -1 else one.top_k,
     "seed": lambda one: _or(one.seed, 0),
     "logprobs": lambda one: _or(one.logprobs, -1),
+    "prompt_logprobs": lambda one: _or(one.prompt_logprobs, -1),
 }
 
 
@@ -227,7 +232,12 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
             native.batchllm_params_set_stop_tokens(column, tokens, _offsets(len(one.stop_tokens) for one in params))
     with _named("stop"):
         if any(len(one.stop) for one in params):
-            _set_stop_strings(column, params)
+            lists = [[one.stop] if isinstance(one.stop, str) else one.stop for one in params]
+            native.batchllm_params_set_stop_strings(column, *_texts("a stop string", lists))
+    with _named("bad_words"):
+        if any(len(one.bad_words) for one in params):
+            bad = [one.bad_words for one in params]
+            native.batchllm_params_set_bad_words(column, *_texts("a bad word", bad))
     with _named("logit_bias"):
         if any(one.logit_bias for one in params):
             tokens = array("i", chain.from_iterable(one.logit_bias.keys() for one in params))
@@ -247,10 +257,9 @@ def _named(field: str) -> Iterator[None]:
         raise TypeError(f"{field}: {fault}") from None
 
 
-def _set_stop_strings(column: native.batchllm_params_column, params: Sequence[SamplingParams]) -> None:
-    lists = [[one.stop] if isinstance(one.stop, str) else one.stop for one in params]
+def _texts(what: str, lists: Sequence[Sequence[str]]) -> tuple[bytes, array[int], array[int]]:
+    """Texts that end in a zero byte, where each begins, and which are whose."""
     texts = [text.encode() + b"\0" for text in chain.from_iterable(lists)]
     if any(text.find(b"\0") != len(text) - 1 for text in texts):
-        raise ValueError("a stop string holds a zero byte")
-    starts = _offsets(map(len, texts))[:-1]
-    native.batchllm_params_set_stop_strings(column, b"".join(texts), starts, _offsets(map(len, lists)))
+        raise ValueError(f"{what} holds a zero byte")
+    return b"".join(texts), _offsets(map(len, texts))[:-1], _offsets(map(len, lists))

@@ -25,6 +25,7 @@ from .params import SamplingParams
 from .prefix_ranges import Item, PrefixRanges, PromptSample
 from .ray_engine import RowEngine
 from .ray_rows import CONSTRAINTS, RayRows, arrow, places
+from .task_rows import Task
 
 __all__ = ["Metrics", "transform"]
 
@@ -143,8 +144,8 @@ def transform(
     **engine_options: Any,
 ) -> Any:
     """The rows of a Ray dataset with their own columns and: text, tokens, finish_reason, error (null when there was none),
-    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, top_logprobs, scores, embedding, or
-    label, score and probabilities. Rows come in no order.
+    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, top_logprobs, prompt_logprobs,
+    prompt_top_logprobs, scores, embedding, or label, score and probabilities. Rows come in no order.
 
     dataset: a ray.data.Dataset. It is read twice: once by this call, which looks where prompts share prefixes, and once
     when the result is computed; its rows must be the same both times.
@@ -256,10 +257,7 @@ def _columns(**given: Optional[str]) -> dict[str, str]:
 
 
 def _check(rows: RayRows, window_rows: int, window_bytes: int) -> None:
-    if rows.task not in ("generate", "embed", "classify"):
-        raise ValueError(f"task is {rows.task!r}: it is 'generate', 'embed' or 'classify'")
-    if rows.continuations_column is not None and rows.task != "generate":
-        raise ValueError(f"continuations_column: rows with the task {rows.task!r} are not scored")
+    Task(rows.task, continuations_column=rows.continuations_column)  # raises
     if rows.prompts.system is not None and not rows.prompts.chat:
         raise ValueError("system: needs chat")
     if not rows.generates and rows.params.samples != 1:

@@ -8,17 +8,15 @@ from collections import deque
 from typing import Any, Deque, Iterator, Mapping, Optional, Sequence
 
 from . import native
-from .columns import Tokens
 from .constraints import constraint_key
-from .continuations import continuation_columns
-from .embeddings import embedding_params, label_params
-from .engine import Engine, _add, _parts, _picked, mistake_of
+from .engine import Engine, mistake_of
 from .errors import InvalidArgumentError, StateError, UnsupportedError
-from .params import SamplingParams, params_column
+from .params import SamplingParams
 from .prefix_ranges import windows
 from .progress import reporter
 from .ray_rows import RayRows, arrow, identities
 from .results import Results
+from .task_rows import Task, add_scored
 
 _SLICE_SECONDS = 0.05
 
@@ -93,7 +91,7 @@ class RowEngine:
         self._metrics = metrics
         self._engine = Engine(model, **options)
         self._labels = self._engine.labels
-        self._task = _task_params(rows, task)
+        self._task = Task(rows.task, **task).params(rows.params)
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
         self._processed = 0
@@ -180,32 +178,13 @@ class RowEngine:
         column = self._rows.column_of([window.prompts[at] for at in rows])
         tags = array("Q", (window.tags[at] for at in rows))
         if window.scored is not None:
-            self._add_scored(column, [window.scored[at] for at in rows], tags)
+            add_scored(self._engine, column, [window.scored[at] for at in rows], tags, self._rows.params)
         elif self._task is not None:
             self._engine.add(column, self._task, tags=tags)  # type: ignore[arg-type]
         else:
             params = [window.params[at] for at in rows]
             same = all(one is params[0] for one in params)
             self._engine.add(column, params[0] if same else params, tags=tags)
-
-    def _add_scored(self, column: Any, continuations: Sequence[Any], tags: array[int]) -> None:
-        engine = self._engine._enter()
-        params = params_column(self._rows.params, 1)
-        for part, places in _parts(column):
-            own = _picked(tags, places)
-            if places is not None and not hasattr(part, "offsets"):  # rows without a prompt
-                _add(engine, part, own, params)
-                continue
-            lists = list(continuations) if places is None else [continuations[i] for i in places]
-            found = continuation_columns(part, lists, 0, len(lists), None)  # type: ignore[arg-type]
-            if isinstance(part, Tokens):
-                native.batchllm_add_score_columns(
-                    engine, part.tokens, part.offsets, found.items, found.offsets, found.rows, own
-                )
-            else:
-                native.batchllm_add_score_text_columns(
-                    engine, part.data, part.offsets, found.items, found.offsets, found.rows, own, params  # type: ignore[union-attr]
-                )
 
     def _refusal(self, params: SamplingParams) -> Optional[str]:
         """Why rows cannot have these parameters' constraint; None where they can."""
@@ -282,11 +261,3 @@ class RowEngine:
             completion_tokens=sum(completions[i] or 0 for i in answers),
         )
         self._processed = now
-
-
-def _task_params(rows: RayRows, task: Mapping[str, Any]) -> Optional[native.batchllm_params_column]:
-    """Of rows that are embedded or classified."""
-    special = rows.params.add_special, rows.params.parse_special
-    if rows.task == "embed":
-        return embedding_params(task["pooling"], task["normalize"], task["dimensions"], *special)
-    return label_params(*special) if rows.task == "classify" else None

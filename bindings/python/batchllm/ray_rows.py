@@ -12,9 +12,10 @@ from typing import Any, Optional, Sequence
 from .columns import Chats, Sparse, Texts, Tokens, from_texts
 from .file_rows import Prompts, without_nulls
 from .frames import optional
-from .params import SamplingParams
+from .params import SamplingParams, asked_logprobs
 from .prefix_ranges import TOKEN_BYTES
 from .results import Results
+from .task_rows import Task, with_labels
 
 CONSTRAINTS = ("choices", "regex", "json_schema", "grammar", "lark_grammar")
 """Of which a row may have one in a column of its own."""
@@ -159,20 +160,13 @@ class RayRows:
         found: list[tuple[str, Any]] = []
         if self.generates and self.params.samples > 1:
             found.append(("sample", pa.int32()))
-        if self.continuations_column is not None:
-            found.append(("scores", pa.list_(pa.float64())))
-        elif self.task == "embed":
-            found.append(("embedding", pa.list_(pa.float32())))
-        elif self.task == "classify":
-            found += [("label", pa.string()), ("score", pa.float32()), ("probabilities", pa.list_(pa.float32()))]
+        task = Task(self.task, continuations_column=self.continuations_column)
+        if not task.generates:
+            found += task.columns(pa, pa.list_)
         else:
             found += [("text", pa.string()), ("tokens", pa.list_(pa.int32()))]
-            logprobs = -1 if self.params.logprobs is None else self.params.logprobs
-            if logprobs >= 0:
-                found.append(("logprobs", pa.list_(pa.float32())))
-            if logprobs > 0:
-                pair = pa.struct([("token", pa.int32()), ("logprob", pa.float32())])
-                found.append(("top_logprobs", pa.list_(pa.list_(pair))))
+            pair = pa.struct([("token", pa.int32()), ("logprob", pa.float32())])
+            found += [(name, pa.list_(pa.list_(pair) if top else pa.float32())) for name, top in asked_logprobs(self.params)]
         found += [("finish_reason", pa.string()), ("error", pa.string())]
         found += [(name, pa.int64()) for name in ("prompt_tokens", "shared_tokens", "completion_tokens")]
         return [(self.prefix + name, kind) for name, kind in found]
@@ -190,14 +184,7 @@ class RayRows:
         compute = optional("pyarrow.compute", _WHAT)
         columns["finish_reason"] = columns["finish_reason"].dictionary_decode()
         columns["completion_tokens"] = compute.list_value_length(columns["tokens"])
-        columns["scores"] = columns.get("scores")
-        if "label_probabilities" in columns:
-            columns["probabilities"] = columns["label_probabilities"]
-            best = [max(range(len(one)), key=one.__getitem__) if one else None for one in columns["probabilities"].to_pylist()]
-            columns["label"] = pa.array([None if at is None else labels[at] for at in best], pa.string())
-            columns["score"] = pa.array(
-                [None if at is None else one[at].as_py() for at, one in zip(best, columns["probabilities"])], pa.float32()
-            )
+        columns = with_labels(columns, labels)
         good = columns["error"].is_null()
         made = []
         for name, kind in self.result_fields():

@@ -20,6 +20,8 @@ ALWAYS = ("tag", "sample", "text", "tokens", "finish_reason", "status", "error",
 ASKED = {
     "logprobs": "logprobs",
     "top_logprobs": "top_tokens",
+    "prompt_logprobs": "prompt_logprobs",
+    "prompt_top_logprobs": "prompt_top_tokens",
     "scores": "scores",
     "score_logprobs": "score_logprobs",
     "embedding": "embeddings",
@@ -35,6 +37,12 @@ def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
         f"{type(self).__module__}.{type(self).__name__} holds memory of the native library and cannot be pickled"
         + ("; results.to_pylist() can" if isinstance(self, (Results, Result)) else "; make one in each process")
     )
+
+
+def _pairs(
+    offsets: memoryview[int], tokens: memoryview[int], logprobs: memoryview[float]
+) -> list[list[tuple[int, float]]]:
+    return [[(tokens[j], logprobs[j]) for j in range(begin, end)] for begin, end in zip(offsets, offsets[1:])]
 
 
 class Result(Mapping[str, Any]):
@@ -113,13 +121,20 @@ class Result(Mapping[str, Any]):
         """For each token the likeliest as (token, logprob), when asked for."""
         results = self._results
         first, last = results.logprob_offsets[self._index], results.logprob_offsets[self._index + 1]
-        return [
-            [
-                (results.top_tokens[j], results.top_logprobs[j])
-                for j in range(results.top_offsets[i], results.top_offsets[i + 1])
-            ]
-            for i in range(first, last)
-        ]
+        return _pairs(results.top_offsets[first : last + 1], results.top_tokens, results.top_logprobs)
+
+    @property
+    def prompt_logprobs(self) -> memoryview[float]:
+        """Of the prompt's tokens from the second on, when asked for; of samples the first has them."""
+        offsets = self._results.prompt_logprob_offsets
+        return self._results.prompt_logprobs[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def prompt_top_logprobs(self) -> list[list[tuple[int, float]]]:
+        """For each of `prompt_logprobs` the likeliest in its place as (token, logprob), when asked for."""
+        results = self._results
+        first, last = results.prompt_logprob_offsets[self._index], results.prompt_logprob_offsets[self._index + 1]
+        return _pairs(results.prompt_top_offsets[first : last + 1], results.prompt_top_tokens, results.prompt_top_logprobs)
 
     @property
     def scores(self) -> memoryview[float]:
@@ -163,7 +178,7 @@ class Result(Mapping[str, Any]):
         if name not in self._results.columns:
             raise KeyError(name)
         value = getattr(self, name)
-        if name == "top_logprobs":
+        if name in ("top_logprobs", "prompt_top_logprobs"):
             return [[{"token": token, "logprob": logprob} for token, logprob in top] for top in value]
         if name == "score_logprobs":
             return [one.tolist() for one in value]
@@ -234,6 +249,11 @@ class Results(Sequence[Result]):
     top_offsets: memoryview[int] = _column("top_offsets", "int64: a range for each item of logprobs")
     top_tokens: memoryview[int] = _column("top_tokens", "int32: likeliest first")
     top_logprobs: memoryview[float] = _column("top_logprobs", "float32")
+    prompt_logprob_offsets: memoryview[int] = _column("prompt_logprob_offsets", "[count + 1] int64")
+    prompt_logprobs: memoryview[float] = _column("prompt_logprobs", "float32: of prompts' tokens from the second on")
+    prompt_top_offsets: memoryview[int] = _column("prompt_top_offsets", "int64: a range for each of prompt_logprobs")
+    prompt_top_tokens: memoryview[int] = _column("prompt_top_tokens", "int32, likeliest first")
+    prompt_top_logprobs: memoryview[float] = _column("prompt_top_logprobs", "float32")
     score_offsets: memoryview[int] = _column("score_offsets", "[count + 1] int64")
     scores: memoryview[float] = _column("scores", "float64: one a continuation")
     score_token_offsets: memoryview[int] = _column("score_token_offsets", "int64: a range for each of scores")

@@ -36,9 +36,11 @@ _OPTIONS = frozenset({
     "any_member_order", "any_numbers", "loose_schema",
     "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
-    "stop_strings",
+    "stop_strings", "min_tokens", "bad_words", "prompt_logprobs",
     "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
 })  # fmt: skip
+# vLLM's words.
+_SYNONYMS = {"n": "samples", "stop": "stop_strings", "stop_token_ids": "stop_tokens"}
 _FRACTIONS = frozenset({
     "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty",
@@ -90,7 +92,7 @@ class Metrics:
 
 def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any) -> DataFrame:
     """The rows with their own columns, their key, and: text, tokens, finish_reason, error (null when there was none),
-    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, scores, embedding, or label, score
+    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, prompt_logprobs, scores, embedding, or label, score
     and probabilities.
 
     Rows come in no order, or, with ordered=True, in that of their keys. Sort by anything else what is written or
@@ -112,9 +114,12 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
     session = rows.sparkSession
     package = _package(session)
     java = package.BatchLlmOptions()
-    for name, value in options.items():
+    for given, value in options.items():
+        name = _SYNONYMS.get(given, given)
         if name not in _OPTIONS:
             raise no_option(name, _OPTIONS)
+        if name != given and name in options:
+            raise TypeError(f"options {name} and {given} are the same: give one")
         if value is None:
             continue
         if name in _FRACTIONS:
@@ -123,6 +128,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = schema_of(value)
         elif isinstance(value, tuple):
             value = list(value)
+        elif name == "stop_strings" and isinstance(value, str):
+            value = [value]
         elif isinstance(value, os.PathLike):
             value = os.fspath(value)
         words = name.split("_")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence, Union
 
 from . import native
 from .columns import _is_null, from_texts
@@ -116,6 +116,53 @@ def null_rows(rows: int) -> Table:
     return Table._of_nulls(rows)
 
 
+class TableSlices:
+    """A frame's prompts, made a slice of rows at a time, so that memory holds one slice's. With the fields as given: an
+    order of fields is found over all rows."""
+
+    rows_each = 65_536
+
+    def __init__(self, frame: Frame, template: str, chat: bool, system: Optional[str]) -> None:
+        self._frame, self._template, self._chat, self._system = frame, template, chat, system
+
+    def __iter__(self) -> Iterator[Table]:
+        rows = _rows_of(self._frame)
+        for begin in range(0, max(1, rows), self.rows_each):
+            end = min(rows, begin + self.rows_each)
+            some = self._frame if rows <= self.rows_each else _sliced(self._frame, begin, end)
+            yield Table(some, self._template, chat=self._chat, system=self._system)
+
+
+def _rows_of(frame: Frame) -> int:
+    """0 for what cannot be sliced."""
+    if isinstance(frame, dict):
+        lengths = [len(cells) if hasattr(cells, "__len__") and hasattr(cells, "__getitem__") else 0 for cells in frame.values()]
+        # What is wrong with columns of unlike lengths is told of the whole.
+        return lengths[0] if lengths and min(lengths) == max(lengths) else 0
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):
+        return len(frame)
+    if hasattr(frame, "__arrow_c_stream__") and hasattr(frame, "slice") and hasattr(frame, "__len__"):
+        return len(frame)
+    return int(getattr(frame, "num_rows", 0)) if hasattr(frame, "slice") else 0
+
+
+def _sliced(frame: Frame, begin: int, end: int) -> Frame:
+    if isinstance(frame, dict):
+        return {name: cells.iloc[begin:end] if hasattr(cells, "iloc") else cells[begin:end] for name, cells in frame.items()}
+    return frame.iloc[begin:end] if hasattr(frame, "iloc") else frame.slice(begin, end - begin)
+
+
+def prompts_of(
+    frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]
+) -> Union[Table, TableSlices]:
+    """What is added of a frame."""
+    if isinstance(frame, Table) or template is None or fields != "given":
+        return table_of(frame, template, fields, chat, system)
+    if not isinstance(template, str):
+        raise TypeError(f"template is one {type(template).__name__}: a str is expected")
+    return TableSlices(frame, template, chat, system)
+
+
 def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:
     """A frame's table, or the one that is given for it."""
     if isinstance(frame, Table):
@@ -132,14 +179,15 @@ def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> 
         _fill_from_lists(filled, {name: frame[name] for name in names if name in frame}, names)
         return
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas, which needs pyarrow for its stream
-        missing = [name for name in names if name not in frame.columns]
+        written = [str(column) for column in frame.columns]  # pandas' names may be numbers: {0}
+        missing = [name for name in names if name not in written]
         if missing:
-            raise KeyError(f"template: the table has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns))}")
-        twice = [name for name in names if list(frame.columns).count(name) > 1]
+            raise KeyError(f"template: the table has no column {missing[0]!r}; it has {', '.join(map(repr, written))}")
+        twice = [name for name in names if written.count(name) > 1]
         if twice:
             raise ValueError(f"template: the table has two columns {twice[0]!r}")
-        columns = {name: frame[name] for name in names}
-        _fill_from_lists(filled, {name: column.to_list() for name, column in columns.items()}, names)
+        places = {name: written.index(name) for name in names}
+        _fill_from_lists(filled, {name: frame.iloc[:, at].to_list() for name, at in places.items()}, names)
         return
     if hasattr(frame, "__arrow_c_stream__"):
         native.batchllm_arrow_fill_frame(filled, frame.__arrow_c_stream__())

@@ -60,6 +60,15 @@ class Interruption(unittest.TestCase):
             self.assertTrue(engine.run().idle)
             self.assertEqual([result.finish_reason for result in engine.poll()], ["cancelled"] * 2)
 
+    def test_cancel_all_ends_every_row_and_no_later_one(self):
+        with sim() as engine:
+            engine.add(rows(40), batchllm.SamplingParams(max_tokens=400, ignore_eos=True))
+            engine.step()
+            engine.cancel_all()
+            engine.add(rows(1), batchllm.SamplingParams(max_tokens=4, ignore_eos=True))
+            engine.run()
+            self.assertEqual(sorted(result.finish_reason for result in engine.poll()), ["cancelled"] * 40 + ["length"])
+
     def test_what_a_progress_function_raises_stops_the_run_and_comes_through(self):
         calls = []
 

@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import unittest
+import warnings
 
 import batchllm
 from support import MODEL, rows, sim
@@ -83,6 +84,14 @@ class Rerank(unittest.TestCase):
             scores = [result.scores.tolist() for result in engine.score(prompts, ["y", "n"])]
         for rank, (yes, no) in zip(ranks, scores):
             self.assertAlmostEqual(rank, math.exp(yes) / (math.exp(yes) + math.exp(no)), places=6)
+
+    def test_words_of_unlike_lengths_are_told(self):
+        with batchllm.Engine(MODEL) as engine:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                engine.rerank(["Is water wet?"], "yy", "nn")
+            with self.assertWarnsRegex(UserWarning, "positive is 3 token.* and negative 2"):
+                engine.rerank(["Is water wet?"], "yes", "no")
 
 
 if __name__ == "__main__":

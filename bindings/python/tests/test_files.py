@@ -157,6 +157,64 @@ class Formats(Files):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'logprobs' has lists .* which CSV has not"):
                 run_files(engine, source, self.path("out.csv"), params=params)
 
+    def test_rows_are_embedded(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", None, "three"]}))
+        with batchllm.Engine(MODEL) as engine:
+            expected = engine.embed(["one", "three"], pooling="mean", normalize=True, dimensions=8)
+            report = run_files(engine, source, self.path("out.parquet"), task="embed", pooling="mean", normalize=True, dimensions=8)
+            self.assertEqual((report.rows, report.failed), (3, 1))
+            found = read(self.path("out.parquet"))
+            self.assertEqual(found.column_names, ["prompt", "embedding", *RESULTS[1:-1]])
+            rows = found.to_pylist()
+            self.assertEqual([rows[0]["embedding"], rows[2]["embedding"]], expected.tolist())
+            self.assertIsNone(rows[1]["embedding"])
+            self.assertIn("ROW_NULL", rows[1]["error"])
+            for wrong, words in (({"task": "embed", "continuations": ["a"]}, "are scored"), ({"task": "rank"}, "task is 'rank'"),
+                                 ({"pooling": "mean"}, "are for task='embed'"), ({"task": "embed", "samples": "lists"}, "continued")):
+                with self.assertRaisesRegex(ValueError, words):
+                    run_files(engine, source, self.path("none.parquet"), **wrong)
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no classification head"):
+                run_files(engine, source, self.path("none.parquet"), task="classify")
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "task was 'embed' and is None"):
+                run_files(engine, source, self.path("out.parquet"), resume=True)
+
+    def test_rows_are_classified(self):
+        model = pathlib.Path(__file__).parents[3] / "tests/golden/embedding/qwen3_labels_bf16"
+        wanted = json.loads((model / "embedding.json").read_text())["rows"]
+        prompts = pyarrow.array([row["prompt"] for row in wanted], pyarrow.list_(pyarrow.int32()))
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": prompts}))
+        with batchllm.Engine(model, backend="cpu", compute_type="f32") as engine:
+            run_files(engine, source, self.path("out.arrow"), task="classify")
+            labels = engine.labels
+        for row, one in zip(read(self.path("out.arrow")).to_pylist(), wanted, strict=True):
+            best = max(range(len(labels)), key=one["probabilities"].__getitem__)
+            self.assertEqual(row["label"], labels[best])
+            self.assertAlmostEqual(row["score"], one["probabilities"][best], delta=1e-4)
+            self.assertEqual(len(row["probabilities"]), len(labels))
+
+    def test_rows_are_scored_by_the_same_or_by_their_own_continuations(self):
+        table = pyarrow.table({"prompt": ["one", "two", None, "four"], "ends": [["a", "bc"], ["d"], ["e"], None]})
+        source = write(self.path("in.parquet"), table)
+        with batchllm.Engine(MODEL) as engine:
+            same = [result.scores.tolist() for result in engine.score(["one", "two", "four"], ["a", "bc"])]
+            run_files(engine, source, self.path("same.parquet"), continuations=["a", "bc"])
+            rows = read(self.path("same.parquet")).to_pylist()
+            self.assertEqual([row["scores"] for row in rows], [same[0], same[1], None, same[2]])
+            own = [result.scores.tolist() for result in engine.score(["one", "two"], [["a", "bc"], ["d"]])]
+            report = run_files(engine, source, self.path("own.parquet"), continuations_column="ends", columns=["prompt"])
+            rows = read(self.path("own.parquet")).to_pylist()
+            self.assertEqual(report.failed, 2)
+            self.assertEqual([row["scores"] for row in rows], [*own, None, None])
+            self.assertIn("ROW_NULL", rows[2]["error"])
+            self.assertIn("ROW_EMPTY", rows[3]["error"])
+            run_files(engine, source, self.path("table.parquet"), template="{prompt}", continuations=["a", "bc"], resume=True)
+            self.assertEqual(read(self.path("table.parquet")).column("scores").to_pylist(), [same[0], same[1], None, same[2]])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "continuations_column: .* no column 'other'"):
+                run_files(engine, source, self.path("none.parquet"), continuations_column="other")
+        done = program("--model", MODEL, "--input", source, "--output", self.path("cli.parquet"), "--continuation", "a", "--continuation", "bc")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(read(self.path("cli.parquet")).column("scores").to_pylist(), [same[0], same[1], None, same[2]])
+
     def test_templates_and_chat(self):
         table = pyarrow.table({"id": ["1", "2", "3"], "q": ["one", None, "three"], "kind": ["big and long"] * 3})
         source = write(self.path("in.csv"), table)

@@ -3,6 +3,7 @@
 import array
 import importlib.util
 import unittest
+import unittest.mock
 
 import batchllm
 from batchllm import SamplingParams
@@ -34,6 +35,34 @@ class Prompts(unittest.TestCase):
         self.assertEqual(moved.given_hit_rate, 0)
         with self.assertRaises(IndexError):
             table[50]
+
+    def test_a_table_is_added_a_slice_at_a_time(self):
+        frames = {"dict": FRAME}
+        if have("pandas"):
+            frames["pandas"] = importlib.import_module("pandas").DataFrame(FRAME)
+        if have("polars"):
+            frames["polars"] = importlib.import_module("polars").DataFrame(FRAME)
+        if have("pyarrow"):
+            frames["pyarrow"] = importlib.import_module("pyarrow").table(FRAME)
+        made = []
+
+        class Counted(batchllm.Table):
+            def __init__(self, frame, *given, **named):
+                super().__init__(frame, *given, **named)
+                made.append(len(self))
+
+        with batchllm.Engine(MODEL) as engine:
+            whole = engine.generate([batchllm.Table(FRAME, TEMPLATE)[i] for i in range(50)], SamplingParams(max_tokens=3))
+            with unittest.mock.patch("batchllm.table.Table", Counted), unittest.mock.patch("batchllm.table.TableSlices.rows_each", 16):
+                for name, frame in frames.items():
+                    made.clear()
+                    params = [SamplingParams(max_tokens=3)] * 50 if name == "dict" else SamplingParams(max_tokens=3)
+                    found = engine.generate_table(frame, TEMPLATE, params)
+                    self.assertEqual((made, found.texts), ([16, 16, 16, 2], whole.texts), name)
+                with self.assertRaisesRegex(KeyError, "titel"):
+                    engine.generate_table(FRAME, "{titel}")
+                with self.assertRaisesRegex(ValueError, "0 rows"):
+                    engine.generate_table({"a": ["x"] * 40, "b": []}, "{a}{b}")
 
     def test_chat(self):
         table = batchllm.Table({"q": ['say "hi"']}, "{q}", chat=True, system="Be kind.")
@@ -100,6 +129,17 @@ class Frames(unittest.TestCase):
         twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["t", "t"])
         with self.assertRaisesRegex(ValueError, "two columns 't'"):
             batchllm.Table(twice, "{t}")
+
+    @unittest.skipUnless(have("pandas"), "needs pandas")
+    def test_columns_of_pandas_may_be_numbered(self):
+        import pandas as pd
+
+        table = batchllm.Table(pd.DataFrame([["x", 1], ["y", 2]]), "{0}: {1}")
+        self.assertEqual([table[0], table[1]], ["x: 1", "y: 2"])
+        with self.assertRaisesRegex(KeyError, "no column '2'; it has '0', '1'"):
+            batchllm.Table(pd.DataFrame([["x", 1]]), "{2}")
+        with self.assertRaisesRegex(ValueError, "two columns '0'"):
+            batchllm.Table(pd.DataFrame([["x", 1]], columns=[0, "0"]), "{0}")
 
     @unittest.skipUnless(have("pandas"), "needs pandas")
     def test_pandas(self):

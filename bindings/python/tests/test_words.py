@@ -41,21 +41,56 @@ class Words(unittest.TestCase):
             result = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0, stop_token_ids=[token]))[0]
             self.assertEqual(result.tokens.tolist(), plain.tokens.tolist()[: plain.tokens.tolist().index(token) + 1])
 
-    def test_what_the_engine_has_not_is_refused_with_what_to_do(self):
-        for wrong, words in (
-            ({"min_tokens": 2}, "min_tokens: .*ignore_eos"),
-            ({"bad_words": ["a"]}, "bad_words: .*logit_bias"),
-            ({"prompt_logprobs": 0}, "prompt_logprobs: .*engine.score"),
-        ):
-            with self.assertRaisesRegex(batchllm.UnsupportedError, words):
-                SamplingParams(**wrong)
+    def test_nothing_ends_a_row_before_min_tokens(self):
+        with batchllm.Engine(MODEL) as engine:
+            free = engine.generate(["a"], SamplingParams(max_tokens=8))[0].tokens.tolist()
+            stops = [free[0], free[2]]
+            short = engine.generate(["a"], SamplingParams(max_tokens=8, stop_token_ids=stops))[0]
+            self.assertEqual(short.tokens.tolist(), free[:1])
+            long = engine.generate(["a"], SamplingParams(max_tokens=8, stop_token_ids=stops, min_tokens=4))[0]
+            self.assertGreater(len(long.tokens), 4)
+            self.assertFalse(set(stops) & set(long.tokens.tolist()[:4]))
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "min_tokens is 9: it must be at most max_tokens, 8"):
+                engine.generate(["a"], SamplingParams(max_tokens=8, min_tokens=9))
 
-    def test_what_is_said_instead_of_prompt_logprobs_works(self):
+    def test_bad_words_are_not_generated(self):
+        tokenizer = batchllm.Tokenizer(MODEL)
+        with batchllm.Engine(MODEL) as engine:
+            found = 0
+            for prompt in "abcdefghij":
+                free = engine.generate([prompt], SamplingParams(max_tokens=8))[0].tokens.tolist()
+                word = tokenizer.decode_one(free[2:4])
+                if "\0" in word or word.startswith(" ") or tokenizer.encode_one(word, add_special=False) != free[2:4]:
+                    continue
+                found += 1
+                for words in ([word], ["unsaid", word]):
+                    tokens = engine.generate([prompt], SamplingParams(max_tokens=8, bad_words=words))[0].tokens.tolist()
+                    pairs = list(zip(free, free[1:]))
+                    first = pairs.index((free[2], free[3]))
+                    self.assertEqual(tokens[: first + 1], free[: first + 1])  # up to the word's last token
+                    self.assertNotIn((free[2], free[3]), zip(tokens, tokens[1:]))
+            self.assertGreater(found, 0)
+            with self.assertRaisesRegex(TypeError, "bad_words: 'word' is a str"):
+                SamplingParams(bad_words="word")
+        with sim() as engine, self.assertRaisesRegex(batchllm.InvalidArgumentError, "bad_words need a tokenizer"):
+            engine.generate(rows(3), SamplingParams(bad_words=["a"]))
+
+    def test_prompt_logprobs_are_those_of_scoring(self):
         ids = batchllm.Tokenizer(MODEL).encode_one("The capital of")
         with batchllm.Engine(MODEL) as engine:
-            result = engine.score([ids[:1]], [[ids[1:]]])[0]
-        self.assertEqual(len(result.score_logprobs[0]), len(ids) - 1)
-        self.assertTrue(math.isclose(sum(result.score_logprobs[0]), result.scores[0], rel_tol=1e-5))
+            scored = engine.score([ids[:1]], [[ids[1:]]])[0].score_logprobs[0]
+            params = SamplingParams(max_tokens=2, prompt_logprobs=2, n=2)
+            results = engine.generate([ids, ids[:5]], params)
+        for one, other in zip(results[0].prompt_logprobs, scored, strict=True):
+            self.assertTrue(math.isclose(one, other, abs_tol=1e-4))
+        self.assertEqual([len(top) for top in results[0].prompt_top_logprobs], [2] * (len(ids) - 1))
+        self.assertEqual([len(result.prompt_logprobs) for result in results], [len(ids) - 1, 0, 4, 0])
+        self.assertEqual(results[2].to_dict()["prompt_top_logprobs"][0][0].keys(), {"token", "logprob"})
+        table = results.to_arrow()
+        self.assertEqual(table.column("prompt_logprobs").to_pylist()[0], list(results[0].prompt_logprobs))
+        self.assertEqual(len(table.column("prompt_top_logprobs").to_pylist()[2]), 4)
+        frame = results.to_pandas(samples="lists")
+        self.assertEqual([len(one[0]) for one in frame["prompt_logprobs"]], [len(ids) - 1, 4])
 
     def test_the_signature_says_what_the_fields_say(self):
         signature = inspect.signature(SamplingParams).parameters

@@ -223,7 +223,8 @@ void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t
             }
             const std::span<float> logprobs(
                 output_.target_logprobs.data() + rows_.target_begin(number), row.targets.size());
-            output_.samples[number].finite = score(logits, row.targets, logprobs);
+            SampleOutput &output = output_.samples[number];
+            output.finite = score(logits, row.targets, logprobs, row.likeliest(), &output.top);
         }
         for (const int32_t number : numbers) {
             if (outputs_[number].task == Task::score) continue;

@@ -46,6 +46,11 @@ void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
     }
 }
 
+bool is_allowed(int32_t token, const std::vector<int32_t> &forbidden, TokenMask mask) {
+    if (mask != nullptr && (mask[token / 32] >> (token % 32) & 1) == 0) return false;
+    return std::find(forbidden.begin(), forbidden.end(), token) == forbidden.end();
+}
+
 } // namespace
 
 SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_options)
@@ -95,24 +100,24 @@ int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) co
     return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
 }
 
-// The first token of the mask from `wanted` on, in a circle; the EOS only where there is no other.
-int32_t SimBackend::allowed_token(int32_t wanted, TokenMask mask) const {
-    for (int32_t i = 0; mask != nullptr && i < options_.vocabulary; ++i) {
+// The first token from `wanted` on, in a circle, that may be chosen; the EOS only where there is no other.
+// -1: none.
+int32_t SimBackend::allowed_token(int32_t wanted, const Drawn &row, TokenMask mask) const {
+    if (mask == nullptr && row.forbidden.empty()) return wanted;
+    for (int32_t i = 0; i < options_.vocabulary; ++i) {
         const int32_t token = (wanted + i) % options_.vocabulary;
-        const bool allowed = (mask[token / 32] >> (token % 32) & 1) != 0;
-        if (allowed && token != options_.eos_token) return token;
+        if (token != options_.eos_token && is_allowed(token, row.forbidden, mask)) return token;
     }
-    return mask == nullptr ? wanted : options_.eos_token;
+    const int32_t eos = options_.eos_token;
+    return eos >= 0 && is_allowed(eos, row.forbidden, mask) ? eos : -1;
 }
 
 void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const {
     const int64_t length = output_length(row.key);
     bool ends = length > 0 && row.may_end && row.generated + 1 >= length;
-    if (ends && mask != nullptr) {
-        ends = (mask[options_.eos_token / 32] >> (options_.eos_token % 32) & 1) != 0;
-    }
+    if (ends) ends = is_allowed(options_.eos_token, row.forbidden, mask);
     out->token =
-        ends ? options_.eos_token : allowed_token(other_token(row.key, row.position, 0), mask);
+        ends ? options_.eos_token : allowed_token(other_token(row.key, row.position, 0), row, mask);
     out->finite = out->token >= 0;
     out->top.clear();
     out->logprob = 0;
@@ -128,6 +133,15 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
         out->top.push_back({token, i == 0 ? out->logprob
                                           : static_cast<float>(std::log(std::max(rest, 1e-30)) -
                                                                i * std::log(2))});
+    }
+}
+
+// Of a scored token: the first has half of the probability, each further one half of the one before.
+void SimBackend::list_likeliest(const SampleInput &input, SampleOutput *out) const {
+    const int32_t count = std::min(input.params->prompt_logprobs, options_.vocabulary - 1);
+    for (int32_t i = 0; i < count; ++i) {
+        out->top.push_back({other_token(static_cast<uint64_t>(input.position), 0, i),
+                            static_cast<float>(-(i + 1) * std::log(2.0))});
     }
 }
 
@@ -182,10 +196,18 @@ Status SimBackend::forward(const TokenBatch &batch) {
     for (const OutputRow &row : batch.outputs) {
         const SampleInput &input = row.sample;
         // Not the output's size: its last token may be in flight.
-        flight.rows.push_back({row.task, input.random_key, input.position,
+        flight.rows.push_back({row.task,
+                               input.random_key,
+                               input.position,
                                input.position - static_cast<int64_t>(input.prompt.size()),
                                input.params == nullptr || !input.params->ignore_eos,
-                               input.params == nullptr ? -1 : input.params->logprobs});
+                               input.params == nullptr ? -1 : input.params->logprobs,
+                               {}});
+        if (row.task == Task::generate && input.params != nullptr) {
+            add_forbidden(input, &flight.rows.back().forbidden);
+        } else if (row.task == Task::score && row.likeliest() > 0) {
+            list_likeliest(input, &output->samples[flight.rows.size() - 1]);
+        }
         for (const int32_t target : row.targets) {
             const uint64_t hash = mix(static_cast<uint32_t>(input.position), for_logprob,
                                       static_cast<uint32_t>(target));

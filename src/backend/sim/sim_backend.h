@@ -51,6 +51,7 @@ class SimBackend : public Backend {
         int64_t generated;
         bool may_end;
         int32_t logprobs;
+        std::vector<int32_t> forbidden; // add_forbidden
     };
     struct InFlight {
         std::vector<Drawn> rows;
@@ -61,7 +62,8 @@ class SimBackend : public Backend {
     int64_t kv_bytes(const TokenBatch &batch) const;
     void sample_row(const Drawn &row, TokenMask mask, SampleOutput *out) const;
     int32_t other_token(uint64_t key, int32_t position, int32_t rank) const;
-    int32_t allowed_token(int32_t wanted, TokenMask mask) const;
+    int32_t allowed_token(int32_t wanted, const Drawn &row, TokenMask mask) const;
+    void list_likeliest(const SampleInput &input, SampleOutput *out) const;
 
     SimOptions options_;
     BackendInfo info_;

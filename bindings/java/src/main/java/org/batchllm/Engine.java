@@ -100,6 +100,24 @@ public final class Engine implements AutoCloseable {
         }
     }
 
+    /**
+     * From now on the engine writes to the report what it plans, computes and hands out. It has one report: another one
+     * takes its place.
+     *
+     * @param report that no other engine writes to; null: none
+     */
+    public void setReport(Report report) {
+        try (Handle.Use use = handle.use()) {
+            if (report == null) {
+                Native.batchllm_engine_set_report(engine, null);
+                return;
+            }
+            try (Handle.Use other = report.handle.use()) {
+                Native.batchllm_engine_set_report(engine, report.report);
+            }
+        }
+    }
+
     /** Plans all rows that were added and have not started. A step does so by itself. */
     public void buildGroups() {
         try (Handle.Use use = handle.use()) {
@@ -219,6 +237,13 @@ public final class Engine implements AutoCloseable {
     public void cancel(long firstTag, long count) {
         try (Handle.Use use = handle.share()) {
             Native.batchllm_cancel_rows(engine, firstTag, count);
+        }
+    }
+
+    /** Cancels every unfinished row, whatever its tag. Any thread. */
+    public void cancelAll() {
+        try (Handle.Use use = handle.share()) {
+            Native.batchllm_cancel_all(engine);
         }
     }
 

@@ -118,6 +118,59 @@ public final class Plan implements AutoCloseable {
         }
     }
 
+    /**
+     * How long an engine would take for the plan's rows, before anything runs.
+     *
+     * @param engine the options of that engine, with a model directory, of which only config.json is read
+     * @param rows those that the plan was made of; null: those that a self-contained plan keeps
+     * @param device "h200", or a file with a device's costs; null: this machine's, measured once and kept
+     * @param maxTokens that each row generates
+     * @return the figures
+     */
+    public Prediction predict(EngineOptions engine, TokenColumn rows, String device, int maxTokens) {
+        return predict(engine, rows, device, maxTokens, 1, 0);
+    }
+
+    /**
+     * The same of rows with several samples, or that the model is expected to end.
+     *
+     * @param engine the options of that engine, with a model directory, of which only config.json is read
+     * @param rows those that the plan was made of; null: those that a self-contained plan keeps
+     * @param device "h200", or a file with a device's costs; null: this machine's, measured once and kept
+     * @param maxTokens that each row generates
+     * @param samples of each row
+     * @param expectedTokens that a row generates which the model may end; 0: its maxTokens
+     * @return the figures
+     */
+    public Prediction predict(
+            EngineOptions engine, TokenColumn rows, String device, int maxTokens, int samples, long expectedTokens) {
+        try (Handle.Use use = handle.use()) {
+            batchllm_prediction made = new batchllm_prediction();
+            batchllm_engine_options options = null;
+            long logNumber = NativeLog.add(engine.logger());
+            try {
+                options = engine.make(logNumber);
+                Native.batchllm_plan_predict_rows(
+                        plan,
+                        rows == null ? null : rows.tokens,
+                        rows == null ? null : rows.offsets,
+                        maxTokens,
+                        samples,
+                        options,
+                        device,
+                        expectedTokens,
+                        made);
+                return new Prediction(made);
+            } catch (Throwable thrown) {
+                made.delete();
+                throw thrown;
+            } finally {
+                if (options != null) options.delete();
+                NativeLog.remove(logNumber);
+            }
+        }
+    }
+
     /** Frees the plan. Throws during a use. */
     @Override
     public void close() {

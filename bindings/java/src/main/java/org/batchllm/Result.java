@@ -1,5 +1,9 @@
 package org.batchllm;
 
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.nio.LongBuffer;
+
 /** One result, in memory of its own: it stays when the {@link Results} are closed. */
 public final class Result {
     private final long tag;
@@ -11,9 +15,8 @@ public final class Result {
     private final long sharedTokens;
     private final int[] tokens;
     private final String text;
-    private final float[] logprobs;
-    private final int[][] topTokens;
-    private final float[][] topLogprobs;
+    private final TokenLogprobs logprobs;
+    private final TokenLogprobs promptLogprobs;
     private final double[] scores;
     private final float[][] scoreLogprobs;
     private final float[] embedding;
@@ -30,19 +33,22 @@ public final class Result {
         sharedTokens = columns.sharedTokens.get(i);
         tokens = columns.tokens(i);
         text = columns.text(i);
-        int from = (int) columns.logprobOffsets.get(i);
-        int to = (int) columns.logprobOffsets.get(i + 1);
-        logprobs = Results.Columns.floats(columns.logprobs, from, to);
-        topTokens = new int[to - from][];
-        topLogprobs = new float[to - from][];
-        for (int j = from; j < to; j++) {
-            int first = (int) columns.topOffsets.get(j);
-            int last = (int) columns.topOffsets.get(j + 1);
-            topTokens[j - from] = Results.Columns.ints(columns.topTokens, first, last);
-            topLogprobs[j - from] = Results.Columns.floats(columns.topLogprobs, first, last);
-        }
-        from = (int) columns.scoreOffsets.get(i);
-        to = (int) columns.scoreOffsets.get(i + 1);
+        logprobs = new TokenLogprobs(
+                columns.logprobOffsets,
+                columns.logprobs,
+                columns.topOffsets,
+                columns.topTokens,
+                columns.topLogprobs,
+                i);
+        promptLogprobs = new TokenLogprobs(
+                columns.promptLogprobOffsets,
+                columns.promptLogprobs,
+                columns.promptTopOffsets,
+                columns.promptTopTokens,
+                columns.promptTopLogprobs,
+                i);
+        int from = (int) columns.scoreOffsets.get(i);
+        int to = (int) columns.scoreOffsets.get(i + 1);
         scores = new double[to - from];
         scoreLogprobs = new float[to - from][];
         for (int j = from; j < to; j++) {
@@ -155,7 +161,7 @@ public final class Result {
      * @return a copy; else empty
      */
     public float[] logprobs() {
-        return logprobs.clone();
+        return logprobs.values.clone();
     }
 
     /**
@@ -164,9 +170,7 @@ public final class Result {
      * @return as many lists; each empty when none were asked for
      */
     public int[][] topTokens() {
-        int[][] copy = topTokens.clone();
-        for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
-        return copy;
+        return copy(logprobs.topTokens);
     }
 
     /**
@@ -175,7 +179,35 @@ public final class Result {
      * @return the same shape
      */
     public float[][] topLogprobs() {
-        return copy(topLogprobs);
+        return copy(logprobs.topLogprobs);
+    }
+
+    /**
+     * The log-probability of each token of the prompt, from the second on, when {@link
+     * SamplingParams.Builder#promptLogprobs} asked; of samples the first has them.
+     *
+     * @return a copy; else empty
+     */
+    public float[] promptLogprobs() {
+        return promptLogprobs.values.clone();
+    }
+
+    /**
+     * For each item of {@link #promptLogprobs} the likeliest tokens in its place, likeliest first.
+     *
+     * @return as many lists; each empty when none were asked for
+     */
+    public int[][] promptTopTokens() {
+        return copy(promptLogprobs.topTokens);
+    }
+
+    /**
+     * The log-probabilities of {@link #promptTopTokens}.
+     *
+     * @return the same shape
+     */
+    public float[][] promptTopLogprobs() {
+        return copy(promptLogprobs.topLogprobs);
     }
 
     /**
@@ -223,10 +255,38 @@ public final class Result {
         return labelProbabilities.clone();
     }
 
+    private static int[][] copy(int[][] lists) {
+        int[][] copy = lists.clone();
+        for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
+        return copy;
+    }
+
     private static float[][] copy(float[][] lists) {
         float[][] copy = lists.clone();
         for (int i = 0; i < copy.length; i++) copy[i] = copy[i].clone();
         return copy;
+    }
+
+    /** Log-probabilities of tokens, and the likeliest in the place of each. */
+    private static final class TokenLogprobs {
+        final float[] values;
+        final int[][] topTokens;
+        final float[][] topLogprobs;
+
+        TokenLogprobs(
+                LongBuffer offsets, FloatBuffer values, LongBuffer topOffsets, IntBuffer tokens, FloatBuffer logprobs, int i) {
+            int from = (int) offsets.get(i);
+            int to = (int) offsets.get(i + 1);
+            this.values = Results.Columns.floats(values, from, to);
+            topTokens = new int[to - from][];
+            topLogprobs = new float[to - from][];
+            for (int j = from; j < to; j++) {
+                int first = (int) topOffsets.get(j);
+                int last = (int) topOffsets.get(j + 1);
+                topTokens[j - from] = Results.Columns.ints(tokens, first, last);
+                topLogprobs[j - from] = Results.Columns.floats(logprobs, first, last);
+            }
+        }
     }
 
     @Override

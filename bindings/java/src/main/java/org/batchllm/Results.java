@@ -52,7 +52,12 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         EMBEDDINGS(Native::batchllm_results_column_embeddings),
         LABEL_OFFSETS(Native::batchllm_results_column_label_offsets),
         LABEL_LOGITS(Native::batchllm_results_column_label_logits),
-        LABEL_PROBABILITIES(Native::batchllm_results_column_label_probabilities);
+        LABEL_PROBABILITIES(Native::batchllm_results_column_label_probabilities),
+        PROMPT_LOGPROB_OFFSETS(Native::batchllm_results_column_prompt_logprob_offsets),
+        PROMPT_LOGPROBS(Native::batchllm_results_column_prompt_logprobs),
+        PROMPT_TOP_OFFSETS(Native::batchllm_results_column_prompt_top_offsets),
+        PROMPT_TOP_TOKENS(Native::batchllm_results_column_prompt_top_tokens),
+        PROMPT_TOP_LOGPROBS(Native::batchllm_results_column_prompt_top_logprobs);
 
         final Function<batchllm_results, Object> root;
 
@@ -89,6 +94,11 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         final LongBuffer labelOffsets;
         final FloatBuffer labelLogits;
         final FloatBuffer labelProbabilities;
+        final LongBuffer promptLogprobOffsets;
+        final FloatBuffer promptLogprobs;
+        final LongBuffer promptTopOffsets;
+        final IntBuffer promptTopTokens;
+        final FloatBuffer promptTopLogprobs;
 
         Columns(batchllm_results results) {
             Function<Column, ByteBuffer> bytes =
@@ -119,6 +129,11 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             labelOffsets = bytes.apply(Column.LABEL_OFFSETS).asLongBuffer();
             labelLogits = bytes.apply(Column.LABEL_LOGITS).asFloatBuffer();
             labelProbabilities = bytes.apply(Column.LABEL_PROBABILITIES).asFloatBuffer();
+            promptLogprobOffsets = bytes.apply(Column.PROMPT_LOGPROB_OFFSETS).asLongBuffer();
+            promptLogprobs = bytes.apply(Column.PROMPT_LOGPROBS).asFloatBuffer();
+            promptTopOffsets = bytes.apply(Column.PROMPT_TOP_OFFSETS).asLongBuffer();
+            promptTopTokens = bytes.apply(Column.PROMPT_TOP_TOKENS).asIntBuffer();
+            promptTopLogprobs = bytes.apply(Column.PROMPT_TOP_LOGPROBS).asFloatBuffer();
         }
 
         int[] tokens(int i) {
@@ -450,6 +465,52 @@ public final class Results implements AutoCloseable, Iterable<Result> {
      */
     public FloatBuffer topLogprobs() {
         return lend(Column.TOP_LOGPROBS).asFloatBuffer();
+    }
+
+    /**
+     * Where each result's log-probabilities of its prompt lie in {@link #promptLogprobs}: a row that did not ask has
+     * none, nor has a sample but the first.
+     *
+     * @return [size + 1]
+     */
+    public LongBuffer promptLogprobOffsets() {
+        return lend(Column.PROMPT_LOGPROB_OFFSETS).asLongBuffer();
+    }
+
+    /**
+     * The natural logarithms of the probabilities of prompts' tokens, from the second of each on.
+     *
+     * @return one a token of the prompts that asked, but the first
+     */
+    public FloatBuffer promptLogprobs() {
+        return lend(Column.PROMPT_LOGPROBS).asFloatBuffer();
+    }
+
+    /**
+     * Where each item of {@link #promptLogprobs} has the likeliest tokens in its place.
+     *
+     * @return one more than promptLogprobs
+     */
+    public LongBuffer promptTopOffsets() {
+        return lend(Column.PROMPT_TOP_OFFSETS).asLongBuffer();
+    }
+
+    /**
+     * The likeliest tokens in the places of the prompts', likeliest first.
+     *
+     * @return token ids
+     */
+    public IntBuffer promptTopTokens() {
+        return lend(Column.PROMPT_TOP_TOKENS).asIntBuffer();
+    }
+
+    /**
+     * The log-probabilities of {@link #promptTopTokens}.
+     *
+     * @return the same shape
+     */
+    public FloatBuffer promptTopLogprobs() {
+        return lend(Column.PROMPT_TOP_LOGPROBS).asFloatBuffer();
     }
 
     /**

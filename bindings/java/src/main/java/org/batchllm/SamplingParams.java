@@ -5,6 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.function.Function;
 import java.util.function.ToDoubleFunction;
 import java.util.function.ToLongFunction;
 
@@ -23,6 +24,8 @@ public final class SamplingParams {
         INTEGERS.put("seed", params -> params.seed);
         INTEGERS.put("ignore_eos", params -> params.ignoreEos ? 1 : 0);
         INTEGERS.put("logprobs", params -> params.logprobs);
+        INTEGERS.put("min_tokens", params -> params.minTokens);
+        INTEGERS.put("prompt_logprobs", params -> params.promptLogprobs);
         INTEGERS.put("parse_special", params -> params.parseSpecial ? 1 : 0);
         INTEGERS.put("add_special", params -> params.addSpecial ? 1 : 0);
         INTEGERS.put("task", params -> params.task.number);
@@ -103,18 +106,12 @@ public final class SamplingParams {
             Native.batchllm_params_set_stop_tokens(column, tokens, offsets);
         }
         if (lists(rows, offsets, row -> row.stopStrings.size())) {
-            // Each followed by a zero byte.
-            List<byte[]> texts = new ArrayList<>();
-            for (SamplingParams row : rows) texts.addAll(row.values.stopStrings);
-            long[] starts = new long[texts.size()];
-            byte[] bytes = new byte[texts.stream().mapToInt(text -> text.length + 1).sum()];
-            int end = 0;
-            for (int i = 0; i < starts.length; i++) {
-                starts[i] = end;
-                System.arraycopy(texts.get(i), 0, bytes, end, texts.get(i).length);
-                end += texts.get(i).length + 1;
-            }
-            Native.batchllm_params_set_stop_strings(column, bytes, starts, offsets);
+            Texts texts = new Texts(rows, row -> row.stopStrings);
+            Native.batchllm_params_set_stop_strings(column, texts.bytes, texts.starts, offsets);
+        }
+        if (lists(rows, offsets, row -> row.badWords.size())) {
+            Texts texts = new Texts(rows, row -> row.badWords);
+            Native.batchllm_params_set_bad_words(column, texts.bytes, texts.starts, offsets);
         }
         if (lists(rows, offsets, row -> row.biases.size())) {
             int[] tokens = new int[(int) offsets[rows.size()]];
@@ -127,6 +124,25 @@ public final class SamplingParams {
                 }
             }
             Native.batchllm_params_set_biases(column, tokens, biases, offsets);
+        }
+    }
+
+    /** All rows' texts, each followed by a zero byte, and where each begins. */
+    private static final class Texts {
+        final byte[] bytes;
+        final long[] starts;
+
+        Texts(List<SamplingParams> rows, Function<Builder, List<byte[]>> field) {
+            List<byte[]> texts = new ArrayList<>();
+            for (SamplingParams row : rows) texts.addAll(field.apply(row.values));
+            starts = new long[texts.size()];
+            bytes = new byte[texts.stream().mapToInt(text -> text.length + 1).sum()];
+            int end = 0;
+            for (int i = 0; i < starts.length; i++) {
+                starts[i] = end;
+                System.arraycopy(texts.get(i), 0, bytes, end, texts.get(i).length);
+                end += texts.get(i).length + 1;
+            }
         }
     }
 
@@ -154,10 +170,13 @@ public final class SamplingParams {
         private long seed;
         private boolean ignoreEos;
         private int logprobs = -1;
+        private int minTokens;
+        private int promptLogprobs = -1;
         private boolean parseSpecial = true;
         private boolean addSpecial = true;
         private int[] stopTokens = {};
         private List<byte[]> stopStrings = List.of();
+        private List<byte[]> badWords = List.of();
         private Map<Integer, Float> biases = Map.of();
         private Constraint constraint;
         private Task task = Task.GENERATE;
@@ -180,10 +199,13 @@ public final class SamplingParams {
             seed = from.seed;
             ignoreEos = from.ignoreEos;
             logprobs = from.logprobs;
+            minTokens = from.minTokens;
+            promptLogprobs = from.promptLogprobs;
             parseSpecial = from.parseSpecial;
             addSpecial = from.addSpecial;
             stopTokens = from.stopTokens;
             stopStrings = from.stopStrings;
+            badWords = from.badWords;
             biases = from.biases;
             constraint = from.constraint;
             task = from.task;
@@ -239,7 +261,7 @@ public final class SamplingParams {
         /**
          * Samples from so many of the likeliest tokens.
          *
-         * @param value at least 1; default 0: off
+         * @param value at least 1; default 0: off, as is -1
          * @return this
          */
         public Builder topK(int value) {
@@ -364,9 +386,49 @@ public final class SamplingParams {
          * @return this
          */
         public Builder stopStrings(String... values) {
+            stopStrings = terminable(values);
+            return this;
+        }
+
+        /**
+         * Texts that are not generated, each tokenized with a space before it and without. Another spelling, or the
+         * same text in other tokens, is another word.
+         *
+         * @param values not empty, without zero characters
+         * @return this
+         */
+        public Builder badWords(String... values) {
+            badWords = terminable(values);
+            return this;
+        }
+
+        private static List<byte[]> terminable(String[] values) {
             List<byte[]> texts = new ArrayList<>();
             for (String value : values) texts.add(Utf8.terminable(value));
-            stopStrings = List.copyOf(texts);
+            return List.copyOf(texts);
+        }
+
+        /**
+         * None of the first so many tokens ends the row: they are no EOS id and no stop token, and stop strings count
+         * only behind them.
+         *
+         * @param value from 0, the default, to maxTokens
+         * @return this
+         */
+        public Builder minTokens(int value) {
+            minTokens = value;
+            return this;
+        }
+
+        /**
+         * Log-probabilities of the prompt's own tokens, from the second on, and of so many of the likeliest in their
+         * places. Such a row computes its whole prompt for itself: it shares no prefix with other rows.
+         *
+         * @param value 0 to 20; default -1: none at all
+         * @return this
+         */
+        public Builder promptLogprobs(int value) {
+            promptLogprobs = value;
             return this;
         }
 

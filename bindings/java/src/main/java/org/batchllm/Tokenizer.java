@@ -26,6 +26,13 @@ public final class Tokenizer implements AutoCloseable {
         return new Tokenizer(Native.batchllm_tokenizer_create_from(path.toString()));
     }
 
+    /** For Report. */
+    void add(batchllm_report report, batchllm_plan plan) {
+        try (Handle.Use use = handle.share()) {
+            Native.batchllm_report_add_plan_of(report, plan, tokenizer);
+        }
+    }
+
     /**
      * Encodes texts, on every core, in one native call.
      *

@@ -12,6 +12,7 @@ final class Answer implements Cloneable {
     long promptTokens;
     long sharedTokens;
     float[] logprobs;
+    float[] promptLogprobs;
     double[] scores;
     float[] embedding;
     String label; // the likeliest

@@ -84,10 +84,13 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     long seed;
     boolean ignoreEos;
     boolean logprobs;
+    int minTokens;
+    boolean promptLogprobs;
     boolean parseSpecial = true;
     boolean addSpecial = true;
     int[] stopTokens = {};
     String[] stopStrings = {};
+    String[] badWords = {};
     // Distribution.
     int partitions;
     boolean ordered;
@@ -496,6 +499,27 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     /** A column "logprobs" with the natural log of each generated token's probability. */
     public BatchLlmOptions logprobs(boolean value) {
         logprobs = value;
+        return this;
+    }
+
+    /** None of the first so many tokens ends a row; at most maxTokens. */
+    public BatchLlmOptions minTokens(int count) {
+        minTokens = count;
+        return this;
+    }
+
+    /**
+     * A column "prompt_logprobs" with the natural log of the probability of each of the prompt's tokens, from the
+     * second on. Rows then compute their whole prompts for themselves: they share no prefix.
+     */
+    public BatchLlmOptions promptLogprobs(boolean value) {
+        promptLogprobs = value;
+        return this;
+    }
+
+    /** Texts that are not generated, each tokenized with a space before it and without. */
+    public BatchLlmOptions badWords(List<String> words) {
+        badWords = words.toArray(new String[0]);
         return this;
     }
 

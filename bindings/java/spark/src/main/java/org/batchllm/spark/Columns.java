@@ -51,6 +51,7 @@ final class Columns implements Serializable {
     private final boolean sampled;
     private final String sampleName;
     private final boolean logprobs;
+    private final boolean promptLogprobs;
     private final Task task;
     private final RowConstraints constraints;
     private final StructType result;
@@ -72,6 +73,7 @@ final class Columns implements Serializable {
         sampled = options.samples > 1;
         sampleName = options.resultPrefix + "sample";
         logprobs = options.logprobs;
+        promptLogprobs = options.promptLogprobs;
 
         DataType type = input.fields()[prompt].dataType();
         if (options.messagesColumn != null && !(type instanceof StringType)) {
@@ -149,6 +151,8 @@ final class Columns implements Serializable {
             added.add(field("tokens", DataTypes.createArrayType(DataTypes.IntegerType, false), true));
             if (logprobs)
                 added.add(field("logprobs", DataTypes.createArrayType(DataTypes.FloatType, false), true));
+            if (promptLogprobs)
+                added.add(field("prompt_logprobs", DataTypes.createArrayType(DataTypes.FloatType, false), true));
         }
         added.add(field("finish_reason", DataTypes.StringType, false));
         added.add(field("error", DataTypes.StringType, true));
@@ -333,6 +337,8 @@ final class Columns implements Serializable {
             values[at++] = answer.tokens;
             if (logprobs)
                 values[at++] = answer.logprobs;
+            if (promptLogprobs)
+                values[at++] = answer.promptLogprobs;
         }
         values[at++] = answer.finishReason;
         values[at++] = answer.error;

@@ -170,6 +170,9 @@ final class NativeEngine implements AutoCloseable {
                                                  .samples(options.samples)
                                                  .ignoreEos(options.ignoreEos)
                                                  .logprobs(options.logprobs ? 0 : -1)
+                                                 .minTokens(options.minTokens)
+                                                 .promptLogprobs(options.promptLogprobs ? 0 : -1)
+                                                 .badWords(options.badWords)
                                                  .parseSpecial(options.parseSpecial)
                                                  .addSpecial(options.addSpecial)
                                                  .stopTokens(options.stopTokens)
@@ -261,6 +264,7 @@ final class NativeEngine implements AutoCloseable {
             answer.text = result.text();
             answer.tokens = result.tokens();
             answer.logprobs = result.logprobs();
+            answer.promptLogprobs = result.promptLogprobs();
         }
         return answer;
     }

@@ -1,0 +1,103 @@
+"""Rows that are embedded, classified or scored: what is added of them, and the columns of their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from . import native
+from .columns import Tokens
+from .continuations import continuation_columns
+from .embeddings import embedding_params, label_params
+from .engine import Engine, _add, _parts, _picked
+from .frames import optional
+from .params import SamplingParams, params_column
+
+TASKS = ("generate", "embed", "classify")
+"""By name. Rows are scored where there are continuations."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the rows of a job are run for."""
+
+    name: str = "generate"
+    pooling: Optional[str] = None
+    normalize: Optional[bool] = None
+    dimensions: int = 0
+    continuations: Optional[Sequence[Any]] = None
+    """The same for all rows."""
+    continuations_column: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if self.name not in TASKS:
+            raise ValueError(f"task is {self.name!r}: it is {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
+        if self.continuations is not None and self.continuations_column is not None:
+            raise ValueError("continuations and continuations_column both say what is scored")
+        if self.scores and self.name != "generate":
+            raise ValueError(f"task is {self.name!r}, and rows with continuations are scored")
+        if self.name != "embed" and (self.pooling is not None or self.normalize is not None or self.dimensions):
+            raise ValueError("pooling, normalize and dimensions are for task='embed'")
+
+    @property
+    def scores(self) -> bool:
+        """Whether rows are scored."""
+        return self.continuations is not None or self.continuations_column is not None
+
+    @property
+    def generates(self) -> bool:
+        """Whether rows are continued."""
+        return self.name == "generate" and not self.scores
+
+    def params(self, params: SamplingParams) -> Optional[native.batchllm_params_column]:
+        """Of rows that are embedded or classified."""
+        special = params.add_special, params.parse_special
+        if self.name == "embed":
+            return embedding_params(self.pooling, self.normalize, self.dimensions, *special)
+        return label_params(*special) if self.name == "classify" else None
+
+    def columns(self, arrow: Any, list_of: Any) -> list[tuple[str, Any]]:
+        """(name, type) of what rows that are not continued have."""
+        if self.scores:
+            return [("scores", list_of(arrow.float64()))]
+        if self.name == "embed":
+            return [("embedding", list_of(arrow.float32()))]
+        return [("label", arrow.string()), ("score", arrow.float32()), ("probabilities", list_of(arrow.float32()))]
+
+
+def with_labels(columns: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Columns of results, with the likeliest label and its probability beside them all."""
+    made = dict(columns)
+    if "label_probabilities" not in made:
+        return made
+    arrow = optional("pyarrow", "classifying")
+    made["probabilities"] = made["label_probabilities"]
+    lists = made["probabilities"].to_pylist()
+    best = [max(range(len(one)), key=one.__getitem__) if one else None for one in lists]
+    made["label"] = arrow.array([None if at is None else labels[at] for at in best], arrow.string())
+    scores = [None if at is None else one[at] for at, one in zip(best, lists)]
+    made["score"] = arrow.array(scores, arrow.float32())
+    return made
+
+
+def add_scored(
+    engine: Engine, column: Any, continuations: Sequence[Any], tags: Any, params: SamplingParams
+) -> None:
+    """Rows with these continuations each, under these tags."""
+    handle = engine._enter()
+    special = params_column(params, 1)
+    for part, places in _parts(column):
+        own = _picked(tags, places)
+        if places is not None and not hasattr(part, "offsets"):  # rows without a prompt
+            _add(handle, part, own, special)
+            continue
+        lists = list(continuations) if places is None else [continuations[i] for i in places]
+        found = continuation_columns(part, lists, 0, len(lists), None)  # type: ignore[arg-type]
+        if isinstance(part, Tokens):
+            native.batchllm_add_score_columns(
+                handle, part.tokens, part.offsets, found.items, found.offsets, found.rows, own
+            )
+        else:
+            native.batchllm_add_score_text_columns(
+                handle, part.data, part.offsets, found.items, found.offsets, found.rows, own, special  # type: ignore[union-attr]
+            )

@@ -1,0 +1,72 @@
+#include "cli/job_mistakes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/display.h"
+
+namespace batchllm::cli {
+namespace {
+
+Status check(batchllm_engine *engine, const SamplingOptions &options) {
+    TextPointers pointers;
+    const batchllm_params params = view_params(options, &pointers);
+    return call_status(batchllm_engine_check_params(engine, &params));
+}
+
+} // namespace
+
+Status check_options(batchllm_engine *engine, const SamplingOptions &options) {
+    Status checked = check(engine, options);
+    if (checked.ok()) return {};
+    // A model that does not generate at all says so of each row that does not name another task.
+    if (options.task == BATCHLLM_TASK_GENERATE && !check(engine, SamplingOptions()).ok()) return {};
+    return Status(checked.code(), "no row can run with these options: " + checked.message());
+}
+
+Status check_first_window(const Window &window) {
+    if (window.rows() > 0 || window.failed.empty()) return {};
+    const RowError &first = window.failed.front().error;
+    const bool all = std::all_of(window.failed.begin(), window.failed.end(), [&](const auto &row) {
+        return row.of_the_model && row.error.message == first.message;
+    });
+    if (!all) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
+}
+
+std::vector<std::string> failure_lines(const std::vector<FailedRow> &failed) {
+    constexpr size_t most = 20;
+    struct Kind {
+        int64_t line;
+        int64_t rows;
+    };
+    std::map<std::pair<std::string, std::string>, size_t> places;
+    std::vector<std::pair<const RowError *, Kind>> kinds;
+    for (const FailedRow &row : failed) {
+        const auto [place, fresh] =
+            places.try_emplace({row.error.code, row.error.message}, kinds.size());
+        if (fresh) kinds.push_back({&row.error, {row.line, 0}});
+        Kind &kind = kinds[place->second].second;
+        kind.line = std::min(kind.line, row.line);
+        ++kind.rows;
+    }
+    std::sort(kinds.begin(), kinds.end(),
+              [](const auto &a, const auto &b) { return a.second.line < b.second.line; });
+    std::vector<std::string> lines;
+    int64_t rest = 0;
+    for (const auto &[error, kind] : kinds) {
+        if (lines.size() == most) {
+            rest += kind.rows;
+            continue;
+        }
+        const std::string more =
+            kind.rows > 1 ? " and " + format_count(kind.rows - 1) + " more" : std::string();
+        lines.push_back("input line " + std::to_string(kind.line) + more + ": " + error->code +
+                        ": " + error->message);
+    }
+    if (rest > 0) lines.push_back(format_count(rest) + " more rows failed for other reasons");
+    return lines;
+}
+
+} // namespace batchllm::cli

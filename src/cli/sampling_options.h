@@ -1,0 +1,21 @@
+// The options for rows: how they are sampled, and what their output must look like.
+#pragma once
+
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/output_paths.h"
+#include "cli/row.h"
+
+namespace batchllm::cli {
+
+// What a row may say for itself; these hold for rows that do not.
+void add_sampling(CLI::App *app, SamplingOptions *sampling);
+// Of them, those that change how prompts become tokens.
+void add_tokenizing(CLI::App *app, SamplingOptions *sampling);
+
+// read: the files that they name are added.
+void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<NamedPath> *read);
+
+} // namespace batchllm::cli

@@ -1,0 +1,33 @@
+#include "model/absent_keys.h"
+
+#include <vector>
+
+#include "base/json.h"
+#include "batchllm.h"
+
+namespace batchllm {
+
+std::string absent_shape_keys(const std::string &model_dir) {
+    constexpr size_t file_limit = 64U << 20U;
+    constexpr const char *keys[] = {
+        "hidden_size",         "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim",          "vocab_size"};
+    const auto document =
+        JsonDocument::load(model_dir + "/config.json", file_limit, BATCHLLM_ERROR_MODEL_FORMAT);
+    if (!document.ok() || !document->root().is_object()) return "";
+    const JsonValue root = document->root();
+    const auto part = root.given("text_config");
+    const JsonValue &text = part && part->is_object() ? *part : root;
+    std::vector<std::string> absent;
+    for (const char *key : keys) {
+        if (!text.given(key)) absent.emplace_back(key);
+    }
+    if (absent.empty()) return "";
+    std::string list;
+    for (size_t i = 0; i < absent.size(); ++i) {
+        list += (i == 0 ? "" : i + 1 == absent.size() ? " and " : ", ") + absent[i];
+    }
+    return "; config.json has no " + list + ": the shape may follow from a default";
+}
+
+} // namespace batchllm
