@@ -5,6 +5,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/quantize.h"
 #include "experts/grouped.h"
+#include "recurrent/delta.h"
 #include "step/matrix_form.h"
 #include "step/sender.h"
 
@@ -19,6 +20,41 @@ int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 struct Form {
     Scaling scaling = Scaling::none;
     bool own = false; // elements and scales of the checkpoint
+};
+
+// Some rows of a tensor.
+Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
+    Tensor some = tensor;
+    some.rows = count;
+    some.first_row += first * tensor.row_step;
+    const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
+    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
+    return some;
+}
+
+// The queries' tensor of a layer: where each head's gate stands beside its query, the queries first, the gates
+// from row `gates` of the whole on.
+class SplitQueries {
+  public:
+    SplitQueries(const Tensor &tensor, const Attention &attention, int64_t gates) {
+        if (!attention.gated || !tensor) {
+            all_.push_back({tensor, 0});
+            return;
+        }
+        const int64_t rows = attention.head_dim, padded = padded_head_dim(attention.head_dim);
+        for (int64_t h = 0; h < attention.heads; ++h) {
+            all_.push_back({rows_of(tensor, 2 * h * rows, rows), h * padded});
+            all_.push_back({rows_of(tensor, (2 * h + 1) * rows, rows), gates + h * padded});
+        }
+    }
+    // And others; they lead to this object.
+    std::vector<MatrixPart> parts(std::vector<MatrixPart> others) const {
+        for (const auto &[tensor, first] : all_) others.emplace_back(&tensor, first);
+        return others;
+    }
+
+  private:
+    std::vector<std::pair<Tensor, int64_t>> all_;
 };
 
 class Loader {
@@ -76,7 +112,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(attention(from, &to));
+            RETURN_IF_ERROR(from.delta ? delta(from, &to) : attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -122,16 +158,32 @@ class Loader {
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
         const int64_t q_rows = from.heads * padded;
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
-        const int64_t qkv_rows = q_rows + 2 * kv_rows;
+        const int64_t qkv_rows = (from.gated ? 2 : 1) * q_rows + 2 * kv_rows;
         const bool whole = from.norm_whole;
+        const SplitQueries q(from.q.bias, from, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
         RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &to->v_norm));
-        RETURN_IF_ERROR(vector(
-            qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
-            heads_as_rows, 0, &to->qkv_bias));
+        RETURN_IF_ERROR(vector(qkv_rows,
+                               q.parts({{&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}}),
+                               heads_as_rows, 0, &to->qkv_bias));
         RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
         return vector(hidden, {{&from.o.bias, 0}},
+                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+    }
+
+    // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
+    Status delta(const Layer &layer, DeviceLayer *to) {
+        const DeltaNet &from = layer.delta;
+        Placing newest;
+        newest.row_group = from.width;
+        newest.row_group_out = kRing;
+        RETURN_IF_ERROR(vector(from.channels() * kRing, {{&from.convolution, kRing - from.width}},
+                               newest, 0.25F, &to->delta.convolution));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step, 0}}, {}, 0, &to->delta.step));
+        RETURN_IF_ERROR(norm(from.norm, from.value_dim, {}, &to->delta.norm));
+        return vector(model_.hidden, {{&from.o.bias, 0}},
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
 
@@ -155,12 +207,16 @@ class Loader {
         const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
         const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
         const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-        const MatrixSource qkv{
-            q_rows + 2 * kv_rows,
-            hidden,
-            {{&a.q.values, 0}, {&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}},
-            {a.head_dim, padded, 1, 1}};
-        const MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        const SplitQueries q(a.q.values, a, q_rows + 2 * kv_rows);
+        MatrixSource qkv{(a.gated ? 2 : 1) * q_rows + 2 * kv_rows,
+                         hidden,
+                         q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
+                         {a.head_dim, padded, 1, 1}};
+        MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        if (layer.delta) {
+            qkv = delta_input(layer.delta, hidden);
+            o = {hidden, layer.delta.values_size(), {{&layer.delta.o.values, 0}}, {}};
+        }
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
@@ -181,6 +237,16 @@ class Loader {
         }
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
         return matrix(down, form_of(down, true), &to->down, all);
+    }
+
+    static MatrixSource delta_input(const DeltaNet &from, int64_t hidden) {
+        MatrixSource source{(from.input_rows() + 15) / 16 * 16, hidden, {}, {}};
+        int64_t first = 0;
+        for (const Tensor &part : from.input) {
+            source.parts.emplace_back(&part, first);
+            first += part.rows;
+        }
+        return source;
     }
 
     static bool is_stored_in_e4m3(const MatrixSource &source) {
@@ -336,7 +402,7 @@ class Loader {
     }
 
     // Null when the model has none of the parts. fresh: what a random one holds.
-    Status vector(int64_t length, std::initializer_list<MatrixPart> parts, const Placing &placing,
+    Status vector(int64_t length, const std::vector<MatrixPart> &parts, const Placing &placing,
                   float fresh, const float **out) {
         *out = nullptr;
         const bool some = std::any_of(parts.begin(), parts.end(),

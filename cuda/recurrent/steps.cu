@@ -1,0 +1,229 @@
+// The gated delta rule token by token. Bound by memory: a token of one request moves S once in and once out, 128
+// KB a head of 128 by 128.
+//
+// A block has one head of one item, and S in its registers: eight warps have 16 rows (keys) each, a lane four
+// columns (values). So a warp's accesses are 512 bytes of one row. The rows' sums go through shared memory:
+//     known  = S^T k                  over the rows
+//     change = rate * (v - decay * known)
+//     S      = decay * S + k change^T
+//     result = S^T q                  over the rows
+#include "recurrent/delta.cuh"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kRows = kMostDeltaDim / kWarps; // of S, a warp's
+
+struct StepShared {
+    float mixed[3][kMostDeltaDim]; // q, k and v convolved
+    float squares[kWarps];         // q's in the first half, then k's
+    float4 known[kWarps][32];
+    float4 result[kWarps][32];
+};
+
+struct StepPlace {
+    DeltaItem item;
+    int head, key_head;
+    bool keeps; // the block writes its key head's part of the ring
+};
+
+// The rows that the item's next token will see, of an item of one token. Rows of one slot that other blocks
+// still read are not among those written.
+template <typename T>
+__device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const DeltaItem &item,
+                                             int channel, const T (&inputs)[kRing]) {
+    T *ring = ring_of<T>(a, item.state);
+    const int back = item.from == item.state ? 1 : kRing;
+    for (int i = 0; i < back; ++i) {
+        const int position = item.position - i;
+        if (position < 0) break;
+        ring[position % kRing * a.channels() + channel] = inputs[kRing - 1 - i];
+    }
+}
+
+// Token t's q, k and v.
+template <typename T> __device__ __forceinline__ void
+mix(const DeltaArguments &a, const StepPlace &place, int t, StepShared *shared) {
+    for (int i = threadIdx.x; i < 3 * kMostDeltaDim; i += kThreads) {
+        const int part = i / kMostDeltaDim, e = i % kMostDeltaDim; // a part is whole warps
+        float x = 0;
+        if (e < (part < 2 ? a.key_dim : a.value_dim)) {
+            const int channel = part < 2 ? part * a.keys_size() + place.key_head * a.key_dim + e
+                                         : 2 * a.keys_size() + place.head * a.value_dim + e;
+            T inputs[kRing];
+#pragma unroll
+            for (int w = 0; w < kRing; ++w) {
+                inputs[w] = convolution_input<T>(a, place.item, t - (kRing - 1) + w, channel);
+            }
+            x = convolved(a, channel, inputs);
+            if (place.item.token_count == 1 && (part == 2 || place.keeps)) {
+                keep_in_ring(a, place.item, channel, inputs);
+            }
+        }
+        (&shared->mixed[0][0])[i] = x;
+        if (part == 2) continue;
+        const float squares = warp_sum(x * x);
+        if (threadIdx.x % 32 == 0) shared->squares[threadIdx.x / 32] = squares;
+    }
+}
+
+// 1 / length of q (half 0) or k (half 1)
+__device__ __forceinline__ float shortening(const StepShared &shared, int half) {
+    float sum = 1e-6f;
+#pragma unroll
+    for (int w = 0; w < kWarps / 2; ++w) sum += shared.squares[half * (kWarps / 2) + w];
+    return rsqrtf(sum);
+}
+
+__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
+    to->x += x.x * scale, to->y += x.y * scale, to->z += x.z * scale, to->w += x.w * scale;
+}
+
+// A lane's columns, over all warps.
+__device__ __forceinline__ float4 over_warps(const float4 (&parts)[kWarps][32], int lane) {
+    float4 sum = parts[0][lane];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) add_scaled(&sum, parts[w][lane], 1.0f);
+    return sum;
+}
+
+// The result's norm times silu of its gate, by one warp.
+template <typename T> __device__ __forceinline__ void
+finish(const DeltaArguments &a, const StepPlace &place, int64_t token, float4 result) {
+    const int lane = threadIdx.x % 32, column = 4 * lane;
+    const float squares = warp_sum(result.x * result.x + result.y * result.y + result.z * result.z +
+                                   result.w * result.w);
+    if (column >= a.value_dim) return;
+    const float scale = rsqrtf(squares / static_cast<float>(a.value_dim) + a.epsilon);
+    const int at = place.head * a.value_dim + column;
+    const float4 gate = load4(projected_of<T>(a, token) + a.channels() + at);
+    T *out = static_cast<T *>(a.out) + token * a.values_size() + at;
+    const float4 w = reinterpret_cast<const float4 *>(a.norm)[lane];
+    out[0] = from_float<T>(result.x * scale * w.x * silu(gate.x));
+    out[1] = from_float<T>(result.y * scale * w.y * silu(gate.y));
+    out[2] = from_float<T>(result.z * scale * w.z * silu(gate.z));
+    out[3] = from_float<T>(result.w * scale * w.w * silu(gate.w));
+}
+
+// Token t of the item, whose S the block has. All of the block call this.
+template <typename T>
+__device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPlace &place, int t,
+                                           StepShared *shared, float4 (&state)[kRows]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t token = int64_t{place.item.token_begin} + t;
+    const DeltaGates gates = gates_of<T>(a, token, place.head);
+    const float decay = expf(gates.log_decay);
+    mix<T>(a, place, t, shared);
+    __syncthreads();
+    const float *key = shared->mixed[1] + warp * kRows, *query = shared->mixed[0] + warp * kRows;
+    const float of_key = shortening(*shared, 1);
+    const float of_query = shortening(*shared, 0) * rsqrtf(static_cast<float>(a.key_dim));
+    float4 known = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) add_scaled(&known, state[r], key[r]);
+    shared->known[warp][lane] = known;
+    __syncthreads();
+    known = over_warps(shared->known, lane);
+    const float4 value = reinterpret_cast<const float4 *>(shared->mixed[2])[lane];
+    const float forget = decay * of_key, learn = gates.rate * of_key;
+    const float4 change =
+        make_float4(learn * (value.x - forget * known.x), learn * (value.y - forget * known.y),
+                    learn * (value.z - forget * known.z), learn * (value.w - forget * known.w));
+    float4 result = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+        state[r].x *= decay, state[r].y *= decay, state[r].z *= decay, state[r].w *= decay;
+        add_scaled(&state[r], change, key[r]);
+        add_scaled(&result, state[r], query[r] * of_query);
+    }
+    shared->result[warp][lane] = result;
+    __syncthreads();
+    // The next token's mix() and sums write nothing that is read here.
+    if (warp == 0) finish<T>(a, place, token, over_warps(shared->result, lane));
+}
+
+template <typename T> __global__ void __launch_bounds__(kThreads, 2)
+    delta_steps(const __grid_constant__ DeltaArguments a) {
+    __shared__ __align__(16) StepShared shared;
+    const DeltaLevel level = *a.level;
+    const int64_t count = int64_t{level.chunked - level.begin} * a.value_heads;
+    const int warp = threadIdx.x / 32, column = threadIdx.x % 32 * 4;
+    const int first = warp * kRows;
+    const int ratio = a.value_heads / a.key_heads;
+    for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
+        StepPlace place;
+        place.item = a.items[level.begin + i / a.value_heads];
+        place.head = static_cast<int>(i % a.value_heads);
+        place.key_head = place.head / ratio;
+        place.keeps = place.head % ratio == 0;
+        float4 state[kRows] = {};
+        if (place.item.from >= 0 && column < a.value_dim) {
+            const float *from = state_of(a, place.item.from, place.head) + column;
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                if (first + r < a.key_dim) {
+                    state[r] = *reinterpret_cast<const float4 *>(from + (first + r) * a.value_dim);
+                }
+            }
+        }
+        for (int t = 0; t < place.item.token_count; ++t) {
+            step_token<T>(a, place, t, &shared, state);
+        }
+        if (column >= a.value_dim) continue;
+        float *to = state_of(a, place.item.state, place.head) + column;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            if (first + r < a.key_dim) {
+                *reinterpret_cast<float4 *>(to + (first + r) * a.value_dim) = state[r];
+            }
+        }
+    }
+}
+
+template <typename T> __global__ void delta_rings(const __grid_constant__ DeltaArguments a) {
+    const DeltaLevel level = *a.level;
+    const int channel = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+    if (channel >= a.channels()) return;
+    for (int i = level.several + static_cast<int>(blockIdx.x); i < level.end; i += gridDim.x) {
+        const DeltaItem item = a.items[i];
+        T *ring = ring_of<T>(a, item.state);
+        for (int back = 0; back < kRing; ++back) {
+            const int t = item.token_count - 1 - back, position = item.position + t;
+            if (position < 0 || (t < 0 && item.from == item.state)) break;
+            ring[position % kRing * a.channels() + channel] =
+                convolution_input<T>(a, item, t, channel);
+        }
+    }
+}
+
+bool fits(const DeltaArguments &a) {
+    return a.key_heads > 0 && a.value_heads % a.key_heads == 0 && a.key_dim <= kMostDeltaDim &&
+           a.value_dim <= kMostDeltaDim && a.value_dim % 4 == 0;
+}
+
+} // namespace
+
+cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
+    if (a.most_items == 0) return cudaSuccess;
+    if (!fits(a)) return cudaErrorInvalidValue;
+    const int64_t most = int64_t{a.most_items} * a.value_heads;
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 64));
+    return with_type(a.element, [&](auto t) {
+        delta_steps<decltype(t)><<<blocks, kThreads, 0, stream>>>(a);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_delta_rings(const DeltaArguments &a, cudaStream_t stream) {
+    if (a.most_items == 0) return cudaSuccess;
+    const dim3 grid(static_cast<unsigned>(std::min(a.most_items, 64)),
+                    static_cast<unsigned>((a.channels() + kThreads - 1) / kThreads));
+    return with_type(a.element, [&](auto t) {
+        delta_rings<decltype(t)><<<grid, kThreads, 0, stream>>>(a);
+        return cudaGetLastError();
+    });
+}
+
+} // namespace batchllm::cuda
