@@ -146,8 +146,8 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
             batch.tokens.push_back(rows[r][static_cast<size_t>(kPrefix + i)]);
             batch.positions.push_back(kPrefix + i);
         }
-        batch.nodes.push_back({0, kPrefix, last[r], begin, last[r] - first[r], false,
-                               static_cast<int32_t>(r) + 1});
+        batch.nodes.push_back(
+            {0, kPrefix, last[r], begin, last[r] - first[r], false, static_cast<int32_t>(r) + 1});
         add_page(&batch, r == 0 ? 5 : 0);
     }
     return batch;
