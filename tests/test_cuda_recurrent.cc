@@ -301,8 +301,24 @@ void steps_are_the_references(void **) {
 
 void long_sequences_in_f32_are_the_references(void **) {
     Random random(kSeed + 1);
+    if (few) return;
     for (const int32_t most : {40, 300}) {
         run_job(random, {kShapes[0], DType::f32, 6, 300, most}, 3e-5);
+    }
+}
+
+// Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
+void chunks_are_the_references(void **) {
+    Random random(kSeed + 2);
+    const Shape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}};
+    for (const Shape &shape : shapes) {
+        for (const DType type : {DType::bf16, DType::f16}) {
+            for (const int32_t most : {20, 64, 90, 400}) {
+                if (few && most != 90) continue;
+                const int32_t longest = few ? 100 : 300;
+                run_job(random, {shape, type, 9, longest, most}, type == DType::bf16 ? 2e-2 : 3e-3);
+            }
+        }
     }
 }
 
@@ -317,6 +333,7 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_the_references),
         cmocka_unit_test(long_sequences_in_f32_are_the_references),
+        cmocka_unit_test(chunks_are_the_references),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,20 +1,25 @@
 #include "step/delta.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kAlign = 256;
+// From so many tokens on, products of matrices take less time than going token by token.
+constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
 
 StepDelta::StepDelta(const Model &model, DType element, int32_t sms)
     : model_(model), element_(element), sms_(sms) {
+    chunked_ = true;
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
         const DeltaNet &delta = layer.delta;
         if (!delta) continue;
+        chunked_ = chunked_ && takes_chunks(element_, delta.key_dim, delta.value_dim);
         const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(DType::f32) +
                               kRing * delta.channels() * dtype_bytes(element_);
         slot_bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -30,7 +35,22 @@ Status StepDelta::take_slots(int64_t slots) {
 Status StepDelta::allocate(int64_t rows, StepInput *input) {
     if (slot_bytes_ == 0) return {};
     RETURN_IF_ERROR(input->make(kDeltaItems, rows * static_cast<int64_t>(sizeof(DeltaItem))));
-    return input->make(kDeltaLevels, 64 * static_cast<int64_t>(sizeof(DeltaLevel)));
+    RETURN_IF_ERROR(input->make(kDeltaLevels, 64 * static_cast<int64_t>(sizeof(DeltaLevel))));
+    if (!chunked_) return {};
+    int64_t channels = 0, keys = 0, heads = 0;
+    for (const Layer &layer : model_.layers) {
+        const DeltaNet &delta = layer.delta;
+        channels = std::max(channels, delta.channels());
+        keys = std::max(keys, int64_t{delta.value_heads} * delta.key_dim);
+        heads = std::max<int64_t>(heads, delta.value_heads);
+    }
+    const char *what = "activations";
+    const int64_t element = dtype_bytes(element_);
+    ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(rows * channels * element, what));
+    ASSIGN_OR_RETURN(w_, DeviceMemory::create(rows * keys * element, what));
+    ASSIGN_OR_RETURN(p_, DeviceMemory::create(rows * heads * kDeltaChunk * element, what));
+    ASSIGN_OR_RETURN(gates_, DeviceMemory::create(rows * heads * 8, what));
+    return input->make(kDeltaChunks, rows * static_cast<int64_t>(sizeof(DeltaChunk)));
 }
 
 // ---- Host ----
@@ -38,6 +58,7 @@ Status StepDelta::allocate(int64_t rows, StepInput *input) {
 void StepDelta::read_nodes(const TokenBatch &batch) {
     items_.clear();
     levels_.clear();
+    chunks_.clear();
     form_.clear();
     // Of a node with tokens, one more than its parent's where it starts from what that makes.
     std::vector<int32_t> level_of(batch.nodes.size(), -1);
@@ -78,6 +99,7 @@ Status StepDelta::stage(const TokenBatch &batch, StepInput *input, Staging *stag
     if (slot_bytes_ == 0) return {};
     read_nodes(batch);
     RETURN_IF_ERROR(input->stage<DeltaItem>(kDeltaItems, items_, staging));
+    RETURN_IF_ERROR(input->stage<DeltaChunk>(kDeltaChunks, chunks_, staging));
     return input->stage<DeltaLevel>(kDeltaLevels, levels_, staging);
 }
 
@@ -114,6 +136,18 @@ Status StepDelta::launch(size_t layer, const DeviceLayer &weights, const void *p
     a.most_items = static_cast<int32_t>(tokens);
     for (size_t l = 0; l < form_.size(); ++l) {
         a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        if (form_[l] & kChunked) {
+            // Blocks go on to other chunks where a replay has more.
+            const int32_t chunks = levels_[l].chunk_end - levels_[l].chunk_begin;
+            const ChunkArguments c{a,
+                                   input.at<DeltaChunk>(kDeltaChunks),
+                                   chunks,
+                                   mixed_.data(),
+                                   gates_.as<float2>(),
+                                   w_.data(),
+                                   p_.data()};
+            RETURN_IF_CUDA(launch_delta_chunks(c, stream));
+        }
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_delta_steps(a, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(a, stream));
     }

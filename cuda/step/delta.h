@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "device/staging.h"
+#include "recurrent/chunk.h"
 #include "recurrent/delta.h"
 #include "step/input.h"
 #include "step/weights.h"
@@ -39,6 +40,7 @@ class StepDelta {
     enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
 
     void read_nodes(const TokenBatch &batch);
+    void add_level(int32_t begin);
     DeltaArguments arguments(size_t layer, const DeviceLayer &weights,
                              const StepInput &input) const;
 
@@ -46,13 +48,16 @@ class StepDelta {
     DType element_;
     int32_t sms_;
     int64_t slot_bytes_ = 0;
-    std::vector<int64_t> begin_; // [layers] of their parts of a slot
-    DeviceMemory slots_;         // [slots][layers] { S, ring }
+    std::vector<int64_t> begin_;         // [layers] of their parts of a slot
+    bool chunked_ = false;               // all layers' heads have kernels for chunks
+    DeviceMemory slots_;                 // [slots][layers] { S, ring }
+    DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
 
     // Of the staged step.
     std::vector<DeltaItem> items_; // level by level
     std::vector<DeltaLevel> levels_;
-    std::vector<uint8_t> form_; // [levels]
+    std::vector<DeltaChunk> chunks_; // the same
+    std::vector<uint8_t> form_;      // [levels]
 };
 
 } // namespace batchllm::cuda
