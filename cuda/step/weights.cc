@@ -22,41 +22,6 @@ struct Form {
     bool own = false; // elements and scales of the checkpoint
 };
 
-// Some rows of a tensor.
-Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
-    Tensor some = tensor;
-    some.rows = count;
-    some.first_row += first * tensor.row_step;
-    const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
-    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
-    return some;
-}
-
-// The queries' tensor of a layer: where each head's gate stands beside its query, the queries first, the gates
-// from row `gates` of the whole on.
-class SplitQueries {
-  public:
-    SplitQueries(const Tensor &tensor, const Attention &attention, int64_t gates) {
-        if (!attention.gated || !tensor) {
-            all_.push_back({tensor, 0});
-            return;
-        }
-        const int64_t rows = attention.head_dim, padded = padded_head_dim(attention.head_dim);
-        for (int64_t h = 0; h < attention.heads; ++h) {
-            all_.push_back({rows_of(tensor, 2 * h * rows, rows), h * padded});
-            all_.push_back({rows_of(tensor, (2 * h + 1) * rows, rows), gates + h * padded});
-        }
-    }
-    // And others; they lead to this object.
-    std::vector<MatrixPart> parts(std::vector<MatrixPart> others) const {
-        for (const auto &[tensor, first] : all_) others.emplace_back(&tensor, first);
-        return others;
-    }
-
-  private:
-    std::vector<std::pair<Tensor, int64_t>> all_;
-};
-
 class Loader {
   public:
     Loader(const Model &model, const LoadOptions &options)
@@ -160,7 +125,7 @@ class Loader {
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
         const int64_t qkv_rows = (from.gated ? 2 : 1) * q_rows + 2 * kv_rows;
         const bool whole = from.norm_whole;
-        const SplitQueries q(from.q.bias, from, q_rows + 2 * kv_rows);
+        const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
         RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &to->v_norm));
@@ -175,9 +140,7 @@ class Loader {
     // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
     Status delta(const Layer &layer, DeviceLayer *to) {
         const DeltaNet &from = layer.delta;
-        Placing newest;
-        newest.row_group = from.width;
-        newest.row_group_out = kRing;
+        const Placing newest{from.width, kRing, 1, 1};
         RETURN_IF_ERROR(vector(from.channels() * kRing, {{&from.convolution, kRing - from.width}},
                                newest, 0.25F, &to->delta.convolution));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
@@ -207,7 +170,7 @@ class Loader {
         const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
         const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
         const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-        const SplitQueries q(a.q.values, a, q_rows + 2 * kv_rows);
+        const SplitQueries q(a.q.values, a, padded, q_rows + 2 * kv_rows);
         MatrixSource qkv{(a.gated ? 2 : 1) * q_rows + 2 * kv_rows,
                          hidden,
                          q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
@@ -237,22 +200,6 @@ class Loader {
         }
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
         return matrix(down, form_of(down, true), &to->down, all);
-    }
-
-    static MatrixSource delta_input(const DeltaNet &from, int64_t hidden) {
-        MatrixSource source{(from.input_rows() + 15) / 16 * 16, hidden, {}, {}};
-        int64_t first = 0;
-        for (const Tensor &part : from.input) {
-            source.parts.emplace_back(&part, first);
-            first += part.rows;
-        }
-        return source;
-    }
-
-    static bool is_stored_in_e4m3(const MatrixSource &source) {
-        return std::any_of(source.parts.begin(), source.parts.end(), [](const MatrixPart &part) {
-            return bool(*part.first) && part.first->dtype == DType::e4m3;
-        });
     }
 
     Form form_of(const MatrixSource &source, bool ends) const {
