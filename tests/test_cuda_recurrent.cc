@@ -192,6 +192,7 @@ struct Layers { // of one
     Staging staging;
     DeviceLayer weights;
     Array convolution, decay, bias, norm;
+    int64_t chunked = 0, stepped = 0; // levels of steps with items of either kind
 };
 
 // A step of some of what is left, at most `most` tokens a sequence. False: nothing was left.
@@ -234,6 +235,10 @@ bool run_step(Random &random, Layers *layers, DType type, int32_t most,
     check(layers->input.fill(layers->staging, nullptr));
     check(layers->step.launch(0, layers->weights, x.data(), out.data(), tokens, layers->input,
                               nullptr));
+    for (const uint8_t form : layers->step.form()) {
+        layers->chunked += (form & StepDelta::kChunked) != 0;
+        layers->stepped += (form & StepDelta::kStepped) != 0;
+    }
     const std::vector<float> results = out.read();
     auto at = results.begin();
     for (const auto &[i, count] : places) {
@@ -279,6 +284,9 @@ void run_job(Random &random, const Job &job, double limit) {
         std::to_string(net.value_dim) + ", steps of " + std::to_string(job.most);
     print_message("%s: relative error %.2g\n", what.c_str(), error_of(got, wanted));
     assert_close(got, wanted, limit, what.c_str());
+    assert_true(layers.stepped > 0);
+    assert_int_equal(layers.chunked > 0,
+                     job.most >= 16 && takes_chunks(job.type, net.key_dim, net.value_dim));
 }
 
 const Shape kShapes[] = {

@@ -82,17 +82,36 @@ void StepDelta::read_nodes(const TokenBatch &batch) {
             items_.push_back({node.state, from, node.token_begin, node.token_count,
                               node.start + node.length - node.token_count});
         }
-        const auto several =
-            std::stable_partition(items_.begin() + begin, items_.end(),
-                                  [](const DeltaItem &item) { return item.token_count == 1; });
-        DeltaLevel level{};
-        level.begin = begin;
-        level.several = static_cast<int32_t>(several - items_.begin());
-        level.chunked = level.end = static_cast<int32_t>(items_.size());
-        levels_.push_back(level);
-        form_.push_back(static_cast<uint8_t>((level.chunked > level.begin ? kStepped : 0) |
-                                             (level.end > level.several ? kSeveral : 0)));
+        add_level(begin);
     }
+}
+
+// Of the items from `begin` on.
+void StepDelta::add_level(int32_t begin) {
+    const int32_t least = chunked_ ? kChunkedTokens : INT32_MAX;
+    const auto chunked =
+        std::stable_partition(items_.begin() + begin, items_.end(),
+                              [&](const DeltaItem &item) { return item.token_count < least; });
+    const auto several =
+        std::stable_partition(items_.begin() + begin, chunked,
+                              [](const DeltaItem &item) { return item.token_count == 1; });
+    const auto count = [](const auto &all) { return static_cast<int32_t>(all.size()); };
+    DeltaLevel level{};
+    level.begin = begin;
+    level.several = static_cast<int32_t>(several - items_.begin());
+    level.chunked = static_cast<int32_t>(chunked - items_.begin());
+    level.end = count(items_);
+    level.chunk_begin = count(chunks_);
+    for (int32_t i = level.chunked; i < level.end; ++i) {
+        for (int32_t t = 0; t < items_[static_cast<size_t>(i)].token_count; t += kDeltaChunk) {
+            chunks_.push_back({i, t});
+        }
+    }
+    level.chunk_end = count(chunks_);
+    levels_.push_back(level);
+    form_.push_back(static_cast<uint8_t>((level.chunked > level.begin ? kStepped : 0) |
+                                         (level.end > level.several ? kSeveral : 0) |
+                                         (level.end > level.chunked ? kChunked : 0)));
 }
 
 Status StepDelta::stage(const TokenBatch &batch, StepInput *input, Staging *staging) {

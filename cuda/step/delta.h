@@ -28,7 +28,8 @@ class StepDelta {
 
     // Host: adds to the staging buffer what the layers need.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
-    // Which launches the staged step needs.
+    // Which launches the staged step needs: of each level the sum of its Forms.
+    enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
     const std::vector<uint8_t> &form() const { return form_; }
 
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
@@ -37,8 +38,6 @@ class StepDelta {
                   int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 
   private:
-    enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
-
     void read_nodes(const TokenBatch &batch);
     void add_level(int32_t begin);
     DeltaArguments arguments(size_t layer, const DeviceLayer &weights,
