@@ -126,7 +126,11 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     };
     const bool coarse =
         is_a("gemma4") || is_a("_fp8") || is_a("_awq") || is_a("_gptq") || is_a("_ct_");
-    const double factor = coarse && way.logprob_tolerance > 0.1 ? 2 : 1;
+    // On those with delta nets, whose norms make a small result as large as any other, it is off by up to 1.25 in
+    // bf16 and 0.06 in f16 where there are no experts.
+    const bool states = has_states(golden) && way.logprob_tolerance > 0.01;
+    const bool bf16 = way.logprob_tolerance > 0.1;
+    const double factor = states ? (bf16 ? 5 : 2) : coarse && bf16 ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     // A rounding that changes which experts a token goes through changes its result by as much as they
     // differ: what follows in the row is not compared then.
