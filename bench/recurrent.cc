@@ -113,7 +113,8 @@ void time_prompts(Bench *bench) {
         int32_t requests, each;
     } steps[] = {{1, 2048}, {4, 512}, {16, 128}, {32, 64}, {64, 32},
                  {128, 16}, {256, 8}, {2, 2048}, {1, 4096}};
-    for (const auto &[requests, each] : steps) {
+    for (const auto &step : steps) {
+        const int32_t requests = step.requests, each = step.each;
         const int32_t tokens = requests * each;
         bench->make(tokens, requests);
         const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());

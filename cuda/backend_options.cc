@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "attention/attention.h"
+#include "backend/state_memory.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -27,20 +28,6 @@ Result<Quantize> read_quantize(const std::string &value) {
     if (value == "stored") return Quantize::stored;
     if (value == "fp8") return Quantize::fp8;
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option quantize=%s: none, stored or fp8",
-                 value.c_str());
-}
-
-Result<int64_t> read_state_slots(const std::string &value, const Model &model) {
-    int64_t slots = 0;
-    const char *end = value.data() + value.size();
-    const auto [stop, failure] = std::from_chars(value.data(), end, slots);
-    if (failure != std::errc() || stop != end || slots < 1) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "backend option state_slots=%s: not a number of at least 1", value.c_str());
-    }
-    if (model.state_size() > 0) return slots;
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "backend option state_slots=%s: the model has no layer with a state",
                  value.c_str());
 }
 

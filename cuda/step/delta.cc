@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/state_levels.h"
+
 namespace batchllm::cuda {
 namespace {
 
@@ -60,27 +62,16 @@ void StepDelta::read_nodes(const TokenBatch &batch) {
     levels_.clear();
     chunks_.clear();
     form_.clear();
-    // Of a node with tokens, one more than its parent's where it starts from what that makes.
-    std::vector<int32_t> level_of(batch.nodes.size(), -1);
-    int32_t most = -1;
-    for (size_t n = 0; n < batch.nodes.size(); ++n) {
-        const ContextNode &node = batch.nodes[n];
-        if (node.token_count == 0) continue;
-        const bool starts = node.length == node.token_count && node.parent >= 0;
-        level_of[n] = starts ? level_of[static_cast<size_t>(node.parent)] + 1 : 0;
-        most = std::max(most, level_of[n]);
-    }
+    const std::vector<int32_t> level_of = state_levels(batch);
+    const int32_t most =
+        level_of.empty() ? -1 : *std::max_element(level_of.begin(), level_of.end());
     for (int32_t l = 0; l <= most; ++l) {
         const auto begin = static_cast<int32_t>(items_.size());
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
             if (level_of[n] != l) continue;
             const ContextNode &node = batch.nodes[n];
-            int32_t from = node.state;
-            if (node.length == node.token_count) {
-                from = node.parent < 0 ? -1 : batch.nodes[static_cast<size_t>(node.parent)].state;
-            }
-            items_.push_back({node.state, from, node.token_begin, node.token_count,
-                              node.start + node.length - node.token_count});
+            items_.push_back({node.state, state_before(batch, node), node.token_begin,
+                              node.token_count, node.start + node.length - node.token_count});
         }
         add_level(begin);
     }
