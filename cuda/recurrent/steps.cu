@@ -36,9 +36,10 @@ __device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const Delt
                                              int channel, const T (&inputs)[kRing]) {
     T *ring = ring_of<T>(a, item.state);
     const int back = item.from == item.state ? 1 : kRing;
-    for (int i = 0; i < back; ++i) {
+#pragma unroll
+    for (int i = 0; i < kRing; ++i) {
         const int position = item.position - i;
-        if (position < 0) break;
+        if (i >= back || position < 0) break;
         ring[position % kRing * a.channels() + channel] = inputs[kRing - 1 - i];
     }
 }
