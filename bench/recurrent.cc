@@ -101,6 +101,12 @@ void time_decode(Bench *bench, double copied) {
         bench->set_step(rows, 1, false);
         const float took =
             time_launches(20, [&] { require(launch_delta_steps(bench->delta(rows), nullptr)); });
+        for (const int ahead : {0, 1, 2, 4}) {
+            DeltaArguments other = bench->delta(rows);
+            other.ahead = ahead;
+            const float t = time_launches(20, [&] { require(launch_delta_steps(other, nullptr)); });
+            std::printf("ahead %d: %.1f us  ", ahead, static_cast<double>(t) * 1e3);
+        }
         const double rate =
             2e3 * rows * static_cast<double>(bench->matrix_bytes()) / static_cast<double>(took);
         std::printf("decode, %4d rows: %7.1f us, state at %.2f TB/s, %.1f %% of a copy\n", rows,

@@ -7,6 +7,7 @@
 //     change = rate * (v - decay * known)
 //     S      = decay * S + k change^T
 //     result = S^T q                  over the rows
+#include "attention/mma.cuh"
 #include "recurrent/delta.cuh"
 
 namespace batchllm::cuda {
@@ -145,39 +146,103 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
     if (warp == 0) finish<T>(a, place, token, over_warps(shared->result, lane));
 }
 
+// Where a block's S is read from: a thread's 16 bytes of each of its rows.
+struct StepRows {
+    const float *from; // null: zeros
+    int first;         // of the warp's rows
+    bool inside;       // the thread has columns
+
+    __device__ bool has(const DeltaArguments &a, int r) const {
+        return from != nullptr && inside && first + r < a.key_dim;
+    }
+    __device__ const float *at(const DeltaArguments &a, int r) const {
+        return from + (first + r) * a.value_dim;
+    }
+};
+
+__device__ __forceinline__ StepPlace step_place(const DeltaArguments &a, int begin, int64_t i) {
+    StepPlace place;
+    const int ratio = a.value_heads / a.key_heads;
+    place.item = a.items[begin + i / a.value_heads];
+    place.head = static_cast<int>(i % a.value_heads);
+    place.key_head = place.head / ratio;
+    place.keeps = place.head % ratio == 0;
+    return place;
+}
+
+__device__ __forceinline__ StepRows rows_of(const DeltaArguments &a, const StepPlace &place) {
+    const int column = threadIdx.x % 32 * 4;
+    return {place.item.from < 0 ? nullptr : state_of(a, place.item.from, place.head) + column,
+            static_cast<int>(threadIdx.x / 32) * kRows, column < a.value_dim};
+}
+
+// A block has one item and head after another. While it computes one, the next one's S is copied to shared memory,
+// where each thread finds what it has copied itself.
+template <typename T> __global__ void __launch_bounds__(kThreads, 2)
+    delta_steps_ahead(const __grid_constant__ DeltaArguments a) {
+    __shared__ __align__(16) StepShared shared;
+    extern __shared__ __align__(16) float4 ahead[]; // [kRows][kThreads]
+    const DeltaLevel level = *a.level;
+    const int64_t count = int64_t{level.chunked - level.begin} * a.value_heads;
+    const auto copy = [&](const StepRows &rows) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            const bool valid = rows.has(a, r);
+            copy_async(shared_address(ahead + r * kThreads + threadIdx.x),
+                       valid ? rows.at(a, r) : a.norm, valid);
+        }
+        copy_async_commit();
+    };
+    int64_t i = blockIdx.x;
+    if (i >= count) return;
+    StepPlace place = step_place(a, level.begin, i);
+    copy(rows_of(a, place));
+    while (true) {
+        float4 state[kRows];
+        copy_async_wait<0>();
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) state[r] = ahead[r * kThreads + threadIdx.x];
+        const StepPlace now = place;
+        i += gridDim.x;
+        if (i < count) {
+            place = step_place(a, level.begin, i);
+            copy(rows_of(a, place));
+        }
+        for (int t = 0; t < now.item.token_count; ++t) step_token<T>(a, now, t, &shared, state);
+        StepRows to = rows_of(a, now);
+        to.from = state_of(a, now.item.state, now.head) + threadIdx.x % 32 * 4;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            if (to.has(a, r)) {
+                *reinterpret_cast<float4 *>(const_cast<float *>(to.at(a, r))) = state[r];
+            }
+        }
+        if (i >= count) return;
+    }
+}
+
 template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     delta_steps(const __grid_constant__ DeltaArguments a) {
     __shared__ __align__(16) StepShared shared;
     const DeltaLevel level = *a.level;
     const int64_t count = int64_t{level.chunked - level.begin} * a.value_heads;
-    const int warp = threadIdx.x / 32, column = threadIdx.x % 32 * 4;
-    const int first = warp * kRows;
-    const int ratio = a.value_heads / a.key_heads;
     for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-        StepPlace place;
-        place.item = a.items[level.begin + i / a.value_heads];
-        place.head = static_cast<int>(i % a.value_heads);
-        place.key_head = place.head / ratio;
-        place.keeps = place.head % ratio == 0;
+        const StepPlace place = step_place(a, level.begin, i);
+        const StepRows from = rows_of(a, place);
         float4 state[kRows] = {};
-        if (place.item.from >= 0 && column < a.value_dim) {
-            const float *from = state_of(a, place.item.from, place.head) + column;
 #pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                if (first + r < a.key_dim) {
-                    state[r] = *reinterpret_cast<const float4 *>(from + (first + r) * a.value_dim);
-                }
-            }
+        for (int r = 0; r < kRows; ++r) {
+            if (from.has(a, r)) state[r] = *reinterpret_cast<const float4 *>(from.at(a, r));
         }
         for (int t = 0; t < place.item.token_count; ++t) {
             step_token<T>(a, place, t, &shared, state);
         }
-        if (column >= a.value_dim) continue;
-        float *to = state_of(a, place.item.state, place.head) + column;
+        StepRows to = from;
+        to.from = state_of(a, place.item.state, place.head) + threadIdx.x % 32 * 4;
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            if (first + r < a.key_dim) {
-                *reinterpret_cast<float4 *>(to + (first + r) * a.value_dim) = state[r];
+            if (to.has(a, r)) {
+                *reinterpret_cast<float4 *>(const_cast<float *>(to.at(a, r))) = state[r];
             }
         }
     }
@@ -212,6 +277,16 @@ cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
     const int64_t most = int64_t{a.most_items} * a.value_heads;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 64));
     return with_type(a.element, [&](auto t) {
+        if (a.ahead > 0) {
+            const auto kernel = delta_steps_ahead<decltype(t)>;
+            constexpr int bytes = kRows * kThreads * 16;
+            const cudaError_t set =
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+            if (set != cudaSuccess) return set;
+            kernel<<<static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * a.ahead)),
+                     kThreads, bytes, stream>>>(a);
+            return cudaGetLastError();
+        }
         delta_steps<decltype(t)><<<blocks, kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
