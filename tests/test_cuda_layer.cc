@@ -161,7 +161,7 @@ double limit_of(const Setting &setting, const Model &model) {
     // A delta net's norm makes a small result of a head, and its roundings, as large as any other.
     const bool delta = std::any_of(model.layers.begin(), model.layers.end(),
                                    [](const Layer &layer) { return bool(layer.delta); });
-    return (setting.element == DType::bf16 ? (delta ? 8e-2 : 2e-2) : 3e-3) * deeper;
+    return (setting.element == DType::bf16 ? (delta ? 4e-2 : 2e-2) : 3e-3) * deeper;
 }
 
 double error_of(const std::vector<float> &got, const reference::Row &wanted) {
@@ -216,9 +216,10 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
-            {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");
+    // Own tokens first each time: a token that came again would change a delta net's state again.
     for (int round = 0; round < (setting.graphs ? 3 : 1); ++round) {
+        compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
+                {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");
         compare(steps.run(with_own(rows, {kOwn[0], kOwn[1]}, {kOwn[0] + 1, kOwn[1] + 1}), {0, 1}),
                 {row(0, kOwn[0]), row(1, kOwn[1])}, limit, chooses, what + ", a token each");
     }

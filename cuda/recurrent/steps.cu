@@ -93,14 +93,13 @@ __device__ __forceinline__ float4 over_warps(const float4 (&parts)[kWarps][32], 
 
 // The result's norm times silu of its gate, by one warp.
 template <typename T> __device__ __forceinline__ void
-finish(const DeltaArguments &a, const StepPlace &place, int64_t token, float4 result) {
+finish(const DeltaArguments &a, const StepPlace &place, int64_t token, float4 gate, float4 result) {
     const int lane = threadIdx.x % 32, column = 4 * lane;
     const float squares = warp_sum(result.x * result.x + result.y * result.y + result.z * result.z +
                                    result.w * result.w);
     if (column >= a.value_dim) return;
     const float scale = rsqrtf(squares / static_cast<float>(a.value_dim) + a.epsilon);
     const int at = place.head * a.value_dim + column;
-    const float4 gate = load4(projected_of<T>(a, token) + a.channels() + at);
     T *out = static_cast<T *>(a.out) + token * a.values_size() + at;
     const float4 w = reinterpret_cast<const float4 *>(a.norm)[lane];
     out[0] = from_float<T>(result.x * scale * w.x * silu(gate.x));
@@ -117,6 +116,11 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
     const int64_t token = int64_t{place.item.token_begin} + t;
     const DeltaGates gates = gates_of<T>(a, token, place.head);
     const float decay = expf(gates.log_decay);
+    float4 gate = {}; // of the result
+    if (warp == 0 && 4 * lane < a.value_dim) {
+        gate =
+            load4(projected_of<T>(a, token) + a.channels() + place.head * a.value_dim + 4 * lane);
+    }
     mix<T>(a, place, t, shared);
     __syncthreads();
     const float *key = shared->mixed[1] + warp * kRows, *query = shared->mixed[0] + warp * kRows;
@@ -143,7 +147,7 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
     shared->result[warp][lane] = result;
     __syncthreads();
     // The next token's mix() and sums write nothing that is read here.
-    if (warp == 0) finish<T>(a, place, token, over_warps(shared->result, lane));
+    if (warp == 0) finish<T>(a, place, token, gate, over_warps(shared->result, lane));
 }
 
 // Where a block's S is read from: a thread's 16 bytes of each of its rows.
@@ -160,11 +164,11 @@ struct StepRows {
     }
 };
 
-__device__ __forceinline__ StepPlace step_place(const DeltaArguments &a, int begin, int64_t i) {
+__device__ __forceinline__ StepPlace step_place(const DeltaArguments &a, int begin, int i) {
     StepPlace place;
     const int ratio = a.value_heads / a.key_heads;
     place.item = a.items[begin + i / a.value_heads];
-    place.head = static_cast<int>(i % a.value_heads);
+    place.head = i % a.value_heads;
     place.key_head = place.head / ratio;
     place.keeps = place.head % ratio == 0;
     return place;
@@ -183,7 +187,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     __shared__ __align__(16) StepShared shared;
     extern __shared__ __align__(16) float4 ahead[]; // [kRows][kThreads]
     const DeltaLevel level = *a.level;
-    const int64_t count = int64_t{level.chunked - level.begin} * a.value_heads;
+    const int count = (level.chunked - level.begin) * a.value_heads;
     const auto copy = [&](const StepRows &rows) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
@@ -193,21 +197,16 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
         }
         copy_async_commit();
     };
-    int64_t i = blockIdx.x;
-    if (i >= count) return;
-    StepPlace place = step_place(a, level.begin, i);
-    copy(rows_of(a, place));
-    while (true) {
+    int i = static_cast<int>(blockIdx.x);
+    if (i < count) copy(rows_of(a, step_place(a, level.begin, i)));
+    for (; i < count; i += static_cast<int>(gridDim.x)) {
         float4 state[kRows];
         copy_async_wait<0>();
 #pragma unroll
         for (int r = 0; r < kRows; ++r) state[r] = ahead[r * kThreads + threadIdx.x];
-        const StepPlace now = place;
-        i += gridDim.x;
-        if (i < count) {
-            place = step_place(a, level.begin, i);
-            copy(rows_of(a, place));
-        }
+        const int next = i + static_cast<int>(gridDim.x);
+        if (next < count) copy(rows_of(a, step_place(a, level.begin, next)));
+        const StepPlace now = step_place(a, level.begin, i);
         for (int t = 0; t < now.item.token_count; ++t) step_token<T>(a, now, t, &shared, state);
         StepRows to = rows_of(a, now);
         to.from = state_of(a, now.item.state, now.head) + threadIdx.x % 32 * 4;
@@ -217,7 +216,6 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
                 *reinterpret_cast<float4 *>(const_cast<float *>(to.at(a, r))) = state[r];
             }
         }
-        if (i >= count) return;
     }
 }
 
@@ -225,8 +223,8 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     delta_steps(const __grid_constant__ DeltaArguments a) {
     __shared__ __align__(16) StepShared shared;
     const DeltaLevel level = *a.level;
-    const int64_t count = int64_t{level.chunked - level.begin} * a.value_heads;
-    for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const int count = (level.chunked - level.begin) * a.value_heads;
+    for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
         const StepPlace place = step_place(a, level.begin, i);
         const StepRows from = rows_of(a, place);
         float4 state[kRows] = {};
