@@ -45,26 +45,59 @@ __device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const Delt
     }
 }
 
-// Token t's q, k and v.
-template <typename T> __device__ __forceinline__ void
-mix(const DeltaArguments &a, const StepPlace &place, int t, StepShared *shared) {
-    for (int i = threadIdx.x; i < 3 * kMostDeltaDim; i += kThreads) {
-        const int part = i / kMostDeltaDim, e = i % kMostDeltaDim; // a part is whole warps
-        float x = 0;
-        if (e < (part < 2 ? a.key_dim : a.value_dim)) {
-            const int channel = part < 2 ? part * a.keys_size() + place.key_head * a.key_dim + e
-                                         : 2 * a.keys_size() + place.head * a.value_dim + e;
-            T inputs[kRing];
+// A thread's channels of a token: of q or k, and in the first half of the block of v.
+constexpr int kMixed = 2;
+
+// The i-th of them: its place in StepShared::mixed, or -1.
+__device__ __forceinline__ int mixed_place(int i) {
+    const int place = static_cast<int>(threadIdx.x) + i * kThreads;
+    return place < 3 * kMostDeltaDim ? place : -1;
+}
+
+// The channel of a place; -1: there is none, as the head has fewer.
+__device__ __forceinline__ int channel_of(const DeltaArguments &a, const StepPlace &where,
+                                          int place) {
+    const int part = place / kMostDeltaDim, e = place % kMostDeltaDim; // a part is whole warps
+    if (place < 0 || e >= (part < 2 ? a.key_dim : a.value_dim)) return -1;
+    return part < 2 ? part * a.keys_size() + where.key_head * a.key_dim + e
+                    : 2 * a.keys_size() + where.head * a.value_dim + e;
+}
+
+// What the convolution sees of token t.
+template <typename T> struct MixInputs { T of[kMixed][kRing]; };
+template <typename T> __device__ __forceinline__ MixInputs<T>
+load_inputs(const DeltaArguments &a, const StepPlace &where, int t) {
+    MixInputs<T> inputs;
 #pragma unroll
-            for (int w = 0; w < kRing; ++w) {
-                inputs[w] = convolution_input<T>(a, place.item, t - (kRing - 1) + w, channel);
-            }
-            x = convolved(a, channel, inputs);
-            if (place.item.token_count == 1 && (part == 2 || place.keeps)) {
-                keep_in_ring(a, place.item, channel, inputs);
+    for (int i = 0; i < kMixed; ++i) {
+        const int channel = channel_of(a, where, mixed_place(i));
+#pragma unroll
+        for (int w = 0; w < kRing; ++w) {
+            inputs.of[i][w] =
+                channel < 0 ? from_float<T>(0.0f)
+                            : convolution_input<T>(a, where.item, t - (kRing - 1) + w, channel);
+        }
+    }
+    return inputs;
+}
+
+// Its q, k and v.
+template <typename T>
+__device__ __forceinline__ void mix(const DeltaArguments &a, const StepPlace &where,
+                                    const MixInputs<T> &inputs, StepShared *shared) {
+#pragma unroll
+    for (int i = 0; i < kMixed; ++i) {
+        const int place = mixed_place(i);
+        if (place < 0) continue;
+        const int channel = channel_of(a, where, place), part = place / kMostDeltaDim;
+        float x = 0;
+        if (channel >= 0) {
+            x = convolved(a, channel, inputs.of[i]);
+            if (where.item.token_count == 1 && (part == 2 || where.keeps)) {
+                keep_in_ring(a, where.item, channel, inputs.of[i]);
             }
         }
-        (&shared->mixed[0][0])[i] = x;
+        (&shared->mixed[0][0])[place] = x;
         if (part == 2) continue;
         const float squares = warp_sum(x * x);
         if (threadIdx.x % 32 == 0) shared->squares[threadIdx.x / 32] = squares;
@@ -108,10 +141,12 @@ finish(const DeltaArguments &a, const StepPlace &place, int64_t token, float4 ga
     out[3] = from_float<T>(result.w * scale * w.w * silu(gate.w));
 }
 
-// Token t of the item, whose S the block has. All of the block call this.
-template <typename T>
+// Token t of the item, whose S the block has. All of the block call this. meanwhile: called once what the token
+// needs is on its way.
+template <typename T, typename Meanwhile>
 __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPlace &place, int t,
-                                           StepShared *shared, float4 (&state)[kRows]) {
+                                           StepShared *shared, float4 (&state)[kRows],
+                                           const Meanwhile &meanwhile) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t token = int64_t{place.item.token_begin} + t;
     const DeltaGates gates = gates_of<T>(a, token, place.head);
@@ -121,7 +156,9 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
         gate =
             load4(projected_of<T>(a, token) + a.channels() + place.head * a.value_dim + 4 * lane);
     }
-    mix<T>(a, place, t, shared);
+    const MixInputs<T> inputs = load_inputs<T>(a, place, t);
+    meanwhile();
+    mix(a, place, inputs, shared);
     __syncthreads();
     const float *key = shared->mixed[1] + warp * kRows, *query = shared->mixed[0] + warp * kRows;
     const float of_key = shortening(*shared, 1);
@@ -182,7 +219,7 @@ __device__ __forceinline__ StepRows rows_of(const DeltaArguments &a, const StepP
 
 // A block has one item and head after another. While it computes one, the next one's S is copied to shared memory,
 // where each thread finds what it has copied itself.
-template <typename T> __global__ void __launch_bounds__(kThreads, 2)
+template <typename T, bool kEarly> __global__ void __launch_bounds__(kThreads, 2)
     delta_steps_ahead(const __grid_constant__ DeltaArguments a) {
     __shared__ __align__(16) StepShared shared;
     extern __shared__ __align__(16) float4 ahead[]; // [kRows][kThreads]
@@ -205,9 +242,14 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int r = 0; r < kRows; ++r) state[r] = ahead[r * kThreads + threadIdx.x];
         const int next = i + static_cast<int>(gridDim.x);
-        if (next < count) copy(rows_of(a, step_place(a, level.begin, next)));
+        if (!kEarly && next < count) copy(rows_of(a, step_place(a, level.begin, next)));
         const StepPlace now = step_place(a, level.begin, i);
-        for (int t = 0; t < now.item.token_count; ++t) step_token<T>(a, now, t, &shared, state);
+        for (int t = 0; t < now.item.token_count; ++t) {
+            step_token<T>(a, now, t, &shared, state, [&] {
+                if (kEarly && t == 0 && next < count)
+                    copy(rows_of(a, step_place(a, level.begin, next)));
+            });
+        }
         StepRows to = rows_of(a, now);
         to.from = state_of(a, now.item.state, now.head) + threadIdx.x % 32 * 4;
 #pragma unroll
@@ -233,7 +275,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
             if (from.has(a, r)) state[r] = *reinterpret_cast<const float4 *>(from.at(a, r));
         }
         for (int t = 0; t < place.item.token_count; ++t) {
-            step_token<T>(a, place, t, &shared, state);
+            step_token<T>(a, place, t, &shared, state, [] {});
         }
         StepRows to = from;
         to.from = state_of(a, place.item.state, place.head) + threadIdx.x % 32 * 4;
@@ -276,13 +318,14 @@ cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 64));
     return with_type(a.element, [&](auto t) {
         if (a.ahead > 0) {
-            const auto kernel = delta_steps_ahead<decltype(t)>;
+            const auto kernel = a.ahead == 1 ? delta_steps_ahead<decltype(t), false>
+                                             : delta_steps_ahead<decltype(t), true>;
             constexpr int bytes = kRows * kThreads * 16;
             const cudaError_t set =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
             if (set != cudaSuccess) return set;
-            kernel<<<static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * a.ahead)),
-                     kThreads, bytes, stream>>>(a);
+            kernel<<<static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 2)), kThreads,
+                     bytes, stream>>>(a);
             return cudaGetLastError();
         }
         delta_steps<decltype(t)><<<blocks, kThreads, 0, stream>>>(a);
