@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "elementwise/elementwise.h"
+#include "device_arrays.h"
 #include "experts/grouped.h"
 #include "linear/linear.h"
 
@@ -38,30 +38,6 @@ struct Shape {
     bool check = false;
     std::string kernel; // "": all that run here
 };
-
-void require(const Status &status) {
-    if (status.ok()) return;
-    std::fprintf(stderr, "%s\n", status.message().c_str());
-    std::exit(1);
-}
-void require(cudaError_t code) { require(check_cuda(code, "bench")); }
-template <typename T> T require(Result<T> result) {
-    require(result.status());
-    return std::move(result).value();
-}
-
-DeviceMemory noise(int64_t count, uint64_t seed, float deviation) {
-    DeviceMemory memory = require(DeviceMemory::create(2 * count, "noise"));
-    require(launch_random(memory.data(), DType::bf16, count, 0, deviation, seed, nullptr));
-    return memory;
-}
-template <typename T> DeviceMemory upload(const std::vector<T> &values) {
-    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    DeviceMemory memory = require(DeviceMemory::create(bytes, "a list"));
-    require(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T),
-                       cudaMemcpyHostToDevice));
-    return memory;
-}
 
 // Turns of each expert: `each` on average.
 std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {

@@ -35,17 +35,19 @@ Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob 
                 count * job.generated / m.seconds, floor / m.seconds);
     std::printf("  %lld rows, %lld prompt tokens, %lld computed (saving %.3f), plan %.0f ms; %lld "
                 "steps (%lld full, %.0f tokens each), at most %lld rows decoding, %lld "
-                "preemptions, %lld KV pages\n",
+                "preemptions, %lld KV pages, %lld state slots\n",
                 static_cast<long long>(job.rows), static_cast<long long>(plan.logical_tokens()),
                 static_cast<long long>(plan.processed_tokens()), plan.saving_ratio(),
                 plan_seconds * 1e3, static_cast<long long>(m.steps), static_cast<long long>(m.full),
                 static_cast<double>(m.tokens) / static_cast<double>(m.steps),
                 static_cast<long long>(m.most_rows), static_cast<long long>(m.preemptions),
-                static_cast<long long>(info.pages));
-    std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
-                "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f)\n",
-                m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
-                static_cast<long long>(linear.tokens), m.attention.seconds());
+                static_cast<long long>(info.pages), static_cast<long long>(info.state_slots));
+    std::printf(
+        "  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
+        "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f, of which states "
+        "%.3f)\n",
+        m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
+        static_cast<long long>(linear.tokens), m.attention.seconds(), m.attention.state_seconds());
     const cuda::Graphs &graphs = backend->step().graphs();
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),

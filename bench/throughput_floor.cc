@@ -26,6 +26,9 @@ Result<double> time_linear(cuda::CudaBackend *backend, int64_t tokens, int64_t w
 
 AttentionFloor::AttentionFloor(const Model &model) {
     for (const Layer &layer : model.layers) {
+        const DeltaNet &delta = layer.delta;
+        of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim);
+        if (delta) continue;
         const Attention &a = layer.attention;
         auto at = std::find_if(layers_.begin(), layers_.end(),
                                [&](const Layers &l) { return l.window == a.window; });
@@ -37,6 +40,9 @@ AttentionFloor::AttentionFloor(const Model &model) {
 
 void AttentionFloor::add(const TokenBatch &batch) {
     for (const Layers &layers : layers_) add(batch, layers);
+    for (const ContextNode &node : batch.nodes) {
+        if (node.token_count > 0) state_bytes += 2 * of_state_;
+    }
 }
 
 void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {

@@ -1,6 +1,6 @@
 // The least time that a job could take: its tokens in the linear layers at the best rate measured in this
-// run, attention's flops at 600 TFLOP/s, and the keys and values that decoding must read (a prefix once
-// a step) at 4.5 TB/s.
+// run, attention's flops at 600 TFLOP/s, and at 4.5 TB/s the keys and values that decoding must read (a prefix
+// once a step) and the states of delta nets, which every node of a batch with tokens reads and writes once.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@
 
 namespace batchllm {
 
-// What a batch's attention must do at least.
+// What a batch's attention, and its delta nets, must do at least.
 struct AttentionFloor {
     double flops = 0, bytes = 0;
+    double state_bytes = 0; // read and written
 
     AttentionFloor() = default;
     explicit AttentionFloor(const Model &model);
     void add(const TokenBatch &batch);
-    double seconds() const { return flops / 600e12 + bytes / 4.5e12; }
+    double state_seconds() const { return state_bytes / 4.5e12; }
+    double seconds() const { return flops / 600e12 + bytes / 4.5e12 + state_seconds(); }
 
   private:
     // All layers with one window (0: none).
@@ -31,6 +33,7 @@ struct AttentionFloor {
     void add(const TokenBatch &batch, const Layers &layers);
 
     std::vector<Layers> layers_;
+    double of_state_ = 0;       // bytes of a node's, S alone
     std::vector<int32_t> read_; // [nodes] keys that some token reads
 };
 

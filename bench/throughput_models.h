@@ -114,6 +114,15 @@ inline const char *named_config(const std::string &name) {
             "original_max_position_embeddings": 4096}, "torch_dtype": "bfloat16",
             "tie_word_embeddings": false, "eos_token_id": null})";
     }
+    if (name == "qwen3.5-9b") {
+        return R"({"model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32,
+            "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
+            "intermediate_size": 12288, "full_attention_interval": 4, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4, "vocab_size": 248320, "max_position_embeddings": 262144,
+            "partial_rotary_factor": 0.25, "rope_theta": 1e7, "rms_norm_eps": 1e-6,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
+    }
     if (name == "Gemma-3-12B") {
         return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,

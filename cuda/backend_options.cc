@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "attention/attention.h"
+#include "backend/state_memory.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -167,6 +168,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             forward.residual = value == "f32" ? DType::f32 : forward.element;
         } else if (key == "quantize") {
             ASSIGN_OR_RETURN(forward.quantize, read_quantize(value));
+        } else if (key == "state_slots") {
+            ASSIGN_OR_RETURN(read.state_slots, read_state_slots(value, model));
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -175,7 +178,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                         "fast_accumulation, profile and random_weights",
+                         "fast_accumulation, state_slots, profile and random_weights",
                          key.c_str());
         }
     }
@@ -196,7 +199,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     return read;
 }
 
-Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes) {
+Result<int64_t> pool_bytes(const BackendOptions &options) {
     if (options.kv_memory_bytes < 0 || options.kv_memory_fraction < 0 ||
         options.kv_memory_fraction > 1) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -217,12 +220,18 @@ Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes) {
                      "weights and workspaces",
                      static_cast<long long>(bytes), static_cast<long long>(left));
     }
+    return bytes;
+}
+
+Result<int64_t> count_pages(int64_t bytes, int64_t page_bytes) {
     const int64_t pages = bytes / page_bytes;
     if (pages < 1) {
+        size_t available = 0, total = 0;
+        RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                      "kv_memory: %lld bytes, a KV page has %lld; %lld of the device are left",
                      static_cast<long long>(bytes), static_cast<long long>(page_bytes),
-                     static_cast<long long>(left));
+                     static_cast<long long>(available));
     }
     return pages;
 }

@@ -13,6 +13,7 @@ namespace batchllm::cuda {
 struct CudaOptions {
     ForwardOptions forward;
     bool overlap = true;
+    int64_t state_slots = 0; // 0: by memory
 };
 
 // The one device that "devices" names; 0 for "".
@@ -37,7 +38,9 @@ Result<cudaDeviceProp> open_device(int device);
 Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
                                  const cudaDeviceProp &device);
 
-// Pages that the options and the memory left allow.
-Result<int64_t> count_pages(const BackendOptions &options, int64_t page_bytes);
+// Bytes for keys, values and states that the options and the memory left allow.
+Result<int64_t> pool_bytes(const BackendOptions &options);
+// How many pages that is.
+Result<int64_t> count_pages(int64_t bytes, int64_t page_bytes);
 
 } // namespace batchllm::cuda

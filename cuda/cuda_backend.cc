@@ -5,6 +5,7 @@
 
 #include "backend/batch_rows.h"
 #include "backend/smaller_pool.h"
+#include "backend/state_memory.h"
 #include "backend_options.h"
 
 namespace batchllm::cuda {
@@ -54,12 +55,27 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.step_tokens = read.forward.step_tokens;
     info.batches_in_flight = read.overlap ? kSlots : 1;
     info.warning = backend->forward_->warning();
-    ASSIGN_OR_RETURN(info.pages, count_pages(options, info.page_bytes));
-    info.pages = std::min(info.pages, backend->forward_->most_pages());
     info.kv_windows = model.kv_windows();
-    RETURN_IF_ERROR(backend->take_pages());
+    RETURN_IF_ERROR(backend->take_memory(options, read.state_slots));
     RETURN_IF_CUDA(cudaDeviceSynchronize());
     return backend;
+}
+
+// For states, then for keys and values.
+Status CudaBackend::take_memory(const BackendOptions &options, int64_t state_slots) {
+    ASSIGN_OR_RETURN(const int64_t bytes, pool_bytes(options));
+    const auto kv_groups = static_cast<int64_t>(info_.kv_windows.size());
+    const MemoryNeeds needs{forward_->slot_bytes(), info_.page_bytes * kv_groups / kPageKeys,
+                            info_.step_tokens};
+    ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, state_slots));
+    if (shares.state_slots > 0) {
+        RETURN_IF_ERROR(forward_->take_slots(shares.state_slots));
+        info_.state_slots = shares.state_slots;
+        info_.state_bytes = needs.slot_bytes;
+    }
+    ASSIGN_OR_RETURN(info_.pages, count_pages(shares.bytes_left, info_.page_bytes));
+    info_.pages = std::min(info_.pages, forward_->most_pages());
+    return take_pages();
 }
 
 // Another process may have taken of the memory since it was counted.

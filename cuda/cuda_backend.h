@@ -17,6 +17,8 @@
 //   quantize=none|stored|fp8  the layers' matrices in fp8: none; those that the checkpoint has so (the
 //                         default); or all of a 16-bit checkpoint
 //   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
+//   state_slots=N         of a model with states (backend/backend.h). By default what memory allows beside
+//                         keys and values
 //   profile=0|1           events between a step's parts; no overlap, no graphs
 //   random_weights=0|1    made on the device; the model's tensors are not read (for benches)
 #pragma once
@@ -60,6 +62,7 @@ class CudaBackend final : public Backend {
     };
 
     CudaBackend() = default;
+    Status take_memory(const BackendOptions &options, int64_t state_slots);
     Status take_pages();
     Status forward_checked(const TokenBatch &batch, Slot *slot);
     Status sample_checked(std::span<const TokenMask> masks);

@@ -289,7 +289,8 @@ inline Model biased_experts() {
 }
 
 // A delta net before or behind attention with an output gate.
-inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads) {
+inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, int32_t key_dim = 20,
+                    int32_t value_dim = 24) {
     Model model = changed(plain(4, 2, 64), [](Layer *layer) {
         for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
         add_head_norms(NormKind::rms, layer);
@@ -302,8 +303,8 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads) {
     DeltaNet &delta = layer.delta;
     delta.key_heads = key_heads;
     delta.value_heads = value_heads;
-    delta.key_dim = 20;
-    delta.value_dim = 24;
+    delta.key_dim = key_dim;
+    delta.value_dim = value_dim;
     delta.width = 4;
     delta.input = {tensor(delta.channels(), model.hidden),
                    tensor(delta.values_size(), model.hidden), tensor(value_heads, model.hidden),
@@ -403,6 +404,7 @@ inline std::vector<LayerKind> layer_kinds() {
         {"a delta net, then attention with an output gate (Qwen3.5)",
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
+        {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
         {"a tied head with a bias",
          [] {
              Model model = plain();

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batchllm.h"
@@ -19,10 +20,14 @@ namespace {
 
 std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
+bool only_states = false;       // models with delta nets alone; "states" as the second argument
+
+bool has_states(const Golden &golden) { return config_has(golden, "linear_num_value_heads"); }
 
 std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });
+    if (only_states) std::erase_if(all, [](const Golden &g) { return !has_states(g); });
     return all;
 }
 
@@ -75,6 +80,12 @@ EngineHandle make_engine(const Golden &golden, const Way &way) {
     const int64_t groups = has_windowed_layers(golden) ? 4 : 1;
     options.kv_memory_bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
     engine.reset();
+    std::string extra = way.backend_options;
+    if (has_states(golden)) { // two of them take less than two pages
+        extra += ",state_slots=2";
+        options.kv_memory_bytes += options.kv_memory_bytes / way.pages * 2;
+        options.backend_options = extra.c_str();
+    }
     return create(golden, options);
 }
 
@@ -115,7 +126,11 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     };
     const bool coarse =
         is_a("gemma4") || is_a("_fp8") || is_a("_awq") || is_a("_gptq") || is_a("_ct_");
-    const double factor = coarse && way.logprob_tolerance > 0.1 ? 2 : 1;
+    // On those with delta nets, whose norms make a small result as large as any other, it is off by up to 1.25 in
+    // bf16 and 0.06 in f16 where there are no experts.
+    const bool states = has_states(golden) && way.logprob_tolerance > 0.01;
+    const bool bf16 = way.logprob_tolerance > 0.1;
+    const double factor = states ? (bf16 ? 5 : 2) : coarse && bf16 ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     // A rounding that changes which experts a token goes through changes its result by as much as they
     // differ: what follows in the row is not compared then.
@@ -194,7 +209,7 @@ int64_t compare_all(const Way &way, bool after_short_rows = false) {
                   "preemptions\n",
                   way.name, int(count), int(compared.equal), int(compared.all),
                   compared.largest_error, int(preemptions));
-    assert_true(count >= (experts_alone ? 6 : 10));
+    assert_true(count >= (only_states ? 4 : experts_alone ? 6 : 10));
     assert_true((shared > 0) == (way.enlarge != BATCHLLM_ENLARGE_NONE));
     assert_true(static_cast<double>(compared.equal) >=
                 way.least * static_cast<double>(compared.all));
@@ -262,7 +277,23 @@ void a_pool_that_hardly_holds_a_request_gives_the_same_tokens(void **) {
     compare_all(way);
     Way exact{"f32, 12 KV pages, after short rows"};
     exact.pages = 12;
-    assert_true(compare_all(exact, true) > 0);
+    // Requests with states do not run where they cannot have a slot to the end.
+    assert_true(compare_all(exact, true) > 0 || only_states);
+}
+
+// A slot for each prefix that is alive and each request that runs: the last of them wait for the first.
+void few_state_slots_give_the_same_tokens(void **) {
+    for (const char *slots : {"tuning=0,state_slots=1", "tuning=0,state_slots=3"}) {
+        for (const int64_t step_tokens : {5, 64}) {
+            Way way{slots};
+            way.backend_options = slots;
+            way.step_tokens = step_tokens;
+            way.levels = 2;
+            const bool before = std::exchange(only_states, true);
+            compare_all(way);
+            only_states = before;
+        }
+    }
 }
 
 void scores_are_the_references(void **) {
@@ -508,6 +539,7 @@ int main(int argc, char **argv) {
     if (!available()) return 77;
     if (argc > 1) attention = argv[1];
     experts_alone = argc > 2 && argv[2] == std::string("experts");
+    only_states = argc > 2 && argv[2] == std::string("states");
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
         cmocka_unit_test(f32_tokens_are_the_references_without_sharing_in_steps_of_64),
@@ -515,6 +547,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bf16_tokens_are_the_references_without_sharing),
         cmocka_unit_test(f16_tokens_are_the_references_but_for_close_calls),
         cmocka_unit_test(a_pool_that_hardly_holds_a_request_gives_the_same_tokens),
+        cmocka_unit_test(few_state_slots_give_the_same_tokens),
         cmocka_unit_test(scores_are_the_references),
         cmocka_unit_test(the_same_job_twice_gives_the_same_tokens),
         cmocka_unit_test(two_devices_give_the_references_tokens),

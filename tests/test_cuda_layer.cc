@@ -23,6 +23,7 @@ namespace {
 // Two requests that continue one prefix.
 constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
 constexpr int32_t kGroupPages = 8; // of a KV group
+constexpr int32_t kSlots = 4;      // of states: the prefix's, the requests', and one more
 
 std::string only; // main's argument: a part of the kinds' names
 
@@ -56,6 +57,7 @@ class Steps {
         forward_ = std::move(made).value();
         kv_groups_ = static_cast<int32_t>(model.kv_groups.size());
         check(forward_->take_pages(kGroupPages * kv_groups_));
+        if (forward_->slot_bytes() > 0) check(forward_->take_slots(kSlots));
         check(staging_.reserve(1 << 20));
         vocabulary_ = static_cast<size_t>(model.vocabulary);
     }
@@ -122,7 +124,7 @@ TokenBatch with_prefix(const std::vector<int32_t> &row, int32_t computed) {
         batch.tokens.push_back(row[static_cast<size_t>(i)]);
         batch.positions.push_back(i);
     }
-    batch.nodes.push_back({-1, 0, kPrefix, 0, computed, true});
+    batch.nodes.push_back({-1, 0, kPrefix, 0, computed, true, 0});
     batch.pages = {{{3, 1}, {{0, 0}}}};
     return batch;
 }
@@ -144,7 +146,8 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
             batch.tokens.push_back(rows[r][static_cast<size_t>(kPrefix + i)]);
             batch.positions.push_back(kPrefix + i);
         }
-        batch.nodes.push_back({0, kPrefix, last[r], begin, last[r] - first[r], false});
+        batch.nodes.push_back(
+            {0, kPrefix, last[r], begin, last[r] - first[r], false, static_cast<int32_t>(r) + 1});
         add_page(&batch, r == 0 ? 5 : 0);
     }
     return batch;
@@ -155,7 +158,10 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
 double limit_of(const Setting &setting, const Model &model) {
     const double deeper = std::sqrt(std::max(1.0, static_cast<double>(model.layers.size()) / 2));
     if (setting.element == DType::f32) return 2e-5 * deeper;
-    return (setting.element == DType::bf16 ? 2e-2 : 3e-3) * deeper;
+    // A delta net's norm makes a small result of a head, and its roundings, as large as any other.
+    const bool delta = std::any_of(model.layers.begin(), model.layers.end(),
+                                   [](const Layer &layer) { return bool(layer.delta); });
+    return (setting.element == DType::bf16 ? (delta ? 4e-2 : 2e-2) : 3e-3) * deeper;
 }
 
 double error_of(const std::vector<float> &got, const reference::Row &wanted) {
@@ -210,15 +216,16 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
-            {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");
+    // Own tokens first each time: a token that came again would change a delta net's state again.
     for (int round = 0; round < (setting.graphs ? 3 : 1); ++round) {
+        compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
+                {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");
         compare(steps.run(with_own(rows, {kOwn[0], kOwn[1]}, {kOwn[0] + 1, kOwn[1] + 1}), {0, 1}),
                 {row(0, kOwn[0]), row(1, kOwn[1])}, limit, chooses, what + ", a token each");
     }
     // All tokens of a step, their prefix computed beside them.
     TokenBatch whole = with_prefix(rows[0], kPrefix);
-    whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, false});
+    whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, false, 3});
     add_page(&whole, 6);
     std::vector<int32_t> all;
     for (int32_t i = 0; i < kPrefix + 2; ++i) all.push_back(i);

@@ -140,6 +140,41 @@ void what_the_products_cannot_multiply_is_left(void **) {
                 Scaling::none);
 }
 
+// Each head's rows of queries, then of its gate: the queries in front of keys and values, the gates behind.
+void gates_of_queries_are_rows_of_their_own(void **) {
+    Attention attention;
+    attention.heads = 3;
+    attention.head_dim = 24;
+    attention.gated = true;
+    const std::vector<std::byte> data(3 * 2 * 24 * 10 * 2);
+    Tensor q;
+    q.dtype = DType::bf16;
+    q.data = data.data();
+    q.rows = 3 * 2 * 24;
+    q.columns = 10;
+    q.first_row = 7;
+    const Tensor k = q;
+    const SplitQueries split(q, attention, 64, 1000);
+    const std::vector<MatrixPart> parts = split.parts({{&k, 192}});
+    assert_int_equal(parts.size(), 7);
+    assert_true(parts[0].first == &k && parts[0].second == 192);
+    for (int64_t h = 0; h < 3; ++h) {
+        for (const int64_t gate : {0, 1}) {
+            const auto &[tensor, first] = parts[static_cast<size_t>(1 + 2 * h + gate)];
+            const int64_t row = (2 * h + gate) * 24;
+            assert_int_equal(first, gate * 1000 + h * 64);
+            assert_int_equal(tensor->rows, 24);
+            assert_int_equal(tensor->first_row, 7 + row);
+            assert_true(tensor->data == q.data + row * 10 * 2);
+        }
+    }
+    attention.gated = false;
+    const SplitQueries whole(q, attention, 64, 1000);
+    const std::vector<MatrixPart> same = whole.parts({});
+    assert_int_equal(same.size(), 1);
+    assert_true(same[0].first->rows == q.rows && same[0].second == 0);
+}
+
 } // namespace
 
 int main() {
@@ -148,6 +183,7 @@ int main() {
         cmocka_unit_test(padded_heads_and_parts_of_a_stored_tensor_keep_their_scales),
         cmocka_unit_test(blocks_stay_blocks_where_parts_begin_on_them),
         cmocka_unit_test(what_the_products_cannot_multiply_is_left),
+        cmocka_unit_test(gates_of_queries_are_rows_of_their_own),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -18,6 +18,7 @@ enum class Part : uint8_t {
     qkv,
     rope,
     attention,
+    delta,
     quantize, // of attention's result
     output,
     routing,
@@ -30,8 +31,8 @@ enum class Part : uint8_t {
     count
 };
 inline constexpr const char *kPartNames[] = {
-    "",        "input",   "norm",       "qkv",  "rope",    "attention", "quantize", "output",
-    "routing", "gate/up", "activation", "down", "combine", "logits",    "sample"};
+    "",       "input",   "norm",    "qkv",        "rope", "attention", "delta",  "quantize",
+    "output", "routing", "gate/up", "activation", "down", "combine",   "logits", "sample"};
 static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {

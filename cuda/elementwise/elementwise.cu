@@ -126,6 +126,29 @@ __global__ void add_bias(T *x, const float *bias, int32_t rows, int32_t width) {
     store8(at, value);
 }
 
+// ---- Output gate of attention: reads both, writes one ----
+
+template <typename T> __global__ void gate(GateArguments a) {
+    const int vectors = a.width / kVector;
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= int64_t{a.rows} * vectors) return;
+    const int column = static_cast<int>(i % vectors) * kVector;
+    const int64_t row = i / vectors;
+    float x[8], g[8];
+    T *at = static_cast<T *>(a.x) + row * a.width + column;
+    load8(at, x);
+    load8(static_cast<const T *>(a.gates) + row * a.gate_stride + column, g);
+    if (a.bias != nullptr) {
+        float b[8];
+        load8(a.bias + column, b);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) g[k] += b[k];
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] /= 1.0f + expf(-g[k]);
+    store8(at, x);
+}
+
 // ---- Logits: reads and writes them ----
 
 __global__ void finish_logits(float *logits, const float *bias, float softcap, int64_t vectors,
@@ -265,6 +288,15 @@ cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows
         const int64_t vectors = int64_t{rows} * (width / kVector);
         add_bias<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
             static_cast<decltype(t) *>(x), bias, rows, width);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_gate(const GateArguments &a, cudaStream_t stream) {
+    if (a.rows == 0) return cudaSuccess;
+    return with_type(a.element, [&](auto t) {
+        const int64_t vectors = int64_t{a.rows} * (a.width / kVector);
+        gate<decltype(t)><<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(a);
         return cudaGetLastError();
     });
 }

@@ -57,6 +57,18 @@ struct ActivationArguments {
 };
 cudaError_t launch_activation(const ActivationArguments &arguments, cudaStream_t stream);
 
+// x[t] *= sigmoid(gates[t] + bias)
+struct GateArguments {
+    DType element;
+    void *x; // [rows, width]
+    const void
+        *gates; // of the first row; rows are gate_stride elements apart, a multiple of kVector
+    const float *bias; // [width] or null
+    int64_t gate_stride;
+    int32_t rows, width;
+};
+cudaError_t launch_gate(const GateArguments &arguments, cudaStream_t stream);
+
 // x += bias, each row
 cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows, int32_t width,
                             cudaStream_t stream);

@@ -38,7 +38,7 @@ template <typename T> __global__ void rope(RopeArguments a, int lanes) {
     const int half = a.head_dim / 2;
     const int heads = a.heads + 2 * a.kv_heads;
     const int tasks = (heads * lanes + 31) / 32 * 32;
-    T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
+    T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
     const int slot = a.slots[token];
     if (slot < 0) return;
     const int key = slot % kPageKeys;
@@ -248,7 +248,7 @@ template <typename T, int Vectors> __global__ void __launch_bounds__(kTurnThread
     if (slot < 0) return;
     const int heads = a.heads + 2 * a.kv_heads;
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
-    T *row = static_cast<T *>(a.qkv) + int64_t{token} * heads * a.padded_dim;
+    T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
     const float query_scale =
         a.long_scale == 0
             ? 1.0f

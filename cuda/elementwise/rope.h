@@ -20,7 +20,8 @@ cudaError_t launch_rope_table(const int32_t *positions, const float *frequencies
 // Elements of a head beyond head_dim are zero, and stay so in pages and queries.
 struct RopeArguments {
     DType element;
-    void *qkv;         // [tokens, (heads + 2 kv_heads) * padded_dim]; kv_heads 0: queries alone
+    void
+        *qkv; // [tokens, (heads + 2 kv_heads + more_heads) * padded_dim]; kv_heads 0: queries alone
     const float *bias; // [(heads + 2 kv_heads) * padded_dim] or null
     DeviceNorm q_norm,
         k_norm;           // of each head: [padded_dim], or, norm_whole, of all of them together:
@@ -37,6 +38,7 @@ struct RopeArguments {
     const int32_t *positions; // [tokens]
     float long_scale;
     int32_t long_period;
+    int32_t more_heads = 0; // behind those, of the same size: left alone
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
 

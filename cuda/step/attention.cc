@@ -1,6 +1,7 @@
 #include "step/attention.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "attention/attention.h"
@@ -21,6 +22,10 @@ StepAttention::StepAttention(const Model &model, DType element, const AttentionO
     : model_(model), element_(element), options_(options), page_scale_(model.kv_groups.size(), 1) {
     for (const Layer &layer : model_.layers) {
         const Attention &a = layer.attention;
+        if (layer.delta) {
+            shape_of_.push_back(SIZE_MAX);
+            continue;
+        }
         const int32_t head_dim = padded_head_dim(a.head_dim);
         const auto same = [&](const Shape &shape) {
             return shape.window == a.window && shape.heads == a.heads &&

@@ -29,7 +29,8 @@ struct AttentionOptions {
 // What a layer's attention reads and writes, in elements.
 struct AttentionTensors {
     const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first, or
-                                  // alone where the layer has no keys and values of its own
+                                  // alone where the layer has no keys and values of its own; then
+                                  // the gates, where it has any
     void *out;                    // [tokens, heads * padded]
     const void *kv;               // the layer's pages
     const float *sinks = nullptr; // [heads], or null
@@ -77,11 +78,12 @@ class StepAttention {
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
-    // From one token's queries to the next one's; their keys and values between, where the layer has any.
+    // From one token's queries to the next one's; their keys, values and gates between, where the layer has any.
     int64_t q_stride(size_t layer) const {
         const Shape &shape = shape_of(layer);
-        const bool own = model_.layers[layer].attention.kv_layer < 0;
-        return (int64_t{shape.heads} + (own ? 2 * shape.kv_heads : 0)) * shape.head_dim;
+        const Attention &a = model_.layers[layer].attention;
+        const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
+        return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
@@ -99,7 +101,7 @@ class StepAttention {
     DType element_;
     AttentionOptions options_;
     std::vector<Shape> shapes_;
-    std::vector<size_t> shape_of_; // [layers]
+    std::vector<size_t> shape_of_; // [layers] of those with attention
     std::vector<int32_t> page_scale_;
     int64_t rows_ = 0;         // that there is memory for
     int64_t slots_ = 0;        // partial rows

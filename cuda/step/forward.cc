@@ -73,6 +73,7 @@ Status Forward::allocate() {
     const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
+    RETURN_IF_ERROR(delta_nets_.allocate(rows_, &input_));
     RETURN_IF_ERROR(experts_.allocate(rows_));
     RETURN_IF_ERROR(allocate_scales());
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
@@ -185,21 +186,50 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   padded_head_dim(a.head_dim),
                                   input_.at<int32_t>(kPositions),
                                   a.long_scale,
-                                  a.long_period};
+                                  a.long_period,
+                                  a.gated ? a.heads : 0};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return profile_.mark(Part::rope, stream);
+}
+
+// Keys and values have been launched.
+Status Forward::attend(size_t index, cudaStream_t stream) {
+    RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
+    RETURN_IF_ERROR(graphs_.mark(stream));
+    const Attention &a = model_.layers[index].attention;
+    if (a.gated) {
+        const DeviceLayer &w = weights_.layers[index];
+        const int64_t gates = w.qkv.rows - w.o.columns;
+        const GateArguments arguments{options_.element,
+                                      attended_.data(),
+                                      qkv_.data() + gates * dtype_bytes(options_.element),
+                                      w.qkv_bias == nullptr ? nullptr : w.qkv_bias + gates,
+                                      w.qkv.rows,
+                                      static_cast<int32_t>(tokens_),
+                                      static_cast<int32_t>(w.o.columns)};
+        RETURN_IF_CUDA(launch_gate(arguments, stream));
+    }
+    return profile_.mark(Part::attention, stream);
+}
+
+Status Forward::delta_net(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Input x = normed(w.before_attention, residual_.data(), w.qkv.scaling);
+    RETURN_IF_ERROR(linear_->run(w.qkv, x, tokens_, qkv_.data(), options_.element, false, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
+    RETURN_IF_ERROR(
+        delta_nets_.launch(index, w, qkv_.data(), attended_.data(), tokens_, input_, stream));
+    return profile_.mark(Part::delta, stream);
 }
 
 // The input's norm has been launched; so has the next layer's, or the last one, when this returns.
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
-    RETURN_IF_ERROR(keys_and_values(index, stream));
+    RETURN_IF_ERROR(described.delta ? delta_net(index, stream) : keys_and_values(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
-    RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
-    RETURN_IF_ERROR(graphs_.mark(stream));
-    RETURN_IF_ERROR(profile_.mark(Part::attention, stream));
+    if (!described.delta) RETURN_IF_ERROR(attend(index, stream));
 
     void *residual = residual_.data();
     const int32_t *wanted = nullptr;

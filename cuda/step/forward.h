@@ -27,6 +27,7 @@
 #include "linear/linear.h"
 #include "sampling/sampling.h"
 #include "step/attention.h"
+#include "step/delta.h"
 #include "step/experts.h"
 #include "step/graphs.h"
 #include "step/input.h"
@@ -62,6 +63,9 @@ class Forward {
     // A key's place in its plane is a 32-bit number.
     int64_t most_pages() const;
     Status take_pages(int64_t pages);
+    // Of a request's state; 0: the model has none.
+    int64_t slot_bytes() const { return delta_nets_.slot_bytes(); }
+    Status take_slots(int64_t slots) { return delta_nets_.take_slots(slots); }
 
     // Host: adds the batch to the staging buffer. wanted: tokens whose logits are wanted, ascending.
     // rows: of logits.
@@ -109,6 +113,8 @@ class Forward {
     Status replay(Graph *graph, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
     Status keys_and_values(size_t layer, cudaStream_t stream);
+    Status attend(size_t layer, cudaStream_t stream);
+    Status delta_net(size_t layer, cudaStream_t stream);
     AttentionTensors attention_tensors(size_t layer) const;
     // The layer's plane of the pool, and where in it the batch's tokens go.
     std::byte *kv_of(size_t layer) const {
@@ -201,8 +207,8 @@ class Forward {
     DeviceMemory residual_; // [rows, hidden] of the residual's type
     DeviceMemory last_;     // [rows, hidden] the same, of the wanted tokens
     DeviceMemory normed_;   // [rows, hidden] elements
-    DeviceMemory qkv_;      // [rows, (heads + 2 kv_heads) * padded], then attended rows in e4m3
-    DeviceMemory attended_; // [rows, heads * padded]
+    DeviceMemory qkv_;      // [rows, qkv.rows], then attended rows in e4m3
+    DeviceMemory attended_; // [rows, o.columns]
     DeviceMemory
         delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
     DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
@@ -219,6 +225,8 @@ class Forward {
     };
     std::vector<RopeTable> ropes_; // as Model::ropes
     StepAttention attention_;
+    std::vector<size_t> attending_; // layers with attention
+    StepDelta delta_nets_;
     StepExperts experts_;
 
     // Of the staged step, rounded up.

@@ -8,11 +8,15 @@ namespace batchllm::cuda {
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
     : model_(model), options_(options), attention_(model, options.element, options.attention),
+      delta_nets_(model, options.element, options.attention.sms),
       experts_(model, options.element, options.experts, options.attention.sms) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
+    for (size_t i = 0; i < model_.layers.size(); ++i) {
+        if (!model_.layers[i].delta) attending_.push_back(i);
+    }
     choose_planes();
 }
 

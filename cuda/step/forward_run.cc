@@ -17,6 +17,7 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
     RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
     RETURN_IF_ERROR(stage_slots(batch, staging));
+    RETURN_IF_ERROR(delta_nets_.stage(batch, &input_, staging));
     return attention_.stage(batch, &input_, staging);
 }
 
@@ -64,7 +65,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
     RETURN_IF_ERROR(input_.fill(staging, stream));
     bool due = false;
-    Graph *graph = graphs_.find({tokens_, wanted_, gather_}, &due);
+    Graph *graph = graphs_.find({tokens_, wanted_, gather_, delta_nets_.form()}, &due);
     if (graph == nullptr && due) {
         // What cannot be captured can still be launched.
         Status captured = graphs_.begin(stream);
@@ -84,7 +85,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 
 Status Forward::replay(Graph *graph, cudaStream_t stream) {
     for (size_t i = 0; i < graph->marked(); ++i) {
-        const AttentionArguments arguments = attention_.arguments(i, attention_tensors(i), input_);
+        const size_t layer = attending_[i];
+        const AttentionArguments arguments =
+            attention_.arguments(layer, attention_tensors(layer), input_);
         RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
     }
     return graph->replay(stream);

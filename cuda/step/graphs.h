@@ -43,6 +43,7 @@ class Graphs {
     struct Shape {
         int64_t tokens, wanted;
         bool gather;
+        std::vector<uint8_t> delta; // StepDelta::form()
         bool operator==(const Shape &) const = default;
     };
     static constexpr int64_t kMostGraphs = 64;

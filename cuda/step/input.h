@@ -15,7 +15,19 @@ namespace batchllm::cuda {
 
 // The sections of a step. From kLists on, four for each shape of attention: its items, rows, partials and
 // merged tokens.
-enum StepSection : size_t { kTokens, kPositions, kPages, kWanted, kSlots, kNodes, kNodeOf, kLists };
+enum StepSection : size_t {
+    kTokens,
+    kPositions,
+    kPages,
+    kWanted,
+    kSlots,
+    kNodes,
+    kNodeOf,
+    kDeltaItems,
+    kDeltaLevels,
+    kDeltaChunks,
+    kLists
+};
 
 class StepInput {
   public:

@@ -20,7 +20,50 @@ float scale_at(const Tensor &tensor, int64_t row, int64_t block_of_columns) {
         .data[(tensor.first_row + row) / scales.block_rows * scales.per_row + block_of_columns];
 }
 
+Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
+    Tensor some = tensor;
+    some.rows = count;
+    some.first_row += first * tensor.row_step;
+    const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
+    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
+    return some;
+}
+
 } // namespace
+
+SplitQueries::SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded,
+                           int64_t gates) {
+    if (!attention.gated || !tensor) {
+        all_.push_back({tensor, 0});
+        return;
+    }
+    const int64_t rows = attention.head_dim;
+    for (int64_t h = 0; h < attention.heads; ++h) {
+        all_.push_back({rows_of(tensor, 2 * h * rows, rows), h * padded});
+        all_.push_back({rows_of(tensor, (2 * h + 1) * rows, rows), gates + h * padded});
+    }
+}
+
+std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) const {
+    for (const auto &[tensor, first] : all_) others.emplace_back(&tensor, first);
+    return others;
+}
+
+MatrixSource delta_input(const DeltaNet &delta, int64_t hidden) {
+    MatrixSource source{(delta.input_rows() + 15) / 16 * 16, hidden, {}, {}};
+    int64_t first = 0;
+    for (const Tensor &part : delta.input) {
+        source.parts.emplace_back(&part, first);
+        first += part.rows;
+    }
+    return source;
+}
+
+bool is_stored_in_e4m3(const MatrixSource &source) {
+    return std::any_of(source.parts.begin(), source.parts.end(), [](const MatrixPart &part) {
+        return bool(*part.first) && part.first->dtype == DType::e4m3;
+    });
+}
 
 Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();

@@ -33,6 +33,24 @@ struct MatrixSource {
     Placing placing;
 };
 
+// The queries' tensor of a layer, whose heads are padded to `padded` rows: where each head's gate stands beside its
+// query, the queries first, and the gates from row `gates` of the whole on.
+class SplitQueries {
+  public:
+    SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded, int64_t gates);
+    // And others; they lead to this object.
+    std::vector<MatrixPart> parts(std::vector<MatrixPart> others) const;
+
+  private:
+    std::vector<std::pair<Tensor, int64_t>> all_;
+};
+
+// The input matrix of a delta net.
+MatrixSource delta_input(const DeltaNet &delta, int64_t hidden);
+
+// Some part is in e4m3.
+bool is_stored_in_e4m3(const MatrixSource &source);
+
 // The scaling with which the parts' elements and scales can be used as they are. none: some part is not e4m3,
 // or parts have scales of other kinds.
 Scaling own_scaling(const MatrixSource &source);

@@ -4,6 +4,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "experts/routing.h"
+#include "recurrent/delta.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -23,11 +24,26 @@ const char *missing(const Experts &experts) {
     return nullptr;
 }
 
+const char *missing(const DeltaNet &delta) {
+    if (delta.width > kRing) return "a delta net's convolution over more than 4 tokens";
+    if (delta.key_dim > kMostDeltaDim || delta.value_dim > kMostDeltaDim) {
+        return "a delta net with heads of more than 128";
+    }
+    if (delta.value_dim % 4 != 0) return "a delta net with values of no multiple of 4";
+    if (delta.values_size() % kVector != 0) return "a delta net with values of no multiple of 8";
+    if (delta.norm.kind != NormKind::rms || delta.norm.bias || !delta.norm.weight) {
+        return "a delta net's norm other than RMSNorm with a weight";
+    }
+    return nullptr;
+}
+
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
-    if (layer.delta) return "a gated delta net: they run on the cpu backend alone so far";
+    if (layer.delta) {
+        if (const char *what = missing(layer.delta)) return what;
+        return layer.experts ? missing(layer.experts) : nullptr;
+    }
     const Attention &a = layer.attention;
-    if (a.gated) return "an output gate of attention: it runs on the cpu backend alone so far";
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
         if (dims > a.head_dim) return "a rope of more than a head";
@@ -54,8 +70,9 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
                      "cuda backend: layer %zu: experts are %d wide: must be a multiple of %d",
                      number, layer.experts.each[0].width, kVector);
     }
-    if (layer.feed_forward.width % kVector == 0 && a.head_dim % 2 == 0 &&
-        a.head_dim <= kMostHeadDim && a.gqa_ratio() <= kMatrixRows && model.hidden % kVector == 0 &&
+    const bool heads_fit = a.heads == 0 || (a.head_dim % 2 == 0 && a.head_dim <= kMostHeadDim &&
+                                            a.gqa_ratio() <= kMatrixRows);
+    if (layer.feed_forward.width % kVector == 0 && heads_fit && model.hidden % kVector == 0 &&
         model.hidden <= kMostNormed) {
         return {};
     }
@@ -65,7 +82,7 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
         "multiples of %d (hidden at most %d), head_dim %d even and at most %d, and %d query "
         "heads for one of keys at most %d",
         number, model.hidden, layer.feed_forward.width, kVector, kMostNormed, a.head_dim,
-        kMostHeadDim, a.gqa_ratio(), kMatrixRows);
+        kMostHeadDim, a.heads == 0 ? 0 : a.gqa_ratio(), kMatrixRows);
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/quantize.h"
 #include "experts/grouped.h"
+#include "recurrent/delta.h"
 #include "step/matrix_form.h"
 #include "step/sender.h"
 
@@ -76,7 +77,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(attention(from, &to));
+            RETURN_IF_ERROR(from.delta ? delta(from, &to) : attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -122,16 +123,30 @@ class Loader {
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
         const int64_t q_rows = from.heads * padded;
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
-        const int64_t qkv_rows = q_rows + 2 * kv_rows;
+        const int64_t qkv_rows = (from.gated ? 2 : 1) * q_rows + 2 * kv_rows;
         const bool whole = from.norm_whole;
+        const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
         RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &to->v_norm));
-        RETURN_IF_ERROR(vector(
-            qkv_rows, {{&from.q.bias, 0}, {&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}},
-            heads_as_rows, 0, &to->qkv_bias));
+        RETURN_IF_ERROR(vector(qkv_rows,
+                               q.parts({{&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}}),
+                               heads_as_rows, 0, &to->qkv_bias));
         RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
         return vector(hidden, {{&from.o.bias, 0}},
+                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+    }
+
+    // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
+    Status delta(const Layer &layer, DeviceLayer *to) {
+        const DeltaNet &from = layer.delta;
+        const Placing newest{from.width, kRing, 1, 1};
+        RETURN_IF_ERROR(vector(from.channels() * kRing, {{&from.convolution, kRing - from.width}},
+                               newest, 0.25F, &to->delta.convolution));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step, 0}}, {}, 0, &to->delta.step));
+        RETURN_IF_ERROR(norm(from.norm, from.value_dim, {}, &to->delta.norm));
+        return vector(model_.hidden, {{&from.o.bias, 0}},
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
 
@@ -155,12 +170,16 @@ class Loader {
         const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
         const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
         const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-        const MatrixSource qkv{
-            q_rows + 2 * kv_rows,
-            hidden,
-            {{&a.q.values, 0}, {&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}},
-            {a.head_dim, padded, 1, 1}};
-        const MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        const SplitQueries q(a.q.values, a, padded, q_rows + 2 * kv_rows);
+        MatrixSource qkv{(a.gated ? 2 : 1) * q_rows + 2 * kv_rows,
+                         hidden,
+                         q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
+                         {a.head_dim, padded, 1, 1}};
+        MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        if (layer.delta) {
+            qkv = delta_input(layer.delta, hidden);
+            o = {hidden, layer.delta.values_size(), {{&layer.delta.o.values, 0}}, {}};
+        }
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
@@ -181,12 +200,6 @@ class Loader {
         }
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
         return matrix(down, form_of(down, true), &to->down, all);
-    }
-
-    static bool is_stored_in_e4m3(const MatrixSource &source) {
-        return std::any_of(source.parts.begin(), source.parts.end(), [](const MatrixPart &part) {
-            return bool(*part.first) && part.first->dtype == DType::e4m3;
-        });
     }
 
     Form form_of(const MatrixSource &source, bool ends) const {

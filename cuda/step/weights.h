@@ -32,22 +32,33 @@ struct DeviceExperts {
     explicit operator bool() const { return gate_up != nullptr; }
 };
 
+// Of a delta net, beside its matrices, which stand in place of attention's: qkv is [DeltaNet::input_rows(), a
+// multiple of 16, hidden], o [hidden, value_heads * value_dim].
+struct DeviceDelta {
+    const float *convolution = nullptr; // [channels, kRing], the newest token's last
+    const float *decay = nullptr;       // [value_heads]
+    const float *step = nullptr;        // [value_heads]
+    DeviceNorm norm;                    // [value_dim]
+};
+
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
     DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
     DeviceNorm v_norm;                   // [padded]
     DeviceNorm after_input;              // [hidden]
-    const float *qkv_bias = nullptr;     // [(heads + 2 kv_heads) * padded], or null
+    const float *qkv_bias = nullptr;     // [qkv.rows], or null
     const float *o_bias = nullptr;       // [hidden]
     const float *gate_up_bias = nullptr; // [gate_up.rows]
     const float *down_bias = nullptr;    // [hidden]
     const float *sinks = nullptr;        // [heads], or null
     Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden], or without
-                                         // keys and values of its own [heads * padded, hidden]
+                                         // keys and values of its own [heads * padded, hidden];
+                                         // behind them the heads' output gates, where it has any
     Matrix o;                            // [hidden, heads * padded]
     Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                         // [hidden, width]
+    DeviceDelta delta;                   // or nothing
     DeviceExperts experts;               // or none
     Matrix input_gate;                   // [LayerInputs::width, hidden], or none
     Matrix input_down;                   // [hidden, LayerInputs::width]

@@ -1,6 +1,7 @@
 #include "backend/state_memory.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "batchllm.h"
@@ -28,6 +29,20 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
                      static_cast<long long>(needs.slot_bytes));
     }
     return MemoryShares{slots, bytes - slots * needs.slot_bytes};
+}
+
+Result<int64_t> read_state_slots(const std::string &value, const Model &model) {
+    int64_t slots = 0;
+    const char *end = value.data() + value.size();
+    const auto [stop, failure] = std::from_chars(value.data(), end, slots);
+    if (failure != std::errc() || stop != end || slots < 1) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend option state_slots=%s: not a number of at least 1", value.c_str());
+    }
+    if (model.state_size() > 0) return slots;
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "backend option state_slots=%s: the model has no layer with a state",
+                 value.c_str());
 }
 
 } // namespace batchllm

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
+#include "model/model.h"
 
 namespace batchllm {
 
@@ -22,5 +24,8 @@ struct MemoryShares {
 // for pages, and there are at most twice as many slots as tokens in a step, because more requests
 // than that never run. An error if the memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
+
+// The backend option state_slots=VALUE of a model.
+Result<int64_t> read_state_slots(const std::string &value, const Model &model);
 
 } // namespace batchllm

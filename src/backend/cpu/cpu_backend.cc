@@ -55,18 +55,7 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              value.c_str());
             }
         } else if (key == "state_slots") {
-            const char *end = value.data() + value.size();
-            const auto [stop, failure] = std::from_chars(value.data(), end, choice.state_slots);
-            if (failure != std::errc() || stop != end || choice.state_slots < 1) {
-                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                             "backend option state_slots=%s: not a number of at least 1",
-                             value.c_str());
-            }
-            if (model.state_size() == 0) {
-                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                             "backend option state_slots=%s: the model has no layer with a state",
-                             value.c_str());
-            }
+            ASSIGN_OR_RETURN(choice.state_slots, read_state_slots(value, model));
         } else if (key == "kernels") {
             ASSIGN_OR_RETURN(choice.isa, isa_from_name(value.c_str()));
             if (!isa_runs_here(choice.isa) || kernels_for(choice.isa, choice.element) == nullptr) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/forward_tasks.h"
+#include "backend/state_levels.h"
 
 namespace batchllm::cpu {
 namespace {
@@ -50,30 +51,19 @@ void DeltaLayers::prepare(const TokenBatch &batch) {
     nodes_.clear();
     pieces_.clear();
     levels_.clear();
-    // Of a node with tokens, one more than its parent's where it starts from what that makes.
-    std::vector<int32_t> level(batch.nodes.size(), -1);
-    int32_t most = -1;
-    for (size_t n = 0; n < batch.nodes.size(); ++n) {
-        const ContextNode &node = batch.nodes[n];
-        if (node.token_count == 0) continue;
-        const bool starts = node.length == node.token_count && node.parent >= 0;
-        level[n] = starts ? level[static_cast<size_t>(node.parent)] + 1 : 0;
-        most = std::max(most, level[n]);
-    }
+    const std::vector<int32_t> level = state_levels(batch);
+    const int32_t most = level.empty() ? -1 : *std::max_element(level.begin(), level.end());
     for (int32_t l = 0; l <= most; ++l) {
         Level of{nodes_.size(), 0, pieces_.size(), 0};
         for (size_t n = 0; n < batch.nodes.size(); ++n) {
             if (level[n] != l) continue;
             const ContextNode &node = batch.nodes[n];
-            int32_t from = node.state;
-            if (node.length == node.token_count) {
-                from = node.parent < 0 ? -1 : batch.nodes[static_cast<size_t>(node.parent)].state;
-            }
             for (int32_t t = 0; t < node.token_count; t += kTokensOfTask) {
                 pieces_.push_back({static_cast<int32_t>(nodes_.size()), t,
                                    std::min<int32_t>(node.token_count, t + kTokensOfTask)});
             }
-            nodes_.push_back({node.state, from, node.token_begin, node.token_count});
+            nodes_.push_back(
+                {node.state, state_before(batch, node), node.token_begin, node.token_count});
         }
         of.node_end = nodes_.size();
         of.piece_end = pieces_.size();

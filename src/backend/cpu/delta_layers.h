@@ -1,7 +1,5 @@
 // The layers with gated delta nets: projections, convolution, the delta rule over each context node, gated norms.
-//
-// A node's first token starts from its parent's state, which the same batch may still be computing. So the nodes
-// of a batch go in levels: those of one level need no state that is made in it. Mostly there are one or two.
+// Nodes go level by level (backend/state_levels.h).
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,52 @@
+// What benches of kernels share: calls that end the program where they fail, and arrays on the device.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "elementwise/elementwise.h"
+
+#include "device/device.h"
+
+namespace batchllm::cuda {
+
+inline void require(const Status &status) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::exit(1);
+}
+inline void require(cudaError_t code) { require(check_cuda(code, "bench")); }
+template <typename T> T require(Result<T> result) {
+    require(result.status());
+    return std::move(result).value();
+}
+
+inline DeviceMemory noise(int64_t count, uint64_t seed, float deviation) {
+    DeviceMemory memory = require(DeviceMemory::create(2 * count, "noise"));
+    require(launch_random(memory.data(), DType::bf16, count, 0, deviation, seed, nullptr));
+    return memory;
+}
+template <typename T> DeviceMemory upload(const std::vector<T> &values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    DeviceMemory memory = require(DeviceMemory::create(bytes, "a list"));
+    require(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T),
+                       cudaMemcpyHostToDevice));
+    return memory;
+}
+
+// Milliseconds of one of `times` launches, the first not counted.
+template <typename Launch> float time_launches(int times, const Launch &launch) {
+    const Event begin = require(Event::create(true)), end = require(Event::create(true));
+    launch();
+    require(cudaEventRecord(begin, nullptr));
+    for (int i = 0; i < times; ++i) launch();
+    require(cudaEventRecord(end, nullptr));
+    require(cudaEventSynchronize(end));
+    float milliseconds = 0;
+    require(cudaEventElapsedTime(&milliseconds, begin, end));
+    return milliseconds / static_cast<float>(times);
+}
+
+} // namespace batchllm::cuda

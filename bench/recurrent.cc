@@ -1,0 +1,172 @@
+// A layer of gated delta nets alone, on the GPU, at Qwen3.5-9B's shape (16 heads of keys, 32 of values, 128 by 128):
+// decode beside the rate of a copy, and prompts in chunks with what their parts take.
+//
+//     recurrent
+//     recurrent --key-heads 16 --value-heads 32
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "device_arrays.h"
+#include "recurrent/chunk.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+constexpr int32_t kDim = 128;
+
+// A layer with random inputs, and the lists of one step.
+struct Bench {
+    int32_t key_heads = 16, value_heads = 32, sms = 1;
+    DeviceMemory projected, vectors, states, out, mixed, gates, w, p;
+    DeviceMemory items, level, chunks;
+
+    DeltaArguments delta(int32_t most_items) const {
+        DeltaArguments a{};
+        a.element = DType::bf16;
+        a.projected = projected.data();
+        a.stride = stride();
+        // All the same numbers: only the time counts.
+        a.convolution = a.decay = a.step = a.norm = vectors.as<float>();
+        a.epsilon = 1e-6F;
+        a.states = states.data();
+        a.slot_bytes = slot_bytes();
+        a.out = out.data();
+        a.items = items.as<DeltaItem>();
+        a.level = level.as<DeltaLevel>();
+        a.most_items = most_items;
+        a.key_heads = key_heads;
+        a.value_heads = value_heads;
+        a.key_dim = a.value_dim = kDim;
+        a.sms = sms;
+        return a;
+    }
+    int64_t channels() const { return int64_t{kDim} * (2 * key_heads + value_heads); }
+    int64_t stride() const {
+        return (channels() + kDim * value_heads + 2 * value_heads + 15) / 16 * 16;
+    }
+    int64_t matrix_bytes() const { return int64_t{value_heads} * kDim * kDim * 4; }
+    int64_t slot_bytes() const { return matrix_bytes() + kRing * channels() * 2; }
+
+    void make(int32_t tokens, int32_t slots) {
+        projected = noise(tokens * stride(), 1, 1);
+        vectors = require(zeroed_memory(channels() * kRing * 4, "vectors"));
+        require(
+            launch_random(vectors.data(), DType::f32, channels() * kRing, 0.2F, 0.2F, 2, nullptr));
+        states = require(zeroed_memory(slots * slot_bytes(), "states"));
+        const int64_t values = int64_t{tokens} * value_heads * kDim;
+        out = require(zeroed_memory(values * 2, "results"));
+        mixed = require(zeroed_memory(tokens * channels() * 2, "mixed"));
+        w = require(zeroed_memory(values * 2, "W"));
+        p = require(zeroed_memory(values, "P"));
+        gates = require(zeroed_memory(int64_t{tokens} * value_heads * 8, "gates"));
+    }
+    // So many requests, of so many tokens each.
+    std::vector<DeltaChunk> set_step(int32_t requests, int32_t each, bool chunked) {
+        std::vector<DeltaItem> all;
+        std::vector<DeltaChunk> made;
+        for (int32_t i = 0; i < requests; ++i) {
+            all.push_back({i, i, i * each, each, 1000});
+            for (int32_t t = 0; chunked && t < each; t += kDeltaChunk) made.push_back({i, t});
+        }
+        DeltaLevel one{};
+        one.several = each > 1 ? 0 : requests;
+        one.chunked = chunked ? 0 : requests;
+        one.end = requests;
+        one.chunk_end = static_cast<int32_t>(made.size());
+        items = upload(all);
+        level = upload(std::vector<DeltaLevel>{one});
+        chunks = upload(made.empty() ? std::vector<DeltaChunk>{{0, 0}} : made);
+        return made;
+    }
+};
+
+double copy_rate() { // bytes read and written a second
+    constexpr int64_t kBytes = int64_t{2} << 30;
+    const DeviceMemory from = require(zeroed_memory(kBytes, "copied"));
+    const DeviceMemory to = require(zeroed_memory(kBytes, "copied"));
+    const float took = time_launches(10, [&] {
+        require(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(kBytes),
+                                cudaMemcpyDeviceToDevice, nullptr));
+    });
+    return 2e3 * static_cast<double>(kBytes) / static_cast<double>(took);
+}
+
+void time_decode(Bench *bench, double copied) {
+    for (const int32_t rows : {16, 64, 256, 512, 1024}) {
+        bench->make(rows, rows);
+        bench->set_step(rows, 1, false);
+        const float took =
+            time_launches(20, [&] { require(launch_delta_steps(bench->delta(rows), nullptr)); });
+        for (const int ahead : {0, 1, 2}) {
+            DeltaArguments other = bench->delta(rows);
+            other.ahead = ahead;
+            const float t = time_launches(20, [&] { require(launch_delta_steps(other, nullptr)); });
+            std::printf("ahead %d: %.1f us  ", ahead, static_cast<double>(t) * 1e3);
+        }
+        const double rate =
+            2e3 * rows * static_cast<double>(bench->matrix_bytes()) / static_cast<double>(took);
+        std::printf("decode, %4d rows: %7.1f us, state at %.2f TB/s, %.1f %% of a copy\n", rows,
+                    static_cast<double>(took) * 1e3, rate * 1e-12, 100 * rate / copied);
+    }
+}
+
+void time_prompts(Bench *bench) {
+    const struct {
+        int32_t requests, each;
+    } steps[] = {{1, 2048}, {4, 512}, {16, 128}, {32, 64}, {64, 32},
+                 {128, 16}, {256, 8}, {2, 2048}, {1, 4096}};
+    for (const auto &step : steps) {
+        const int32_t requests = step.requests, each = step.each;
+        const int32_t tokens = requests * each;
+        bench->make(tokens, requests);
+        const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());
+        const ChunkArguments a{
+            bench->delta(requests), bench->chunks.as<DeltaChunk>(), chunks,
+            bench->mixed.data(),    bench->gates.as<float2>(),      bench->w.data(),
+            bench->p.data()};
+        const auto time = [&](auto launch) {
+            return static_cast<double>(time_launches(10, [&] { require(launch(a, nullptr)); }));
+        };
+        const double all = time(launch_delta_chunks);
+        const double parts[] = {time(launch_chunk_inputs), time(launch_within_chunks),
+                                time(launch_across_chunks), time(launch_chunk_results)};
+        bench->set_step(requests, each, false);
+        const auto stepped = static_cast<double>(time_launches(
+            3, [&] { require(launch_delta_steps(bench->delta(requests), nullptr)); }));
+        // The rule reads S twice and writes it once; chunks count whole, zeros above their diagonals too.
+        const double heads = bench->value_heads;
+        const double rule = 6.0 * kDim * kDim * heads * tokens;
+        const double square = 2.0 * kDeltaChunk * kDeltaChunk * kDim;
+        const double whole = (5 * square + 3 * 2.0 * kDeltaChunk * kDim * kDim) * heads * chunks;
+        std::printf(
+            "%3d prompts of %4d tokens: %7.1f us (inputs %.1f, within %.1f, across %.1f, results "
+            "%.1f); %.1f TFLOP/s of the rule's, %.1f of the chunks'; token by token %.1f us\n",
+            requests, each, all * 1e3, parts[0] * 1e3, parts[1] * 1e3, parts[2] * 1e3,
+            parts[3] * 1e3, rule / all * 1e-9, whole / all * 1e-9, stepped * 1e3);
+    }
+}
+
+} // namespace
+
+int main(int count, char **values) {
+    Bench bench;
+    for (int i = 1; i + 1 < count; i += 2) {
+        if (std::strcmp(values[i], "--key-heads") == 0) bench.key_heads = std::atoi(values[i + 1]);
+        if (std::strcmp(values[i], "--value-heads") == 0) {
+            bench.value_heads = std::atoi(values[i + 1]);
+        }
+    }
+    cudaDeviceProp properties{};
+    require(cudaGetDeviceProperties(&properties, 0));
+    bench.sms = properties.multiProcessorCount;
+    for (int i = 0; i < 20; ++i) copy_rate(); // until the clock has settled
+    const double copied = copy_rate();
+    std::printf("%s, copies at %.2f TB/s\n", properties.name, copied * 1e-12);
+    time_decode(&bench, copied);
+    time_prompts(&bench);
+    return 0;
+}

@@ -1,0 +1,165 @@
+// Before and behind the products of chunks: convolution, lengths of q and k, gates; and the gated norm of results.
+// Bound by memory: each reads its inputs once and writes its results once, four elements a lane.
+//
+// A warp has one head and 16 tokens of a chunk.
+#include "recurrent/chunk.cuh"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kTokens = kDeltaChunk / (kThreads / 32);
+
+template <typename T> struct alignas(8) Four { T x[4]; };
+
+template <typename T> __device__ __forceinline__ Four<T> load_four(const T *from) {
+    Four<T> four;
+    *reinterpret_cast<uint2 *>(&four) = *reinterpret_cast<const uint2 *>(from);
+    return four;
+}
+
+template <typename T> __device__ __forceinline__ void store_four(T *to, const float (&x)[4]) {
+    uint2 raw;
+    raw.x = pack(x[0], x[1], T());
+    raw.y = pack(x[2], x[3], T());
+    *reinterpret_cast<uint2 *>(to) = raw;
+}
+
+// What the convolution sees in four channels at token t of the item.
+template <typename T> __device__ __forceinline__ Four<T>
+inputs_at(const DeltaArguments &a, const DeltaItem &item, int t, int channel) {
+    if (t >= 0) return load_four(projected_of<T>(a, int64_t{item.token_begin} + t) + channel);
+    const int position = item.position + t;
+    if (position < 0) return {};
+    return load_four(ring_of<T>(a, item.from) + position % kRing * a.channels() + channel);
+}
+
+template <typename T> __device__ __forceinline__ void
+mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin, int end) {
+    const DeltaArguments &a = c.delta;
+    const int channel = head * kHeadDim + static_cast<int>(threadIdx.x % 32) * 4;
+    const bool query = head < a.key_heads, value = head >= 2 * a.key_heads;
+    float weights[4][kRing];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const float4 w = reinterpret_cast<const float4 *>(a.convolution)[channel + e];
+        weights[e][0] = w.x, weights[e][1] = w.y, weights[e][2] = w.z, weights[e][3] = w.w;
+    }
+    Four<T> seen[kRing];
+#pragma unroll
+    for (int w = 1; w < kRing; ++w) {
+        seen[w] = inputs_at<T>(a, place.item, place.first + begin - kRing + w, channel);
+    }
+#pragma unroll 4
+    for (int t = begin; t < end; ++t) {
+#pragma unroll
+        for (int w = 0; w + 1 < kRing; ++w) seen[w] = seen[w + 1];
+        seen[kRing - 1] = load_four(projected_of<T>(a, place.token + t) + channel);
+        float x[4], squares = 0;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < kRing; ++w) sum += to_float(seen[w].x[e]) * weights[e][w];
+            x[e] = silu(sum);
+            squares += x[e] * x[e];
+        }
+        if (!value) {
+            float scale = rsqrtf(warp_sum(squares) + 1e-6f);
+            if (query) scale *= rsqrtf(static_cast<float>(kHeadDim));
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[e] *= scale;
+        }
+        store_four(mixed_of<T>(c, place.token + t) + channel, x);
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(kThreads)
+    chunk_inputs(const __grid_constant__ ChunkArguments c) {
+    const DeltaArguments &a = c.delta;
+    const DeltaLevel level = *a.level;
+    const int head = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
+         i += gridDim.x) {
+        const ChunkPlace place(c, c.chunks[i]);
+        const int begin = warp * kTokens, end = min(begin + kTokens, place.count);
+        if (begin >= end) continue;
+        mix_tokens<T>(c, place, head, begin, end);
+        const int value_head = head - 2 * a.key_heads;
+        if (value_head < 0 || begin + lane >= end) continue;
+        const int64_t token = place.token + begin + lane;
+        const DeltaGates gates = gates_of<T>(a, token, value_head);
+        c.gates[token * a.value_heads + value_head] =
+            make_float2(gates.log_decay * 1.4426950408889634f, gates.rate);
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(kThreads)
+    chunk_results(const __grid_constant__ ChunkArguments c) {
+    const DeltaArguments &a = c.delta;
+    const DeltaLevel level = *a.level;
+    const int head = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float4 norm = reinterpret_cast<const float4 *>(a.norm)[lane];
+    const float weights[4] = {norm.x, norm.y, norm.z, norm.w};
+    const int at = head * kHeadDim + 4 * lane;
+    for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
+         i += gridDim.x) {
+        const ChunkPlace place(c, c.chunks[i]);
+        const int end = min((warp + 1) * kTokens, place.count);
+#pragma unroll 4
+        for (int t = warp * kTokens; t < end; ++t) {
+            T *out = static_cast<T *>(a.out) + (place.token + t) * a.values_size() + at;
+            const Four<T> result = load_four(out);
+            const Four<T> gate = load_four(projected_of<T>(a, place.token + t) + a.channels() + at);
+            float x[4], squares = 0;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                x[e] = to_float(result.x[e]);
+                squares += x[e] * x[e];
+            }
+            const float scale =
+                rsqrtf(warp_sum(squares) / static_cast<float>(kHeadDim) + a.epsilon);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[e] *= scale * weights[e] * silu(to_float(gate.x[e]));
+            store_four(out, x);
+        }
+    }
+}
+
+} // namespace
+
+bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
+    return dtype_bytes(element) == 2 && key_dim == kHeadDim && value_dim == kHeadDim;
+}
+
+cudaError_t launch_chunk_inputs(const ChunkArguments &a, cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+                    static_cast<unsigned>(2 * a.delta.key_heads + a.delta.value_heads));
+    return with_half(a.delta.element, [&](auto t) {
+        chunk_inputs<decltype(t)><<<grid, kThreads, 0, stream>>>(a);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+                    static_cast<unsigned>(a.delta.value_heads));
+    return with_half(a.delta.element, [&](auto t) {
+        chunk_results<decltype(t)><<<grid, kThreads, 0, stream>>>(a);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_delta_chunks(const ChunkArguments &a, cudaStream_t stream) {
+    if (a.most_chunks == 0) return cudaSuccess;
+    if (!takes_chunks(a.delta.element, a.delta.key_dim, a.delta.value_dim)) {
+        return cudaErrorInvalidValue;
+    }
+    for (const auto launch :
+         {launch_chunk_inputs, launch_within_chunks, launch_across_chunks, launch_chunk_results}) {
+        if (const cudaError_t code = launch(a, stream); code != cudaSuccess) return code;
+    }
+    return cudaSuccess;
+}
+
+} // namespace batchllm::cuda

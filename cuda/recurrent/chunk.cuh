@@ -1,0 +1,93 @@
+// What the kernels of chunks share: tiles in shared memory and their operands of mma.sync.
+#pragma once
+
+#include "attention/mma.cuh"
+#include "recurrent/chunk.h"
+#include "recurrent/delta.cuh"
+
+namespace batchllm::cuda {
+
+inline constexpr int kHeadDim = 128; // of keys and of values
+
+// Rows of kColumns 16-bit elements, eight of them a piece. Pieces change places so that eight rows' pieces of one
+// column lie in different banks.
+template <int kColumns> struct Tile {
+    static constexpr int kPieces = kColumns / 8;
+    static constexpr int kRowBytes = kColumns * 2;
+    uint32_t base;
+
+    __device__ __forceinline__ uint32_t at(int row, int piece) const {
+        const int other = kPieces >= 8 ? piece ^ (row % 8) : piece ^ (row / 2 % kPieces);
+        return base + row * kRowBytes + other * 16;
+    }
+    // Rows [m, m + 16) by columns [k, k + 16), as A.
+    __device__ __forceinline__ void load_a(uint32_t (&r)[4], int m, int k) const {
+        const int lane = threadIdx.x % 32;
+        load_matrix(r, at(m + lane % 16, k / 8 + lane / 16));
+    }
+    // The same of the tile turned over: columns [m, m + 16) by rows [k, k + 16).
+    __device__ __forceinline__ void load_turned_a(uint32_t (&r)[4], int m, int k) const {
+        const int lane = threadIdx.x % 32;
+        load_matrix_transposed(r, at(k + lane % 8 + lane / 16 * 8, m / 8 + lane / 8 % 2));
+    }
+    // As B, of which columns are this tile's rows [n, n + 16): two products' operands.
+    __device__ __forceinline__ void load_turned_b(uint32_t (&r)[4], int k, int n) const {
+        const int lane = threadIdx.x % 32;
+        load_matrix(r, at(n + lane % 8 + lane / 16 * 8, k / 8 + lane / 8 % 2));
+    }
+    // As B, rows [k, k + 16) by columns [n, n + 16).
+    __device__ __forceinline__ void load_b(uint32_t (&r)[4], int k, int n) const {
+        const int lane = threadIdx.x % 32;
+        load_matrix_transposed(r, at(k + lane % 16, n / 8 + lane / 16));
+    }
+    // Two neighbouring elements.
+    __device__ __forceinline__ void store_pair(int row, int column, uint32_t pair) const {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at(row, column / 8) + column % 8 * 2),
+                     "r"(pair)
+                     : "memory");
+    }
+    __device__ __forceinline__ uint4 load_piece(int row, int piece) const {
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(at(row, piece))
+                     : "memory");
+        return v;
+    }
+    // Asynchronously, by all threads of a block: kDeltaChunk rows, those from `count` on zeros.
+    template <int kThreads, typename T>
+    __device__ __forceinline__ void copy(const T *from, int64_t stride, int count) const {
+#pragma unroll
+        for (int i = 0; i < kDeltaChunk * kPieces / kThreads; ++i) {
+            const int place = i * kThreads + static_cast<int>(threadIdx.x);
+            const int row = place / kPieces, piece = place % kPieces;
+            const bool valid = row < count;
+            copy_async(at(row, piece), from + (valid ? row * stride : 0) + piece * 8, valid);
+        }
+    }
+};
+
+// Calls action with a value of the type, of 16 bits.
+template <typename Action> cudaError_t with_half(DType type, const Action &action) {
+    if (type == DType::bf16) return action(__nv_bfloat16{});
+    return type == DType::f16 ? action(__half{}) : cudaErrorInvalidValue;
+}
+
+// A chunk of a value head.
+struct ChunkPlace {
+    DeltaItem item;
+    int64_t token; // the first
+    int count;     // tokens
+    int first;     // of the item's
+
+    __device__ ChunkPlace(const ChunkArguments &a, const DeltaChunk &chunk)
+        : item(a.delta.items[chunk.item]), token(int64_t{item.token_begin} + chunk.first),
+          count(min(kDeltaChunk, item.token_count - chunk.first)), first(chunk.first) {}
+};
+
+template <typename T>
+__device__ __forceinline__ T *mixed_of(const ChunkArguments &a, int64_t token) {
+    return static_cast<T *>(a.mixed) + token * a.delta.channels();
+}
+
+} // namespace batchllm::cuda

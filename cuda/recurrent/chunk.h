@@ -1,0 +1,47 @@
+// The gated delta rule by products of matrices, kDeltaChunk tokens of an item at a time: the WY form of arXiv
+// 2406.06484 with decays (2412.06464). For heads of 128 by 128 in 16 bits, sums in f32.
+//
+// With G_i the logarithm of the decay from the chunk's beginning up to token i, and S the state before the chunk:
+//     A_ij = rate_i exp(G_i - G_j) k_i . k_j   for j < i;   T = (1 + A)^-1
+//     W = T (rate exp(G) k)    U = T (rate v)    P_ij = exp(G_i - G_j) q_i . k_j   for j <= i
+// which depend on no state, so that all chunks of a level are computed at once; and chunk after chunk
+//     N = U - W S
+//     results = exp(G) q S + P N
+//     S = exp(G_last) S + (exp(G_last - G) N)^T k, transposed
+#pragma once
+
+#include "recurrent/delta.h"
+
+namespace batchllm::cuda {
+
+inline constexpr int32_t kDeltaChunk = 64;
+
+struct DeltaChunk {
+    int32_t item;  // of the step's
+    int32_t first; // tokens [first, first + kDeltaChunk) of the item's, or as many as there are
+};
+
+// Of the items [chunked, end) of a level and their chunks.
+struct ChunkArguments {
+    DeltaArguments delta;     // out: the results, normed and gated
+    const DeltaChunk *chunks; // of the step
+    int32_t most_chunks;      // no level has more
+    void *mixed;   // [tokens, channels] elements: q, k and v convolved; then U in v's place
+    float2 *gates; // [tokens, value_heads] logarithm to base 2 of the decay, and rate; then G, rate
+    void *w;       // [tokens, value_heads, key_dim] elements
+    void *p;       // [tokens, value_heads, kDeltaChunk] elements: by the chunk's tokens
+};
+
+// Whether there are kernels for such heads.
+bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
+
+// The level's items whole, but for their rings.
+cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
+
+// Its four parts, one after the other.
+cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_chunk_results(const ChunkArguments &arguments, cudaStream_t stream);
+
+} // namespace batchllm::cuda

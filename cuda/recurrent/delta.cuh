@@ -1,0 +1,66 @@
+// What kernels of delta nets share: the convolution and the gates of a token.
+#pragma once
+
+#include "elementwise/element.cuh"
+#include "recurrent/delta.h"
+
+namespace batchllm::cuda {
+
+__device__ __forceinline__ float *state_of(const DeltaArguments &a, int slot, int head) {
+    return reinterpret_cast<float *>(a.states + int64_t{slot} * a.slot_bytes) +
+           int64_t{head} * a.key_dim * a.value_dim;
+}
+
+template <typename T> __device__ __forceinline__ T *ring_of(const DeltaArguments &a, int slot) {
+    return reinterpret_cast<T *>(a.states + int64_t{slot} * a.slot_bytes + a.ring_begin());
+}
+
+template <typename T>
+__device__ __forceinline__ const T *projected_of(const DeltaArguments &a, int64_t token) {
+    return static_cast<const T *>(a.projected) + token * a.stride;
+}
+
+// What the convolution sees in a channel at token t of the item; t may be one of the last before it.
+template <typename T> __device__ __forceinline__ T convolution_input(const DeltaArguments &a,
+                                                                     const DeltaItem &item, int t,
+                                                                     int channel) {
+    if (t >= 0) return projected_of<T>(a, int64_t{item.token_begin} + t)[channel];
+    const int position = item.position + t;
+    if (position < 0) return from_float<T>(0.0f);
+    return ring_of<T>(a, item.from)[position % kRing * a.channels() + channel];
+}
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+
+// inputs: of tokens t - 3 to t
+template <typename T> __device__ __forceinline__ float
+convolved(const DeltaArguments &a, int channel, const T (&inputs)[kRing]) {
+    const float4 w = reinterpret_cast<const float4 *>(a.convolution)[channel];
+    return silu(to_float(inputs[0]) * w.x + to_float(inputs[1]) * w.y + to_float(inputs[2]) * w.z +
+                to_float(inputs[3]) * w.w);
+}
+
+struct DeltaGates {
+    float log_decay, rate;
+};
+
+template <typename T>
+__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
+    const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
+    const float x = to_float(b[a.value_heads + head]) + a.step[head];
+    const float softplus = x > 20.0f ? x : log1pf(expf(x));
+    return {-expf(a.decay[head]) * softplus, 1.0f / (1.0f + expf(-to_float(b[head])))};
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+    return x;
+}
+
+// Four neighbouring elements.
+template <typename T> __device__ __forceinline__ float4 load4(const T *p) {
+    return make_float4(to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3]));
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,74 @@
+// A layer of gated delta nets (DeltaNet in model/model.h), from the product of its input matrix to what its output
+// matrix takes: convolution, gates, the delta rule over each context node of a step, gated norm.
+//
+// A node's state in a slot, of one layer:
+//     S      [value_heads][key_dim][value_dim] f32
+//     ring   [kRing][channels] elements: what the convolution saw at position p, in row p % kRing
+// S and ring are read from the slot `from` and written to the slot `state`, which may be the same one.
+//
+// Two ways to the same result. Stepping goes token by token with S in registers, reads it once and writes it once,
+// and does the convolution and the norm on the way: decode, short prompts, f32, and shapes that are not 128 by
+// 128. Chunks (chunk.h) are products of matrices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+
+namespace batchllm::cuda {
+
+inline constexpr int32_t kMostDeltaDim = 128; // of keys and of values
+inline constexpr int32_t kRing = 4;           // tokens that a convolution sees, at most
+
+// The tokens of one context node in a step.
+struct DeltaItem {
+    int32_t state, from;              // slots; from -1: zeros
+    int32_t token_begin, token_count; // of the step's
+    int32_t position;                 // of the first
+};
+
+// Items whose states do not depend on each other. They are stepped through up to `chunked`, those of several
+// tokens from `several` on.
+struct DeltaLevel {
+    int32_t begin, several, chunked, end;
+    int32_t chunk_begin, chunk_end; // of the step's chunks
+};
+
+struct DeltaArguments {
+    DType element;
+    const void *projected; // [tokens, stride]: q, k, v, z, b, a of all heads
+    int64_t stride;
+    const float *convolution; // [channels, kRing], the newest token's last
+    const float *decay;       // [value_heads]
+    const float *step;        // [value_heads]
+    const float *norm;        // [value_dim]
+    float epsilon;
+    std::byte *states; // the layer's part of slot 0
+    int64_t slot_bytes;
+    void *out;               // [tokens, value_heads * value_dim] elements
+    const DeltaItem *items;  // of the step
+    const DeltaLevel *level; // on the device: a graph's next replay has another
+    int32_t most_items;      // no level has more
+    int32_t key_heads, value_heads, key_dim,
+        value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
+    int32_t sms;
+    int32_t ahead = 2;
+
+    __host__ __device__ int32_t keys_size() const { return key_heads * key_dim; }
+    __host__ __device__ int32_t values_size() const { return value_heads * value_dim; }
+    __host__ __device__ int32_t channels() const { return 2 * keys_size() + values_size(); }
+    __host__ __device__ int64_t ring_begin() const {
+        return int64_t{values_size()} * key_dim * static_cast<int64_t>(sizeof(float));
+    }
+};
+
+// Items [begin, chunked). Those of one token leave their rings up to date.
+cudaError_t launch_delta_steps(const DeltaArguments &arguments, cudaStream_t stream);
+
+// The rings of items [several, end), once nothing reads them any more.
+cudaError_t launch_delta_rings(const DeltaArguments &arguments, cudaStream_t stream);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,60 @@
+// The layers with gated delta nets of a step: the slots of their states, and what of a batch depends on what.
+// Nodes go level by level (backend/state_levels.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "device/staging.h"
+#include "recurrent/chunk.h"
+#include "recurrent/delta.h"
+#include "step/input.h"
+#include "step/weights.h"
+
+namespace batchllm::cuda {
+
+class StepDelta {
+  public:
+    StepDelta(const Model &model, DType element, int32_t sms);
+
+    // Of a slot: S and ring of all layers; 0: no layer has a delta net.
+    int64_t slot_bytes() const { return slot_bytes_; }
+    Status take_slots(int64_t slots);
+    // Memory for steps of up to `rows` tokens.
+    Status allocate(int64_t rows, StepInput *input);
+
+    // Host: adds to the staging buffer what the layers need.
+    Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
+    // Which launches the staged step needs: of each level the sum of its Forms.
+    enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
+    const std::vector<uint8_t> &form() const { return form_; }
+
+    // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
+    // [tokens, qkv.rows]; out: [tokens, values_size] elements, of the staged tokens alone.
+    Status launch(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
+                  int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+
+  private:
+    void read_nodes(const TokenBatch &batch);
+    void add_level(int32_t begin);
+    DeltaArguments arguments(size_t layer, const DeviceLayer &weights,
+                             const StepInput &input) const;
+
+    const Model &model_;
+    DType element_;
+    int32_t sms_;
+    int64_t slot_bytes_ = 0;
+    std::vector<int64_t> begin_;         // [layers] of their parts of a slot
+    bool chunked_ = false;               // all layers' heads have kernels for chunks
+    DeviceMemory slots_;                 // [slots][layers] { S, ring }
+    DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
+
+    // Of the staged step.
+    std::vector<DeltaItem> items_; // level by level
+    std::vector<DeltaLevel> levels_;
+    std::vector<DeltaChunk> chunks_; // the same
+    std::vector<uint8_t> form_;      // [levels]
+};
+
+} // namespace batchllm::cuda
