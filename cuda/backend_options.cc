@@ -143,6 +143,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     const int64_t most = sparse ? kSparseStepTokens : kDefaultStepTokens;
     forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : most;
     forward.seed = options.seed;
+    forward.reproducible = forward.attention.reproducible = options.reproducible;
     forward.threads = options.threads;
     const std::pair<const char *, bool *> switches[] = {
         {"tuning", &forward.tune},

@@ -177,12 +177,13 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 
     // P of the scores, as mma's operand; what was summed so far follows the rows' maxima.
     __device__ __forceinline__ void weigh(float (&s)[S::kRowTiles][S::kKeys / 2],
-                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c) {
+                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c,
+                                          bool by_row) {
         float factor[S::kRowTiles][2];
         bool rescale = false;
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
-            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c);
+            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c, by_row);
         }
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
@@ -279,7 +280,7 @@ matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &re
             if (bounds.hide(stretch, key, S::kKeys)) {
                 rows.hide(rest, stretch, key, first, ratio, a.window, s);
             }
-            rows.weigh(s, p, logits.c);
+            rows.weigh(s, p, logits.c, a.by_row != 0);
         }
         ring.wait();
         if (works) rows.accumulate(ring.slot, p);
