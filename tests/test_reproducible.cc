@@ -456,7 +456,8 @@ void what_is_no_such_mode_is_refused_by_name(void **) {
 } // namespace
 
 int main(int count, char **values) {
-    if (count == 3) {
+    if (count == 4) cmocka_set_test_filter(values[3]); // for example long*
+    if (count >= 3) {
         machine() = {values[1], values[2]};
         Random random(1);
         batchllm_engine_options options =
