@@ -419,11 +419,11 @@ void long_rows_of_wide_models(void **) {
         const std::string random = "random_weights=1,";
         for (const Sharing sharing : {Sharing::planned, Sharing::none}) {
             for (const char *type : {"bf16", "f16"}) {
-                subjects.push_back({directory, type, Wish::greedy, 1, sharing, 3000, random});
+                subjects.push_back({directory, type, Wish::greedy, 1, sharing, 4600, random});
             }
             if (config == experts_config) continue;
             subjects.push_back(
-                {directory, "bf16", Wish::greedy, 1, sharing, 3000, random + "quantize=fp8,"});
+                {directory, "bf16", Wish::greedy, 1, sharing, 4600, random + "quantize=fp8,"});
         }
     }
     compare_all(subjects, 8, seed_of_run());

@@ -41,11 +41,8 @@ StepAttention::StepAttention(const Model &model, DType element, const AttentionO
     }
 }
 
-// By position a token has a partial of each segment of each node of its context; a common head and its
-// group's prefix cut one segment in two each, and so does its prompt where it has several samples.
 int64_t StepAttention::slots_per_token() const {
-    if (!options_.reproducible) return kSlotsPerToken;
-    return count_segments(model_.max_positions) + 4;
+    return options_.reproducible ? most_partials(model_.max_positions) : kSlotsPerToken;
 }
 
 Status StepAttention::allocate(int64_t rows, StepInput *input) {
