@@ -2,6 +2,8 @@
 //
 // A node's first token starts from its parent's state, which the same batch may still be computing. So the nodes
 // of a batch go in levels: those of one level need no state that is made in it. Mostly there are one or two.
+//
+// Reproducible: token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +22,8 @@ namespace batchllm::cpu {
 // linear, kernels and pool are borrowed.
 class DeltaLayers {
   public:
-    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool)
-        : kernels_(kernels), linear_(linear), pool_(pool) {}
+    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool, bool reproducible = false)
+        : kernels_(kernels), linear_(linear), pool_(pool), reproducible_(reproducible) {}
 
     // Room for so many tokens in any layer of the model; none where no layer has a delta net.
     Status allocate(const Model &model, int64_t step_tokens);
@@ -71,6 +73,7 @@ class DeltaLayers {
     const Kernels &kernels_;
     Linear *linear_;
     ThreadPool *pool_;
+    bool reproducible_;
     StatePool states_;
 
     // Of the batch.
