@@ -45,6 +45,7 @@ int32_t between(Random &random, int32_t low, int32_t high) {
 
 // What a run of the row has met, besides the row's own results.
 struct Run {
+    std::string how;  // it was run
     std::string bits; // all that was returned for the row
     bool shared = false;
     int64_t preemptions = 0;
@@ -289,7 +290,10 @@ Run run(const Subject &subject, const Tokens &prompt, uint64_t seed, uint64_t co
     stats.struct_size = sizeof stats;
     CHECK(batchllm_engine_stats(engine.get(), &stats));
     assert_int_equal(stats.rows_failed, 0);
-    return {bits_of(*results), stats.shared_prompt_tokens > 0, stats.preemptions};
+    const std::string how = extra + " step_tokens " + std::to_string(options.step_tokens) + ", " +
+                            std::to_string(before) + " before and " + std::to_string(after) +
+                            " after";
+    return {how, bits_of(*results), stats.shared_prompt_tokens > 0, stats.preemptions};
 }
 
 struct Count {
@@ -304,7 +308,10 @@ Count compare(const Subject &subject, int32_t companies, uint64_t seed) {
     Count count;
     for (int32_t company = 1; company <= companies; ++company) {
         const Run among = run(subject, prompt, seed, static_cast<uint64_t>(company));
-        count.differ += among.bits != alone.bits;
+        if (among.bits != alone.bits && count.differ++ == 0 && subject.reproducible != 0) {
+            print_message("  other bits: company %d: %s\n  than alone: %s\n", company,
+                          among.how.c_str(), alone.how.c_str());
+        }
         count.shared += among.shared;
         count.preempted += among.preemptions > 0;
     }
