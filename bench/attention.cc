@@ -42,9 +42,10 @@ int main(int argc, char **argv) {
     if (argc > first && std::string(argv[first]) == "--check") {
         const unsigned seed = argc > first + 1 ? static_cast<unsigned>(std::atoi(argv[first + 1]))
                                                : std::random_device()();
-        return check_attention(*family, seed, argc > first + 2 ? std::atoi(argv[first + 2]) : 60)
-                   ? 0
-                   : 1;
+        const int rounds = argc > first + 2 ? std::atoi(argv[first + 2]) : 60;
+        const bool right = check_attention(*family, seed, rounds);
+        const bool same = check_by_row(*family, seed, rounds);
+        return right && same ? 0 : 1;
     }
     std::string only;
     if (argc > first + 1 && std::string(argv[first]) == "--only") {

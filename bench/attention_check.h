@@ -2,11 +2,23 @@
 // sinks and node forests: what `bench_attention --check` does.
 #pragma once
 
+#include <random>
+
 #include "attention/family.h"
+#include "attention_case.h"
 
 namespace batchllm::cuda {
 
 // Prints what was checked. Whether all was within rounding.
 bool check_attention(const AttentionFamily &family, unsigned seed, int rounds);
+
+// The same of bits: a token's result is what it is alone, whatever else there is in a step by position.
+bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds);
+
+// shape: heads, KV heads, head_dim.
+AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]);
+inline constexpr int kCheckedShapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},
+                                            {32, 8, 64},  {16, 2, 256}, {4, 4, 128}, {14, 2, 64},
+                                            {20, 1, 128}, {8, 1, 512}};
 
 } // namespace batchllm::cuda

@@ -7,6 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "attention/worklist_by_position.h"
+
 namespace batchllm::cuda {
 namespace {
 
@@ -95,7 +97,7 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
     CHECK(cudaMemset(a.out, 0xff, q_elements() * 2)); // NaN: what is not written is seen
 }
 
-void AttentionSetup::use(Sharing sharing) {
+WorklistOptions AttentionSetup::options(Sharing sharing) const {
     const AttentionShape &s = case_.shape;
     WorklistOptions options;
     options.heads = s.heads;
@@ -115,7 +117,24 @@ void AttentionSetup::use(Sharing sharing) {
     read_setting("MERGE_US", &options.merge_us);
     read_setting("MATRIX_SPLIT", &options.matrix_split);
     read_setting("STREAM_SPLIT", &options.stream_split);
-    build_worklist(case_.nodes, case_.tokens(), options, &worklist_);
+    return options;
+}
+
+void AttentionSetup::use(Sharing sharing) {
+    if (sharing == Sharing::by_position) return use_by_position(case_.nodes, case_.tokens());
+    build_worklist(case_.nodes, case_.tokens(), options(sharing), &worklist_);
+    arguments_.by_row = 0;
+    upload();
+}
+
+void AttentionSetup::use_by_position(const std::vector<AttentionNode> &nodes, int32_t tokens) {
+    build_worklist_by_position(nodes, tokens, options(Sharing::by_position), &worklist_);
+    arguments_.by_row = 1;
+    upload();
+}
+
+void AttentionSetup::upload() {
+    const AttentionShape &s = case_.shape;
     AttentionArguments &a = arguments_;
     a.items = device_.upload(worklist_.items);
     a.matrix_items = worklist_.matrix_items;

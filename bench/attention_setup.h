@@ -48,9 +48,10 @@ class DeviceArrays {
     std::vector<void *> owned_;
 };
 
-// Shared prefixes are read together where the worklist finds that faster, wherever there are any, never.
-enum class Sharing { chosen, together, apart };
-inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart"};
+// Shared prefixes are read together where the worklist finds that faster, wherever there are any, never; or the
+// worklist is that by which a row's bits depend on nothing else.
+enum class Sharing { chosen, together, apart, by_position };
+inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart", "by position"};
 
 class AttentionSetup {
   public:
@@ -61,6 +62,8 @@ class AttentionSetup {
 
     // Builds the worklist. Its costs may be set from the environment (WIDE_US=1.9).
     void use(Sharing sharing);
+    // As if these nodes were the step's, by position. Addresses of what tokens have are still of the whole step.
+    void use_by_position(const std::vector<AttentionNode> &nodes, int32_t tokens);
     // Enqueues one launch on `sms` SMs.
     void launch(const AttentionArguments &arguments, int sms, cudaStream_t stream) const {
         CHECK(family_.launch(arguments, sms, stream));
@@ -76,6 +79,9 @@ class AttentionSetup {
     }
 
   private:
+    WorklistOptions options(Sharing sharing) const;
+    void upload();
+
     const AttentionFamily &family_;
     AttentionCase case_;
     int copies_;

@@ -11,6 +11,7 @@
 //     --unshared                    attention: every row reads its prefix for itself
 //     --no-overlap                  a step is planned after the one before it
 //     --quantize fp8                the layers' matrices in e4m3 with a scale a row, as made at load
+//     --reproducible                a row's results are the same bits in any step
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on so many devices, after the first of them alone
 //     --not-alone                   without that

@@ -17,7 +17,8 @@ struct Arguments {
     double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1, repeat = 1;
     double prefix = -1, own = -1, sharing = -1, spread = -1;
     double kv_gib = 0;
-    bool all = false, sharing_on = true, arrival = false, profile = false, alone = true;
+    bool all = false, sharing_on = true, reproducible = false, arrival = false, profile = false,
+         alone = true;
     std::vector<std::pair<std::string, std::string>> extra;
     std::string switches; // as given
 };
@@ -51,6 +52,10 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
         }
         if (name == "--not-alone") {
             out->alone = false;
+            continue;
+        }
+        if (name == "--reproducible") {
+            out->reproducible = true;
             continue;
         }
         if (name == "--all" || name == "--no-sharing") {

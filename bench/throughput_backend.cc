@@ -74,9 +74,12 @@ Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
     BackendOptions options;
     options.extra = arguments.extra;
     options.extra.emplace_back("random_weights", "1");
+    options.reproducible = arguments.reproducible;
     options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
+    const auto made = Clock::now();
     ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
+    std::printf("backend: %.2f s\n", seconds_since(made));
     if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
     // Shapes' algorithms are looked for at their first use: not in a job's time.
     const auto start = Clock::now();

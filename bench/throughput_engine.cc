@@ -52,6 +52,7 @@ Status bench_engine(const NamedJob &job, const BenchModel &model, const Argument
         options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
         options.levels = static_cast<int32_t>(arguments.levels);
         options.enlarge = arguments.sharing_on ? BATCHLLM_ENLARGE_OPTIMAL : BATCHLLM_ENLARGE_NONE;
+        options.reproducible = arguments.reproducible ? 1 : 0;
         options.order = arguments.arrival ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
         RETURN_IF_ERROR(of_api(batchllm_engine_create(&options, &engine.handle)));
         batchllm_params params;

@@ -45,6 +45,22 @@ Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &devic
                  device.name, device.major, device.minor);
 }
 
+// Of the family sm90, items of more than kNarrowRows rows are not computed by row.
+Status choose_by_row(const Model &model, std::string *attention) {
+    const bool wide = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
+        return layer.attention.kv_heads > 0 && layer.attention.gqa_ratio() > kNarrowRows;
+    });
+    if (!wide) return {};
+    if (*attention == "sm90") {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "backend option attention=sm90: reproducible with more than %d query heads "
+                     "for one of keys; sm80 has it",
+                     kNarrowRows);
+    }
+    *attention = "sm80";
+    return {};
+}
+
 } // namespace
 
 Result<int> read_device(const std::string &devices) {
@@ -144,6 +160,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     const int64_t most = sparse ? kSparseStepTokens : kDefaultStepTokens;
     forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : most;
     forward.seed = options.seed;
+    forward.reproducible = forward.attention.reproducible = options.reproducible;
     forward.threads = options.threads;
     const std::pair<const char *, bool *> switches[] = {
         {"tuning", &forward.tune},
@@ -182,6 +199,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          key.c_str());
         }
     }
+    if (options.reproducible) RETURN_IF_ERROR(choose_by_row(model, &attention));
     forward.attention.family = find_attention(attention, device.major, device.minor);
     if (forward.attention.family == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

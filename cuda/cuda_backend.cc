@@ -53,6 +53,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.page_tokens = kPageKeys;
     info.page_bytes = backend->forward_->page_bytes();
     info.step_tokens = read.forward.step_tokens;
+    info.reproducible = options.reproducible;
     info.batches_in_flight = read.overlap ? kSlots : 1;
     info.warning = backend->forward_->warning();
     info.kv_windows = model.kv_windows();

@@ -168,9 +168,11 @@ typedef struct batchllm_engine_options {
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
     int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
                              same bits whatever rows are computed with it, shared or not, at any
-                             step_tokens, KV memory and number of threads, with one version, type
-                             of processor, backend and compute_type. Backends cpu and sim; cuda:
-                             UNSUPPORTED. 0 (default): last bits may differ */
+                             step_tokens, KV memory and number of threads and of devices, with one
+                             version, type of processor or GPU, backend and compute_type. cuda in
+                             types other than f32: where its shared prefix ends at the same place
+                             (other rows can move it; not with ENLARGE_NONE). UNSUPPORTED: a product
+                             has no such form. 0 (default): last bits may differ */
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */

@@ -1,7 +1,8 @@
 // cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
-#include "attention/worklist.h"
+#include "attention/worklist_by_position.h"
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 #include "seed.h"
@@ -152,6 +153,70 @@ void every_key_is_read_once(void **) {
     }
 }
 
+// [tokens] what a token's partials are of: the node, counted from its own up, and the keys that it sees in the
+// segment. Its slots are in the order of positions.
+std::vector<std::vector<std::array<int32_t, 3>>>
+segments_of(const Step &step, const WorklistOptions &options, const Worklist &list) {
+    std::vector<std::vector<std::array<int32_t, 3>>> all(static_cast<size_t>(step.tokens()));
+    for (const AttentionItem &item : list.items) {
+        assert_int_equal(item.stretch[1].keys, 0);
+        const KeyStretch &s = item.stretch[0];
+        for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
+            const AttentionRow &row = list.rows[r];
+            const PartialRange &range = list.partials[row.token];
+            int32_t up = 0, n = step.node_of[row.token];
+            for (; s.start < step.nodes[n].start; ++up) n = step.nodes[n].parent;
+            const int32_t first = s.start - step.nodes[n].start;
+            const int32_t last = row.position - step.nodes[n].start;
+            assert_int_equal(item.once >> 2 & 1, first / kPageKeys % 2);
+            const int32_t low = options.window > 0 ? last - options.window + 1 : 0;
+            const std::array<int32_t, 3> seen = {up, std::max(first, low),
+                                                 std::min(first + s.keys, last + 1)};
+            assert_true(seen[1] < seen[2]);
+            auto &of_token = all[row.token];
+            of_token.resize(static_cast<size_t>(std::max(1, range.count)));
+            of_token[static_cast<size_t>(row.slot < 0 ? 0 : row.slot - range.begin)] = seen;
+        }
+    }
+    return all;
+}
+
+// The token and its context, and nothing else of the step.
+Step alone(const Step &step, int32_t token) {
+    std::vector<int32_t> path;
+    for (int32_t n = step.node_of[token]; n >= 0; n = step.nodes[n].parent) path.push_back(n);
+    Step made;
+    int32_t parent = -1;
+    for (size_t i = path.size(); i-- > 0;) {
+        const AttentionNode &node = step.nodes[path[i]];
+        const int32_t keys = i == 0 ? step.positions[token] + 1 - node.start : node.keys;
+        parent = made.add(parent, keys, i == 0 ? 1 : 0);
+        made.nodes.back().first_page = node.first_page;
+    }
+    return made;
+}
+
+// Whatever other tokens there are, and in whatever pieces its own request comes.
+void by_position_a_token_has_partials_of_its_own(void **) {
+    std::mt19937_64 random(seed_of_run());
+    for (int round = 0; round < 200; ++round) {
+        Step step = random_step(random);
+        WorklistOptions options = random_options(random);
+        if (options.heads == 96) options.item_rows = kMatrixRows;
+        step.give_back(options.window);
+        Worklist list, single;
+        build_worklist_by_position(step.nodes, step.tokens(), options, &list);
+        check_list(step, options, list);
+        const auto among = segments_of(step, options, list);
+        for (const int32_t token : {0, step.tokens() / 2, step.tokens() - 1}) {
+            const Step one = alone(step, token);
+            build_worklist_by_position(one.nodes, 1, options, &single);
+            assert_true(segments_of(one, options, single)[0] == among[token]);
+            assert_true(single.slots <= most_partials(one.positions[0] + 1));
+        }
+    }
+}
+
 bool same(const Worklist &a, const Worklist &b) {
     return a.items.size() == b.items.size() &&
            std::equal(a.items.begin(), a.items.end(), b.items.begin(),
@@ -196,6 +261,7 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(by_position_a_token_has_partials_of_its_own),
         cmocka_unit_test(a_worklist_keeps_nothing_of_the_last_step),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

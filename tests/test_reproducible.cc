@@ -1,5 +1,6 @@
-// Reproducible engines on the CPU: one row among many different companies, whatever is shared, however large the
-// steps and the pool and however many threads, has the same bits in everything that is returned for it.
+// Reproducible engines: one row among many different companies, whatever is shared, however large the steps and the
+// pool and however many threads, has the same bits in everything that is returned for it. On the CPU; or on the GPU
+// with a family of attention kernels ("cuda sm90"), where in types other than f32 what the row itself shares counts.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "golden_files.h"
 #include "seed.h"
 #include "testing.h"
+#include "throughput_models.h"
 
 namespace {
 
@@ -22,7 +24,18 @@ using Tokens = std::vector<int32_t>;
 using Random = std::mt19937_64;
 
 constexpr uint64_t row_tag = 1000; // those of its company are below
-constexpr int32_t prompt_tokens = 150;
+constexpr int32_t page_rows = 60;  // tokens that a row's pages hold beside its prompt, at the least
+
+// What the engines run on: said once, by main.
+struct Machine {
+    const char *backend = "cpu";
+    std::string attention;
+    bool gpu() const { return backend != std::string("cpu"); }
+};
+Machine &machine() {
+    static Machine instance;
+    return instance;
+}
 
 int32_t between(Random &random, int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(random);
@@ -30,6 +43,7 @@ int32_t between(Random &random, int32_t low, int32_t high) {
 
 // What a run of the row has met, besides the row's own results.
 struct Run {
+    std::string how;  // it was run
     std::string bits; // all that was returned for the row
     bool shared = false;
     int64_t preemptions = 0;
@@ -38,11 +52,18 @@ struct Run {
 // What is wanted of the row.
 enum class Wish { greedy, sampled, penalised, structured, scored, mean, last };
 
+// What it shares with others: anything with anybody; a prefix of one length with the same two rows; nothing.
+enum class Sharing { any, planned, none };
+
 struct Subject {
     std::string model;
     const char *compute_type;
     Wish wish;
     int32_t reproducible = 1;
+    Sharing sharing = Sharing::any;
+    int32_t prompt_tokens = 150;
+    std::string options{}; // of the backend
+    bool small_pools = true;
 };
 
 // Ids that every model of these tests has, and none of which ends a row early in all of them.
@@ -55,21 +76,36 @@ Tokens prompt_of(Random &random, int32_t length) {
 batchllm_engine_options options_of(const Subject &subject, Random &random) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    options.backend = "cpu";
+    options.backend = machine().backend;
     options.model_dir = subject.model.c_str();
     options.compute_type = subject.compute_type;
     options.reproducible = subject.reproducible;
     options.threads = between(random, 1, 2);
     constexpr int64_t steps[] = {1, 3, 16, 33, 100, 1000};
-    options.step_tokens = steps[between(random, 0, 5)];
-    constexpr const char *pages[] = {"page_tokens=16", "page_tokens=32", "page_tokens=48"};
-    options.backend_options = pages[between(random, 0, 2)];
-    options.kv_memory_bytes = int64_t{16} << 20;
+    options.step_tokens = steps[between(random, 0, 5)] * (subject.prompt_tokens / 150);
+    options.kv_memory_bytes = int64_t{16 * (1 + subject.prompt_tokens / 1000)} << 20;
     options.enlarge = between(random, 0, 2) == 0 ? BATCHLLM_ENLARGE_NONE : BATCHLLM_ENLARGE_OPTIMAL;
     options.levels = between(random, 1, 2);
     options.min_prefix_tokens = 1;
+    if (subject.sharing != Sharing::any) {
+        options.enlarge =
+            subject.sharing == Sharing::none ? BATCHLLM_ENLARGE_NONE : BATCHLLM_ENLARGE_OPTIMAL;
+        options.min_prefix_tokens = 16; // strangers may begin alike
+    }
     options.seed = 5;
     return options;
+}
+
+std::string backend_options_of(const Subject &subject, Random &random) {
+    const auto drawn = [&](const char *name) {
+        return std::string(name) + (between(random, 0, 1) == 0 ? "=0" : "=1");
+    };
+    if (!machine().gpu()) {
+        return subject.options + "page_tokens=" + std::to_string(16 * between(random, 1, 3));
+    }
+    return subject.options + "tuning_cache=none,attention=" + machine().attention + "," +
+           drawn("tuning") + "," + drawn("graphs") + "," + drawn("overlap") + "," +
+           drawn("share_attention");
 }
 
 EngineHandle create(const batchllm_engine_options &options) {
@@ -189,10 +225,11 @@ void run_rows_that_end_at_once(batchllm_engine *engine, Random &random) {
     batchllm_results_free(results);
 }
 
-// Rows that begin as the row does, for anything from none to all of its prompt, and others.
+// Rows that begin as `prompt` does, for anything from none to all of it, and others.
 void add_company(batchllm_engine *engine, const Tokens &prompt, int32_t rows, Random &random) {
+    const auto most = static_cast<int32_t>(prompt.size());
     for (int32_t r = 0; r < rows; ++r) {
-        const int32_t common = between(random, 0, 3) == 0 ? 0 : between(random, 1, prompt_tokens);
+        const int32_t common = between(random, 0, 3) == 0 ? 0 : between(random, 1, most);
         Tokens other(prompt.begin(), prompt.begin() + common);
         const Tokens own = prompt_of(random, between(random, 1, 60));
         other.insert(other.end(), own.begin(), own.end());
@@ -203,26 +240,46 @@ void add_company(batchllm_engine *engine, const Tokens &prompt, int32_t rows, Ra
     }
 }
 
+// Two rows that share two thirds of the row's prompt with it, and no more.
+void add_siblings(batchllm_engine *engine, const Tokens &prompt) {
+    const auto common = static_cast<ptrdiff_t>(prompt.size() / 3 * 2);
+    batchllm_params params = params_of(Wish::greedy);
+    params.max_tokens = 8;
+    for (const int32_t other : {1, 2}) {
+        Tokens tokens(prompt.begin(), prompt.begin() + common);
+        tokens.push_back((prompt[static_cast<size_t>(common)] + other) % 250);
+        tokens.push_back(other);
+        add(engine, tokens, 500, params);
+    }
+}
+
 Run run(const Subject &subject, const Tokens &prompt, uint64_t seed, uint64_t company) {
     Random random(seed * 1000 + company);
+    const std::string extra = backend_options_of(subject, random);
     batchllm_engine_options options = options_of(subject, random);
+    options.backend_options = extra.c_str();
+    const bool planned = subject.sharing == Sharing::planned;
+    // Strangers share with one another.
+    const Tokens theirs = planned ? prompt_of(random, subject.prompt_tokens) : prompt;
     const int32_t before = company == 0 ? 0 : between(random, 0, 8);
     const int32_t after = company == 0 ? 0 : between(random, 0, 8);
-    if (company % 3 == 1) { // a few rows fit
+    if (company % 3 == 1 && subject.small_pools) { // a few rows fit
         batchllm_info info;
         info.struct_size = sizeof info;
         CHECK(batchllm_engine_info(create(options).get(), 0, &info));
-        const int64_t pages = between(random, 2, 3) * (prompt_tokens + 60) / info.page_tokens;
+        const int64_t pages =
+            between(random, 2, 3) * (subject.prompt_tokens + page_rows) / info.page_tokens;
         options.kv_memory_bytes = pages * info.kv_groups * info.kv_page_bytes;
     }
     const EngineHandle engine = create(options);
     if (company % 3 == 1) run_rows_that_end_at_once(engine.get(), random);
-    add_company(engine.get(), prompt, before, random);
+    add_company(engine.get(), theirs, before, random);
+    if (planned) add_siblings(engine.get(), prompt);
     const ConstraintHandle constraint = add_row(engine.get(), prompt, subject.wish);
     for (int32_t steps = between(random, 0, 3); company % 4 == 2 && steps > 0; --steps) {
         CHECK(batchllm_step(engine.get(), nullptr)); // the rest come later
     }
-    add_company(engine.get(), prompt, after, random);
+    add_company(engine.get(), theirs, after, random);
     CHECK(batchllm_run(engine.get(), nullptr, nullptr));
     batchllm_results *polled = nullptr;
     CHECK(batchllm_poll(engine.get(), 0, &polled));
@@ -231,7 +288,10 @@ Run run(const Subject &subject, const Tokens &prompt, uint64_t seed, uint64_t co
     stats.struct_size = sizeof stats;
     CHECK(batchllm_engine_stats(engine.get(), &stats));
     assert_int_equal(stats.rows_failed, 0);
-    return {bits_of(*results), stats.shared_prompt_tokens > 0, stats.preemptions};
+    const std::string how = extra + " step_tokens " + std::to_string(options.step_tokens) + ", " +
+                            std::to_string(before) + " before and " + std::to_string(after) +
+                            " after";
+    return {how, bits_of(*results), stats.shared_prompt_tokens > 0, stats.preemptions};
 }
 
 struct Count {
@@ -240,13 +300,16 @@ struct Count {
 
 Count compare(const Subject &subject, int32_t companies, uint64_t seed) {
     Random random(seed);
-    const Tokens prompt = prompt_of(random, prompt_tokens);
+    const Tokens prompt = prompt_of(random, subject.prompt_tokens);
     const Run alone = run(subject, prompt, seed, 0);
     assert_true(alone.bits.size() > 20);
     Count count;
     for (int32_t company = 1; company <= companies; ++company) {
         const Run among = run(subject, prompt, seed, static_cast<uint64_t>(company));
-        count.differ += among.bits != alone.bits;
+        if (among.bits != alone.bits && count.differ++ == 0 && subject.reproducible != 0) {
+            print_message("  other bits: company %d: %s\n  than alone: %s\n", company,
+                          among.how.c_str(), alone.how.c_str());
+        }
         count.shared += among.shared;
         count.preempted += among.preemptions > 0;
     }
@@ -254,21 +317,46 @@ Count compare(const Subject &subject, int32_t companies, uint64_t seed) {
 }
 
 std::vector<const char *> compute_types() {
+    if (machine().gpu()) return {"f32", "f16", "bf16"};
     std::vector<const char *> types{"f32"};
     if (batchllm::cpu::isa_runs_here(batchllm::cpu::Isa::avx512_bf16)) types.push_back("bf16");
     return types;
 }
 
-void a_row_is_the_same_bits_among_fifty_companies(void **) {
-    const uint64_t seed = seed_of_run();
-    for (const char *type : compute_types()) {
-        const Count count =
-            compare({"golden/llama3_gqa_sharded_bf16", type, Wish::greedy}, 50, seed);
-        if (count.differ > 0) fail_msg("%s: %d of 50 companies: other bits", type, count.differ);
-        print_message("%s: %d companies share, %d preempt\n", type, count.shared, count.preempted);
+// How rows may share for one to be the same bits among them.
+std::vector<Sharing> sharings(const char *type) {
+    if (!machine().gpu() || type == std::string("f32")) return {Sharing::any};
+    return {Sharing::planned, Sharing::none};
+}
+
+// Fails with all that differs, not at the first.
+void compare_all(const std::vector<Subject> &subjects, int32_t companies, uint64_t seed) {
+    int32_t wrong = 0;
+    for (const Subject &subject : subjects) {
+        const Count count = compare(subject, companies, seed);
+        print_message("%s %s %s wish %d sharing %d: %d of %d companies: other bits; %d share, %d "
+                      "preempt\n",
+                      subject.model.c_str(), subject.compute_type, subject.options.c_str(),
+                      int(subject.wish), int(subject.sharing), count.differ, companies,
+                      count.shared, count.preempted);
+        wrong += count.differ > 0;
+        if (companies < 50) continue;
         assert_true(count.shared > 10);
         assert_true(count.preempted > 3);
     }
+    if (wrong > 0) fail_msg("%d of %d subjects have other bits", wrong, int(subjects.size()));
+}
+
+void a_row_is_the_same_bits_among_fifty_companies(void **) {
+    std::vector<Subject> subjects, apart;
+    for (const char *type : compute_types()) {
+        for (const Sharing sharing : sharings(type)) {
+            std::vector<Subject> &to = sharing == Sharing::none ? apart : subjects;
+            to.push_back({"golden/llama3_gqa_sharded_bf16", type, Wish::greedy, 1, sharing});
+        }
+    }
+    compare_all(subjects, 50, seed_of_run());
+    compare_all(apart, 10, seed_of_run());
 }
 
 // What the test above would find: without the option last bits do differ.
@@ -282,33 +370,87 @@ void without_the_option_some_company_changes_bits(void **) {
 }
 
 void whatever_is_wanted_of_the_row(void **) {
-    const uint64_t seed = seed_of_run();
+    std::vector<Subject> subjects;
     for (const Wish wish :
          {Wish::sampled, Wish::penalised, Wish::structured, Wish::scored, Wish::mean, Wish::last}) {
         const std::string model = wish == Wish::structured ? batchllm::model_directory()
                                                            : "golden/llama_gqa8_llama3_bf16";
         for (const char *type : compute_types()) {
-            const Count count = compare({model, type, wish}, 6, seed);
-            if (count.differ > 0) {
-                fail_msg("%s, wish %d: %d of 6 companies: other bits", type, int(wish),
-                         count.differ);
-            }
+            subjects.push_back({model, type, wish, 1, sharings(type)[0]});
         }
     }
+    compare_all(subjects, 6, seed_of_run());
 }
 
 // Windows, softcaps, second embeddings, experts routed and shared, sinks of none.
 void whatever_the_model_is(void **) {
-    const uint64_t seed = seed_of_run();
+    std::vector<Subject> subjects;
     for (const char *model : {"golden/gemma2_bf16", "golden/gemma4_bf16", "golden/mixtral_bf16",
                               "golden/qwen2_moe_bf16", "golden/olmo2_bf16"}) {
         for (const char *type : compute_types()) {
-            const Count count = compare({model, type, Wish::greedy}, 4, seed);
-            if (count.differ > 0) {
-                fail_msg("%s, %s: %d of 4 companies: other bits", model, type, count.differ);
-            }
+            subjects.push_back({model, type, Wish::greedy, 1, sharings(type)[0]});
         }
     }
+    compare_all(subjects, 4, seed_of_run());
+}
+
+// Gated delta nets, whose states are made token by token.
+void hybrids_too(void **) {
+    if (machine().gpu()) skip();
+    std::vector<Subject> subjects;
+    for (const char *model :
+         {"golden/qwen3_next_bf16", "golden/qwen3_5_bf16", "golden/qwen3_5_moe_bf16"}) {
+        for (const char *type : compute_types()) {
+            subjects.push_back(
+                {model, type, Wish::greedy, 1, Sharing::any, 150, "state_slots=6,", false});
+        }
+    }
+    compare_all(subjects, 8, seed_of_run());
+}
+
+constexpr const char *dense_config = R"({"model_type": "mistral", "hidden_size": 1024,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
+    "intermediate_size": 2816, "vocab_size": 4096, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": false, "sliding_window": null, "eos_token_id": null})";
+constexpr const char *window_config = R"({"model_type": "mistral", "hidden_size": 512,
+    "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+    "intermediate_size": 1408, "vocab_size": 4096, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": false, "sliding_window": 700, "eos_token_id": null})";
+constexpr const char *experts_config = R"({"model_type": "qwen3_moe", "hidden_size": 1024,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+    "intermediate_size": 1024, "moe_intermediate_size": 384, "num_experts": 32,
+    "num_experts_per_tok": 4, "norm_topk_prob": true, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "vocab_size": 4096, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})";
+
+// Contexts of several segments, products of many sums and of every type: models of random weights.
+void long_rows_of_wide_models(void **) {
+    if (!machine().gpu()) skip();
+    const TemporaryDirectory folder;
+    std::vector<Subject> subjects;
+    const std::pair<const char *, const char *> configs[] = {
+        {"dense", dense_config}, {"window", window_config}, {"experts", experts_config}};
+    for (const auto &[name, config] : configs) {
+        const std::string directory = folder.file(name);
+        auto described = batchllm::describe_config(config, name);
+        if (!described.ok()) fail_msg("%s", described.status().message().c_str());
+        const batchllm::Status written =
+            batchllm::write_model_directory({config, std::move(described).value()}, directory);
+        if (!written.ok()) fail_msg("%s", written.message().c_str());
+        const std::string random = "random_weights=1,";
+        for (const Sharing sharing : {Sharing::planned, Sharing::none}) {
+            for (const char *type : {"bf16", "f16"}) {
+                subjects.push_back({directory, type, Wish::greedy, 1, sharing, 4600, random});
+            }
+            if (config == experts_config) continue;
+            subjects.push_back(
+                {directory, "bf16", Wish::greedy, 1, sharing, 4600, random + "quantize=fp8,"});
+        }
+    }
+    compare_all(subjects, 5, seed_of_run());
 }
 
 void the_engine_says_whether_it_is_reproducible(void **) {
@@ -324,15 +466,11 @@ void the_engine_says_whether_it_is_reproducible(void **) {
     }
 }
 
-void what_has_no_such_mode_is_refused_by_name(void **) {
+void what_is_no_such_mode_is_refused_by_name(void **) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
     options.model_dir = "golden/llama_bias_f32";
-    options.backend = "cuda";
-    options.reproducible = 1;
     batchllm_engine *engine = nullptr;
-    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_UNSUPPORTED);
-    assert_non_null(std::strstr(batchllm_last_error(), "reproducible"));
     options.backend = "cpu";
     options.reproducible = 2;
     assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_INVALID_ARGUMENT);
@@ -341,14 +479,28 @@ void what_has_no_such_mode_is_refused_by_name(void **) {
 
 } // namespace
 
-int main() {
+int main(int count, char **values) {
+    if (count == 4) cmocka_set_test_filter(values[3]); // for example long*
+    if (count >= 3) {
+        machine() = {values[1], values[2]};
+        Random random(1);
+        batchllm_engine_options options =
+            options_of({"golden/llama_bias_f32", "f32", Wish::greedy}, random);
+        options.model_dir = "golden/llama_bias_f32";
+        batchllm_engine *engine = nullptr;
+        const int32_t status = batchllm_engine_create(&options, &engine);
+        batchllm_engine_destroy(engine);
+        if (status == BATCHLLM_ERROR_BACKEND_UNAVAILABLE) return 77;
+    }
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_row_is_the_same_bits_among_fifty_companies),
         cmocka_unit_test(without_the_option_some_company_changes_bits),
         cmocka_unit_test(whatever_is_wanted_of_the_row),
         cmocka_unit_test(whatever_the_model_is),
+        cmocka_unit_test(hybrids_too),
+        cmocka_unit_test(long_rows_of_wide_models),
         cmocka_unit_test(the_engine_says_whether_it_is_reproducible),
-        cmocka_unit_test(what_has_no_such_mode_is_refused_by_name),
+        cmocka_unit_test(what_is_no_such_mode_is_refused_by_name),
     };
     return cmocka_run_group_tests_name("reproducible", tests, nullptr, nullptr);
 }

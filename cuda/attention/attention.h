@@ -8,6 +8,10 @@
 // A token that several items cover gets a partial (O, log-sum-exp) from each; they are merged within the
 // launch once all are there, in slot order, so that the result does not depend on timing.
 //
+// By row (AttentionArguments::by_row), with items that are cut by position (attention/worklist_by_position.h) and
+// all in the matrix queue, a row's result is the same bits whatever other rows there are: the maximum that its
+// scores are taken against follows its own scores alone, and partials are merged two by two.
+//
 // KV pool of a layer: [page][kv_head][K, V][head_dim / 64][64 keys][64 elements], 2-byte elements,
 // the 16-byte chunk c of key k's 128-byte row stored at chunk c ^ (k % 8): the swizzle that wgmma
 // reads, so that a block is fetched by plain bulk copies. head_dim is padded to a multiple of 64.
@@ -48,8 +52,9 @@ struct AttentionItem {
     int32_t row_count;    // times the GQA ratio at most kMatrixRows or kStreamRows
     int32_t min_position; // of the query tokens
     int32_t max_position;
-    int32_t partial;       // nonzero: some of its rows have slots
-    int32_t once;          // bit s: no other item reads the keys of stretch s
+    int32_t partial; // nonzero: some of its rows have slots
+    int32_t once;    // bit s: no other item reads the keys of stretch s; bit 2: the first page
+                     // has an odd number among its node's
     KeyStretch stretch[2]; // keys 0: none
 };
 
@@ -98,6 +103,8 @@ struct AttentionArguments {
     const float
         *sinks; // [heads] f32, or null: one more logit in the sum of the head's rows, not scaled
                 // and without a value
+    int32_t by_row =
+        0; // nonzero: a row's result does not depend on the rows beside it in its items
 };
 
 // Whether a launch needs the kernels that know softcaps and sinks.

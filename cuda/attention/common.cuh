@@ -17,9 +17,11 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
 // True if what was summed so far is to be multiplied by factor: the maximum that scores are taken
-// against follows the scores' own in steps of at least 8 (in base 2), so that most tiles need not.
-template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)> __device__ __forceinline__ bool
-softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)[2], float c) {
+// against follows the scores' own in steps of at least 8 (in base 2), so that most tiles need not. It
+// does so for all of a warp's rows at once, or by_row for each row that needs it.
+template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)>
+__device__ __forceinline__ bool softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2],
+                                        float (&factor)[2], float c, bool by_row = false) {
     // Several chains at once, if registers allow: one row's alone would wait for each of its steps.
     float top[2][kChains], base[2], total[2][2 * kChains] = {};
 #pragma unroll
@@ -46,9 +48,10 @@ softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2], float (&factor)
                                           (top[1][0] - maximum[1]) * c > 8);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        if (!grow) top[i][0] = maximum[i];
+        const bool raised = by_row ? (top[i][0] - maximum[i]) * c > 8 : grow;
+        if (!raised) top[i][0] = maximum[i];
         base[i] = top[i][0] == -INFINITY ? 0.f : top[i][0] * c;
-        factor[i] = grow ? exp2_approximate(maximum[i] * c - base[i]) : 1.f;
+        factor[i] = raised ? exp2_approximate(maximum[i] * c - base[i]) : 1.f;
         maximum[i] = top[i][0];
     }
 #pragma unroll

@@ -18,6 +18,7 @@ void costs_sm80(WorklistOptions *options) {
     options->share_us = 5;
     options->matrix_split = 1.2;
     options->stream_split = 6;
+    options->item_rows = kMatrixRows;
 }
 
 // Its tiles of O do not hold heads of 512: those are left to sm80's kernels, by the same worklist.

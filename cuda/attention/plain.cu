@@ -1,5 +1,6 @@
 // O = softmax(scale Q K^T) V, f32. Each of a block's four warps takes every fourth key and keeps its
-// own running maximum (natural base); the warps merge at the end in a fixed order.
+// own running maximum (natural base); the warps merge at the end in a fixed order. A warp's keys are every fourth
+// of each node, from the token's own node up; by position, every fourth of all from the first on.
 #include "attention/plain.h"
 
 namespace batchllm::cuda {
@@ -24,30 +25,47 @@ template <int Elements> struct Part {
     }
 };
 
+// The keys of a node that the token sees, from `first` on every fourth.
+template <int Elements> __device__ void read_node(const PlainAttentionArguments &a,
+                                                  const AttentionNode &node, int first,
+                                                  int position, int kv_head, Part<Elements> *part) {
+    const int lane = threadIdx.x % 32;
+    const int low = a.window > 0 ? position - a.window + 1 : 0;
+    for (int key = first; key < node.keys; key += kWarps) {
+        const int at = node.start + key;
+        if (at > position || at < low) continue;
+        const int64_t page = a.pages[node.page_begin + key / kPageKeys];
+        const float *block = a.kv + ((page * a.kv_heads + kv_head) * 2) * kPageKeys * a.head_dim;
+        const float *k = block + key % kPageKeys * a.head_dim;
+        const float *v = k + kPageKeys * a.head_dim;
+        float dot = 0;
+        for (int i = 0; i < Elements; ++i) {
+            const int e = lane + 32 * i;
+            if (e < a.head_dim) dot += part->query[i] * k[e];
+        }
+        for (int offset = 16; offset > 0; offset /= 2) dot += __shfl_xor_sync(~0u, dot, offset);
+        if (a.softcap > 0) dot = a.softcap * tanhf(dot / a.softcap);
+        part->add(dot, v, a.head_dim, lane);
+    }
+}
+
 template <int Elements> __device__ void read_keys(const PlainAttentionArguments &a, int token,
                                                   int kv_head, Part<Elements> *part) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int position = a.positions[token];
-    const int low = a.window > 0 ? position - a.window + 1 : 0;
-    for (int n = a.node_of[token]; n >= 0; n = a.nodes[n].parent) {
-        const AttentionNode node = a.nodes[n];
-        for (int key = warp; key < node.keys; key += kWarps) {
-            const int at = node.start + key;
-            if (at > position || at < low) continue;
-            const int64_t page = a.pages[node.page_begin + key / kPageKeys];
-            const float *block =
-                a.kv + ((page * a.kv_heads + kv_head) * 2) * kPageKeys * a.head_dim;
-            const float *k = block + key % kPageKeys * a.head_dim;
-            const float *v = k + kPageKeys * a.head_dim;
-            float dot = 0;
-            for (int i = 0; i < Elements; ++i) {
-                const int e = lane + 32 * i;
-                if (e < a.head_dim) dot += part->query[i] * k[e];
-            }
-            for (int offset = 16; offset > 0; offset /= 2) dot += __shfl_xor_sync(~0u, dot, offset);
-            if (a.softcap > 0) dot = a.softcap * tanhf(dot / a.softcap);
-            part->add(dot, v, a.head_dim, lane);
+    const int warp = threadIdx.x / 32;
+    const int position = a.positions[token], own = a.node_of[token];
+    if (!a.by_position) {
+        for (int n = own; n >= 0; n = a.nodes[n].parent) {
+            read_node(a, a.nodes[n], warp, position, kv_head, part);
         }
+        return;
+    }
+    int depth = 0; // of the token's node
+    for (int n = own; n >= 0; n = a.nodes[n].parent) ++depth;
+    for (int above = depth - 1; above >= 0; --above) {
+        int n = own;
+        for (int i = 0; i < above; ++i) n = a.nodes[n].parent;
+        const AttentionNode node = a.nodes[n];
+        read_node(a, node, (warp - node.start % kWarps + kWarps) % kWarps, position, kv_head, part);
     }
 }
 

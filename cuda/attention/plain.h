@@ -26,6 +26,8 @@ struct PlainAttentionArguments {
     const int32_t *positions; // [tokens]
     float softcap;            // as AttentionArguments'
     const float *sinks;       // the same
+    bool by_position =
+        false; // keys are added in the order of positions, whichever nodes they are in
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionArguments &arguments, cudaStream_t stream);

@@ -177,12 +177,13 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 
     // P of the scores, as mma's operand; what was summed so far follows the rows' maxima.
     __device__ __forceinline__ void weigh(float (&s)[S::kRowTiles][S::kKeys / 2],
-                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c) {
+                                          uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c,
+                                          bool by_row) {
         float factor[S::kRowTiles][2];
         bool rescale = false;
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t) {
-            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c);
+            rescale |= softmax<S::kKeys / 2, 1>(s[t], maximum[t], sum[t], factor[t], c, by_row);
         }
 #pragma unroll
         for (int t = 0; t < S::kRowTiles; ++t)
@@ -237,7 +238,12 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
                 if (r / ratio >= rest.item.row_count) continue;
                 const AttentionRow row = rest.rows[r / ratio];
                 const int head = kv_head * ratio + r % ratio;
-                total = logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
+                // By row the product is rounded before anything is added to it: left to the compiler, some
+                // of a thread's rows would have it rounded and some not.
+                const float top = __fmul_rn(maximum[t][i], logits.c);
+                total = a.by_row
+                            ? logits.with_sink(total, top, row.slot, head)
+                            : logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
                 const float inverse = total > 0 ? 1.f / total : 0.f;
                 const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
@@ -245,8 +251,12 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
                     to.write(part * S::kColumns + j * 8 + lane % 4 * 2,
                              o[t][j * 4 + i * 2] * inverse, o[t][j * 4 + i * 2 + 1] * inverse);
                 }
-                if (lane % 4 == 0 && part == 0)
+                if (lane % 4 != 0 || part != 0) continue;
+                if (a.by_row) {
+                    write_lse(a, row.slot, head, top, total);
+                } else {
                     write_lse(a, row.slot, head, maximum[t][i] * logits.c, total);
+                }
             }
     }
 };
@@ -279,7 +289,7 @@ matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &re
             if (bounds.hide(stretch, key, S::kKeys)) {
                 rows.hide(rest, stretch, key, first, ratio, a.window, s);
             }
-            rows.weigh(s, p, logits.c);
+            rows.weigh(s, p, logits.c, a.by_row != 0);
         }
         ring.wait();
         if (works) rows.accumulate(ring.slot, p);

@@ -124,7 +124,8 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
     constexpr int kUnit = 4;                          // rows, if they are many
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
     const int64_t rows = static_cast<int64_t>(a.merged_count) * a.heads;
-    const bool many = rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
+    // Few are merged more at a time, which by row they must not be.
+    const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
     if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
     Merged last;
     while (true) {

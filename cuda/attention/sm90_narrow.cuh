@@ -115,7 +115,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
     const Logits<Special> logits(a);
-    RowSoftmax softmax{logits.c};
+    RowSoftmax softmax{logits.c, a.by_row != 0};
     float s[S::kPairKeys / 2], top[2], factor[2];
     uint32_t p[S::kPairKeys / 4];
 
@@ -131,8 +131,12 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         ring.wait(slot);
         release();
     };
-    if (group == 1 && count.n > 0) pass();
-    for (int tile = group; tile < count.n; tile += 2) {
+    // Pages of odd numbers are group 1's, wherever the item begins.
+    constexpr bool page_a_slot = S::kPairKeys == kPageKeys;
+    const int odd = page_a_slot ? __shfl_sync(~0u, job.item.once >> 2 & 1, 0) : 0;
+    const int own = group ^ odd;
+    if (own == 1 && count.n > 0) pass();
+    for (int tile = own; tile < count.n; tile += 2) {
         const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
         const uint32_t address = ring.address(slot);
         const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
@@ -160,7 +164,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         if (tile + 1 < count.n) pass();
     }
 
-    const Sums own = give_sums(rest, softmax, group, row_in_tile, lane);
+    const Sums sums = give_sums(rest, softmax, group, row_in_tile, lane);
     named_barrier(kAllConsumers, kConsumers); // the queries are no longer read
     const NarrowMerge<HeadDim, T> merge{reinterpret_cast<float4 *>(shared), group, lane, thread};
     // In branches, so that O's registers have constant numbers.
@@ -174,7 +178,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
 #pragma unroll
     for (int i = 0; i < 2; ++i) row[i] = read_row(job, ratio, row_in_tile + 8 * i);
     float mine[2], theirs[2];
-    weigh_groups(a, logits, rest, own, row, group, row_in_tile, lane, mine, theirs);
+    weigh_groups(a, logits, rest, sums, row, group, row_in_tile, lane, mine, theirs);
     const Destination<T> out[2] = {{a, row[0].token, row[0].slot, row[0].head, HeadDim},
                                    {a, row[1].token, row[1].slot, row[1].head, HeadDim}};
     if (group == 0) {

@@ -10,6 +10,7 @@ namespace batchllm::cuda::sm90 {
 
 struct RowSoftmax {
     float c;
+    bool by_row = false;                     // a row's base follows its own scores alone
     float base[2] = {0, 0};                  // a row's four threads have the same
     float limit[2] = {-INFINITY, -INFINITY}; // scores up to it need no other base; -inf: none yet
     float sum[2] = {0, 0};                   // of this thread's columns
@@ -40,9 +41,11 @@ struct RowSoftmax {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float higher = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], 1));
-            higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 2)) * c;
+            higher = fmaxf(higher, __shfl_xor_sync(~0u, higher, 2));
+            const bool within = by_row && higher <= limit[i];
+            higher *= c;
             factor[i] = 1;
-            if (higher == -INFINITY) continue;
+            if (higher == -INFINITY || within) continue;
             if (limit[i] > -INFINITY) {
                 higher = fmaxf(higher, base[i]);
                 factor[i] = exp2_approximate(base[i] - higher);

@@ -222,7 +222,7 @@ class Builder {
                 static_cast<int32_t>((per_part + 127) / 128 * 128); // whole tiles
             cut(draft, part_keys, out, &queues[draft.matrix ? 0 : 1]);
         }
-        give_slots(out);
+        give_slots(counts_, out);
         out->items.clear();
         for (auto &queue : queues) {
             std::stable_sort(queue.begin(), queue.end(),
@@ -283,24 +283,6 @@ class Builder {
                 out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
             }
             queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled)});
-        }
-    }
-
-    // Tokens that several items cover: each gets its slots, in the order of the items.
-    void give_slots(Worklist *out) const {
-        out->partials.assign(counts_.size(), {0, 0});
-        out->merged.clear();
-        out->slots = 0;
-        for (size_t t = 0; t < counts_.size(); ++t) {
-            if (counts_[t] < 2) continue;
-            out->partials[t] = {out->slots, counts_[t]};
-            out->merged.push_back(static_cast<int32_t>(t));
-            out->slots += counts_[t];
-        }
-        std::vector<int32_t> given(counts_.size(), 0);
-        for (AttentionRow &row : out->rows) {
-            const PartialRange &range = out->partials[static_cast<size_t>(row.token)];
-            if (range.count > 0) row.slot = range.begin + given[static_cast<size_t>(row.token)]++;
         }
     }
 
@@ -365,6 +347,23 @@ class Builder {
 };
 
 } // namespace
+
+void give_slots(std::span<const int32_t> counts, Worklist *out) {
+    out->partials.assign(counts.size(), {0, 0});
+    out->merged.clear();
+    out->slots = 0;
+    for (size_t t = 0; t < counts.size(); ++t) {
+        if (counts[t] < 2) continue;
+        out->partials[t] = {out->slots, counts[t]};
+        out->merged.push_back(static_cast<int32_t>(t));
+        out->slots += counts[t];
+    }
+    std::vector<int32_t> given(counts.size(), 0);
+    for (AttentionRow &row : out->rows) {
+        const PartialRange &range = out->partials[static_cast<size_t>(row.token)];
+        if (range.count > 0) row.slot = range.begin + given[static_cast<size_t>(row.token)]++;
+    }
+}
 
 void build_worklist(std::span<const AttentionNode> nodes, int32_t tokens,
                     const WorklistOptions &options, Worklist *worklist) {

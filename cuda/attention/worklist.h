@@ -33,6 +33,7 @@ struct WorklistOptions {
     // (share false) or wherever several queries read one.
     bool share = true;
     bool always_share = false;
+    int32_t item_rows = kNarrowRows; // query rows of an item, where items are cut by position
 };
 
 struct Worklist {
@@ -46,6 +47,10 @@ struct Worklist {
     std::vector<int32_t> merged;        // tokens with partials
     int32_t slots = 0;                  // partial rows the workspace must hold
 };
+
+// Tokens that several items cover: each gets its slots, in the order of the items' rows. counts: [tokens] items
+// that cover each.
+void give_slots(std::span<const int32_t> counts, Worklist *worklist);
 
 // tokens: of the batch. Every batch token must belong to exactly one node.
 void build_worklist(std::span<const AttentionNode> nodes, int32_t tokens,

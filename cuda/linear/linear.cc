@@ -23,14 +23,13 @@ Status check(cublasStatus_t code, const char *what) {
 }
 #define RETURN_IF_CUBLAS(expression) RETURN_IF_ERROR(check((expression), #expression))
 
-// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+} // namespace
+
 int64_t coarse_rows(int64_t rows) {
     int64_t step = 32;
     while (step * 8 <= rows) step *= 2; // four to eight steps an octave
     return rows < step ? rows : rows / step * step;
 }
-
-} // namespace
 
 int64_t padded_rows(int64_t rows) {
     const int64_t step = rows <= 128 ? 16 : rows <= 512 ? 32 : 64;
@@ -56,11 +55,11 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
 
 Linear::Linear(Linear &&other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), element_(other.element_),
-      fast_accumulation_(other.fast_accumulation_), workspace_(std::move(other.workspace_)),
-      scratch_(other.scratch_), scratch_bytes_(other.scratch_bytes_),
-      products_(std::move(other.products_)), tuned_(std::move(other.tuned_)),
-      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
-      cache_(std::move(other.cache_)), saved_(other.saved_) {
+      fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
+      workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
+      scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
+      tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
+      refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.cache_ = TuningCache();
 }
@@ -137,6 +136,11 @@ Status Linear::find_candidates(const Key &key, const Product &product,
     const size_t bytes = static_cast<size_t>(kWorkspace);
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &bytes, sizeof bytes);
+    const uint32_t one_sum = CUBLASLT_REDUCTION_SCHEME_NONE;
+    if (in_order_) {
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &one_sum, sizeof one_sum);
+    }
     found->resize(kCandidates);
     int count = 0;
     const cublasStatus_t status =
@@ -209,6 +213,26 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     return {};
 }
 
+TuningKey Linear::tuning_key(const Key &key) const {
+    // Kinds of e4m3 products that have other candidates are other elements.
+    const int32_t scaled = static_cast<int32_t>(DType::e4m3) +
+                           8 * static_cast<int32_t>(key.scaling) + (fast_accumulation_ ? 4 : 0);
+    return {key.m,
+            key.n,
+            key.k,
+            key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
+            static_cast<int32_t>(key.y_type),
+            key.accumulate ? 1 : 0};
+}
+
+void Linear::remember(const TuningKey &key, int32_t candidate) {
+    cache_.add(key, candidate);
+    const auto now = std::chrono::steady_clock::now();
+    if (now - saved_ <= std::chrono::seconds(1)) return;
+    cache_.save();
+    saved_ = now;
+}
+
 // The algorithm of a range of rows, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       cublasLtMatmulAlgo_t *chosen) {
@@ -217,24 +241,11 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     RETURN_IF_ERROR(describe_scales(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
-    // Kinds of e4m3 products that have other candidates are other elements.
-    const int32_t scaled = static_cast<int32_t>(DType::e4m3) +
-                           8 * static_cast<int32_t>(key.scaling) + (fast_accumulation_ ? 4 : 0);
-    const TuningKey cached{key.m,
-                           key.n,
-                           key.k,
-                           key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
-                           static_cast<int32_t>(key.y_type),
-                           key.accumulate ? 1 : 0};
+    const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
     if (candidate < 0 || candidate >= static_cast<int32_t>(found.size())) {
         ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
-        cache_.add(cached, candidate);
-        const auto now = std::chrono::steady_clock::now();
-        if (now - saved_ > std::chrono::seconds(1)) {
-            cache_.save();
-            saved_ = now;
-        }
+        remember(cached, candidate);
     }
     *chosen = found[static_cast<size_t>(candidate)].algo;
     return {};
@@ -285,6 +296,12 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     }
     const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling};
     auto found = products_.find(key);
+    if (found == products_.end() && in_order_) {
+        return error(BATCHLLM_ERROR_INTERNAL,
+                     "cuda: no product in order of %lld rows with [%lld, %lld]",
+                     static_cast<long long>(key.m), static_cast<long long>(key.n),
+                     static_cast<long long>(key.k));
+    }
     if (found == products_.end()) {
         Product product;
         const Status status = make_product(key, w, x, stream, &product);

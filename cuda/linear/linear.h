@@ -2,7 +2,8 @@
 // scales that cuBLASLt multiplies in, where it has such products (has()). Algorithms are chosen once for a shape and kept:
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
-// last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again.
+// last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again. In order
+// (set_in_order), products with W of one shape add up alike whatever the number of rows is.
 #pragma once
 
 #include <chrono>
@@ -41,6 +42,10 @@ struct Input {
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
 // room for the rounded number; the rows beyond the batch are computed and never read.
 int64_t padded_rows(int64_t rows);
+// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+int64_t coarse_rows(int64_t rows);
+
+class OrderProbe;
 
 class Linear {
   public:
@@ -71,6 +76,13 @@ class Linear {
     // Sums of e4m3 products with scales of rows in the tensor cores' own precision, which is less than f32's.
     // Before the first such product.
     void set_fast_accumulation(bool fast) { fast_accumulation_ = fast; }
+
+    // From now on run() has those products alone that prepare_in_order() chose.
+    void set_in_order() { in_order_ = true; }
+    // Chooses the algorithms of products with matrices like this one of up to most_rows rows: all add up in the
+    // order of one. BATCHLLM_ERROR_UNSUPPORTED: there are none for some number of rows. The probe has room.
+    Status prepare_in_order(const Matrix &like, DType y_type, bool accumulate, int64_t most_rows,
+                            OrderProbe *probe, cudaStream_t stream);
 
     int64_t algorithms() const { return static_cast<int64_t>(products_.size()); }
     // What the choices depend on, besides the shape.
@@ -115,6 +127,16 @@ class Linear {
     Result<int32_t> fastest(const Key &key, const Product &product,
                             const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                             const Matrix &w, const Input &x, cudaStream_t stream);
+    TuningKey tuning_key(const Key &key) const;
+    void remember(const TuningKey &key, int32_t candidate);
+    Result<bool> agrees(const Key &key, const Product &product,
+                        const cublasLtMatmulAlgo_t &algorithm, const Matrix &w, const Input &x,
+                        OrderProbe *probe, cudaStream_t stream);
+    Status find_reference(Key key, const Matrix &w, const Input &x, OrderProbe *probe,
+                          cudaStream_t stream, cublasLtMatmulAlgo_t *reference);
+    Status choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &reference, const Matrix &w,
+                           const Input &x, OrderProbe *probe, cudaStream_t stream,
+                           cublasLtMatmulAlgo_t *chosen);
     cublasStatus_t multiply(const Product &product, const cublasLtMatmulAlgo_t &algorithm,
                             const Matrix &w, const Input &x, void *y, bool accumulate,
                             cudaStream_t stream, float alpha = 1);
@@ -126,6 +148,7 @@ class Linear {
     cublasLtHandle_t handle_ = nullptr;
     DType element_ = DType::bf16;
     bool fast_accumulation_ = false;
+    bool in_order_ = false;
     DeviceMemory workspace_;
     void *scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;

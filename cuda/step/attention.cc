@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attention/attention.h"
+#include "attention/worklist_by_position.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
@@ -45,10 +46,14 @@ StepAttention::StepAttention(const Model &model, DType element, const AttentionO
     }
 }
 
+int64_t StepAttention::slots_per_token() const {
+    return options_.reproducible ? most_partials(model_.max_positions) : kSlotsPerToken;
+}
+
 Status StepAttention::allocate(int64_t rows, StepInput *input) {
     if (element_ == DType::f32) return {};
     rows_ = rows;
-    slots_ = kSlotsPerToken * rows;
+    slots_ = slots_per_token() * rows;
     int64_t outputs = 0, heads = 0;
     for (const Shape &shape : shapes_) {
         outputs = std::max(outputs, shape.out_stride());
@@ -137,12 +142,17 @@ Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *st
     options_.family->set_costs(&options);
     options.share = options_.share;
     Worklist &list = shape->list;
-    build_worklist(nodes_, tokens_, options, &list);
-    if (list.slots > slots_) { // more partials than there is room for: split nothing
+    if (options_.reproducible) {
+        build_worklist_by_position(nodes_, tokens_, options, &list);
+    } else {
+        build_worklist(nodes_, tokens_, options, &list);
+    }
+    if (list.slots > slots_ &&
+        !options_.reproducible) { // more partials than there is room for: split nothing
         options.matrix_split = options.stream_split = 1e-9;
         build_worklist(nodes_, tokens_, options, &list);
     }
-    if (list.slots > slots_) {
+    if (list.slots > slots_ && !options_.reproducible) {
         options.share = false;
         build_worklist(nodes_, tokens_, options, &list);
     }
@@ -217,6 +227,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.queues = a.arrivals + rows_ * kv_heads_;
     a.softcap = model_.layers[layer].attention.softcap;
     a.sinks = tensors.sinks;
+    a.by_row = options_.reproducible ? 1 : 0;
     return a;
 }
 
@@ -263,7 +274,8 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
         input.at<int32_t>(kNodeOf),
         input.at<int32_t>(kPositions),
         model_.layers[layer].attention.softcap,
-        tensors.sinks};
+        tensors.sinks,
+        options_.reproducible};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

@@ -20,8 +20,9 @@
 namespace batchllm::cuda {
 
 struct AttentionOptions {
-    bool share = true; // false: every query reads its prefix for itself
-    bool fused = true; // false: one launch a kind of item
+    bool share = true;         // false: every query reads its prefix for itself
+    bool fused = true;         // false: one launch a kind of item
+    bool reproducible = false; // a token's attention is the same bits in any batch
     int32_t sms = 0;
     const AttentionFamily *family = nullptr; // of the device
 };
@@ -85,6 +86,7 @@ class StepAttention {
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
+    int64_t slots_per_token() const;
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     std::unique_ptr<Forward> forward(new Forward(model, options));
     RETURN_IF_ERROR(forward->load());
     RETURN_IF_ERROR(forward->allocate());
+    if (options.reproducible) RETURN_IF_ERROR(forward->prepare_in_order());
     return forward;
 }
 

@@ -47,6 +47,8 @@ struct ForwardOptions {
     bool graphs = true;
     bool random_weights = false;
     bool profile = false;
+    bool reproducible =
+        false; // a token's results are the same bits in whatever step it is computed
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
     uint64_t seed = 0;
@@ -108,6 +110,8 @@ class Forward {
     // Whether a layer's matrix can be in e4m3; whether its product can be added to the residual stream.
     bool takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) const;
     bool adds(const Matrix &w) const;
+    int64_t most_asked() const; // rows
+    Status prepare_in_order();
     Status reserve(cudaStream_t stream);
     Status launch(cudaStream_t stream);
     Status replay(Graph *graph, cudaStream_t stream);

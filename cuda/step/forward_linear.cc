@@ -5,6 +5,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "elementwise/quantize.h"
+#include "linear/order_probe.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
@@ -18,6 +19,7 @@ Status Forward::make_linear() {
     ASSIGN_OR_RETURN(Linear linear, Linear::create(options_.element, nullptr, 0, std::move(cache)));
     linear_ = std::make_unique<Linear>(std::move(linear));
     linear_->set_fast_accumulation(options_.fast_accumulation);
+    if (options_.reproducible) linear_->set_in_order();
     return {};
 }
 
@@ -25,12 +27,17 @@ bool Forward::takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) c
     // In f32 nothing is rounded that need not be.
     if (options_.element == DType::f32 || columns > kMostNormed) return false;
     const DType result = ends ? options_.residual : options_.element;
-    return linear_->has(rows, columns, scaling, result, false, rows_);
+    return linear_->has(rows, columns, scaling, result, false, most_asked());
 }
 
 bool Forward::adds(const Matrix &w) const {
     return w.scaling == Scaling::none ||
-           linear_->has(w.rows, w.columns, w.scaling, options_.residual, true, rows_);
+           linear_->has(w.rows, w.columns, w.scaling, options_.residual, true, most_asked());
+}
+
+// What is in e4m3 is the same at every step size.
+int64_t Forward::most_asked() const {
+    return options_.reproducible ? std::max<int64_t>(rows_, 16384) : rows_;
 }
 
 void Forward::warn_of_widened(int64_t count, const std::string &why) {
@@ -145,7 +152,43 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     return products;
 }
 
+Status Forward::prepare_in_order() {
+    struct Wanted {
+        Matrix w;
+        DType y_type;
+        bool accumulate;
+        int64_t most_rows;
+    };
+    std::vector<Wanted> wanted;
+    for (const DeviceLayer &layer : weights_.layers) {
+        for (const Product &p : products(layer)) {
+            wanted.push_back({p.w, p.y_type, p.accumulate, rows_});
+            // What a layer's scalar multiplies is a delta first.
+            if (p.accumulate && layer.scalar != nullptr) {
+                wanted.push_back({p.w, p.y_type, false, rows_});
+            }
+        }
+    }
+    if (model_.layer_inputs) {
+        wanted.push_back({weights_.input_projection, options_.element, false, rows_});
+    }
+    if (weights_.head.rows > 0) wanted.push_back({weights_.head, DType::f32, false, logits_rows_});
+    OrderProbe probe;
+    for (const Wanted &p : wanted) {
+        probe.reserve(
+            {p.w.rows, p.w.columns, input_type(p.w.scaling), p.y_type, p.accumulate, p.most_rows});
+    }
+    RETURN_IF_ERROR(probe.allocate());
+    ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+    for (const Wanted &p : wanted) {
+        RETURN_IF_ERROR(
+            linear_->prepare_in_order(p.w, p.y_type, p.accumulate, p.most_rows, &probe, stream));
+    }
+    return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
 Status Forward::prepare(cudaStream_t stream) {
+    if (options_.reproducible) return {}; // done
     for (int64_t rows = 1; rows <= rows_; rows = padded_rows(rows) + 1) {
         for (const DeviceLayer &layer : weights_.layers) { // those of one shape share it
             for (const Product &p : products(layer)) {

@@ -47,7 +47,7 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
     add_size(app, "--max-requests", &choice->max_requests, 0,
              "maximum number of rows running at once (0: as memory allows)");
     app->add_flag("--reproducible", choice->reproducible,
-                  "the same bits for a row in any company (cpu and sim)");
+                  "the same bits for a row in any company");
 }
 
 void add_prediction(CLI::App *app, PredictionChoice *choice) {

@@ -40,11 +40,6 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
 
 // The weights go to all devices at the same time. The first device's error, if there is any.
 Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
-    if (options.backend_options.reproducible) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "reproducible: the cuda backend's last bits depend on the batch; backend cpu "
-                     "has it");
-    }
     const size_t count = options.devices.size();
     Backends backends(count);
     std::vector<Status> statuses(count);

@@ -210,7 +210,8 @@ class Engine:
     order: of groups: "decode_first" (those that generate much for their prompts go first) or "arrival".
     min_prefix_tokens: shorter prefixes are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, at any
-        step_tokens, memory and number of threads (backends "cpu" and "sim"): docs/reproducible.md.
+        step_tokens, memory and number of threads; on "cuda" in 16 bits, where it shares the same prefixes:
+        docs/reproducible.md.
     seed: mixed into each row's own seed.
     timeline: a CSV file with a line for each batch: docs/scheduling.md.
     logger: where log lines go; None: `logging.getLogger("batchllm")`.

@@ -108,12 +108,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                                                        const BackendOptions &options) {
     ASSIGN_OR_RETURN(const Choice choice, read_options(model, options));
-    if (options.reproducible && model.state_size() > 0) {
-        return error(
-            BATCHLLM_ERROR_UNSUPPORTED,
-            "reproducible: the last bits of a layer with a state depend on how a prompt is "
-            "cut into steps");
-    }
     const Kernels *kernels = kernels_for(choice.isa, choice.element);
     if (kernels == nullptr) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: no kernels for %s",

@@ -131,7 +131,8 @@ void DeltaLayers::run_head(const DeltaNet &delta, size_t layer, const Node &node
     call.from = node.from < 0 ? nullptr : states_.matrices(node.from, layer) + matrix;
     call.state = states_.matrices(node.state, layer) + matrix;
     call.scratch = scratch_[static_cast<size_t>(thread)].floats();
-    (call.tokens < kChunkedTokens ? kernels_.delta_recurrent : kernels_.delta_chunked)(call);
+    const bool recurrent = reproducible_ || call.tokens < kChunkedTokens;
+    (recurrent ? kernels_.delta_recurrent : kernels_.delta_chunked)(call);
 }
 
 // The convolution's last inputs into the node's slot.

@@ -1,5 +1,7 @@
 // The layers with gated delta nets: projections, convolution, the delta rule over each context node, gated norms.
 // Nodes go level by level (backend/state_levels.h).
+//
+// Reproducible: token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +20,8 @@ namespace batchllm::cpu {
 // linear, kernels and pool are borrowed.
 class DeltaLayers {
   public:
-    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool)
-        : kernels_(kernels), linear_(linear), pool_(pool) {}
+    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool, bool reproducible = false)
+        : kernels_(kernels), linear_(linear), pool_(pool), reproducible_(reproducible) {}
 
     // Room for so many tokens in any layer of the model; none where no layer has a delta net.
     Status allocate(const Model &model, int64_t step_tokens);
@@ -69,6 +71,7 @@ class DeltaLayers {
     const Kernels &kernels_;
     Linear *linear_;
     ThreadPool *pool_;
+    bool reproducible_;
     StatePool states_;
 
     // Of the batch.

@@ -53,7 +53,7 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
-    delta_nets_ = std::make_unique<DeltaLayers>(kernels_, linear_.get(), pool_);
+    delta_nets_ = std::make_unique<DeltaLayers>(kernels_, linear_.get(), pool_, reproducible_);
     RETURN_IF_ERROR(delta_nets_->allocate(model_, step_tokens_));
     if (model_.layer_inputs) {
         const int64_t inputs = model_.layer_inputs.projection.rows();

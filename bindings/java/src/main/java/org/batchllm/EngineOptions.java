@@ -247,7 +247,7 @@ public final class EngineOptions {
 
         /**
          * A row's results are the same bits whatever rows are computed with it, shared or not, at any step size,
-         * memory and number of threads. Backends "cpu" and "sim".
+         * memory and number of threads; on "cuda" in 16 bits, where it shares the same prefixes.
          *
          * @param value default false: last bits may differ
          * @return this

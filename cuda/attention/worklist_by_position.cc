@@ -1,0 +1,136 @@
+#include "attention/worklist_by_position.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace batchllm::cuda {
+namespace {
+
+class Builder {
+  public:
+    Builder(std::span<const AttentionNode> nodes, int32_t tokens, const WorklistOptions &options,
+            Worklist *out)
+        : nodes_(nodes), options_(options), out_(out),
+          together_(static_cast<size_t>(
+              std::max(1, options.item_rows / (options.heads / options.kv_heads)))),
+          counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)) {}
+
+    // Items come in the order of positions, and so do a token's slots.
+    void build() {
+        out_->items.clear();
+        out_->rows.clear();
+        find_readers();
+        for (size_t n = 0; n < nodes_.size(); ++n) {
+            size_t begin = 0;
+            for (const size_t end : ends_[n]) {
+                read(nodes_[n], std::span(readers_[n]).subspan(begin, end - begin));
+                begin = end;
+            }
+        }
+        give_slots(counts_, out_);
+        for (AttentionItem &item : out_->items) {
+            for (int32_t r = 0; r < item.row_count; ++r) {
+                if (out_->rows[static_cast<size_t>(item.row_begin + r)].slot >= 0) item.partial = 1;
+            }
+        }
+        std::stable_sort(out_->items.begin(), out_->items.end(),
+                         [](const AttentionItem &a, const AttentionItem &b) {
+                             return a.stretch[0].keys > b.stretch[0].keys;
+                         });
+        out_->matrix_items = static_cast<int32_t>(out_->items.size());
+        out_->stream_items = 0;
+        out_->matrix_ctas = out_->matrix_items > 0 ? options_.sms : 0;
+        out_->matrix_by_head = 0;
+    }
+
+  private:
+    // readers_[n]: the batch's tokens of node n and of those below it. ends_[n]: where one node's end and
+    // another's begin, if they are not to read together; else the end.
+    void find_readers() {
+        readers_.resize(nodes_.size());
+        ends_.resize(nodes_.size());
+        for (size_t own = 0; own < nodes_.size(); ++own) {
+            const AttentionNode &node = nodes_[own];
+            if (node.token_count == 0) continue;
+            for (int32_t t = 0; t < node.token_count; ++t) {
+                positions_[static_cast<size_t>(node.token_begin + t)] =
+                    node.start + node.keys - node.token_count + t;
+            }
+            for (auto up = static_cast<int32_t>(own); up >= 0;
+                 up = nodes_[static_cast<size_t>(up)].parent) {
+                std::vector<int32_t> &readers = readers_[static_cast<size_t>(up)];
+                for (int32_t t = 0; t < node.token_count; ++t) {
+                    readers.push_back(node.token_begin + t);
+                }
+                std::vector<size_t> &ends = ends_[static_cast<size_t>(up)];
+                if (options_.share) ends.clear();
+                ends.push_back(readers.size());
+            }
+        }
+    }
+
+    int32_t position(int32_t token) const { return positions_[static_cast<size_t>(token)]; }
+
+    void read(const AttentionNode &node, std::span<const int32_t> tokens) {
+        for (int32_t begin = 0; begin < node.keys; begin = segment_end(begin)) {
+            const int32_t end = std::min(segment_end(begin), node.keys);
+            seeing_.clear();
+            for (const int32_t token : tokens) {
+                const int32_t last = position(token) - node.start; // key that it sees
+                const bool gone = options_.window > 0 && last - options_.window + 1 >= end;
+                if (last >= begin && !gone) seeing_.push_back(token);
+            }
+            for (size_t first = 0; first < seeing_.size(); first += together_) {
+                const size_t count = std::min(together_, seeing_.size() - first);
+                add_item(node, begin, end, std::span(seeing_).subspan(first, count),
+                         seeing_.size() <= together_);
+            }
+        }
+    }
+
+    // tokens, each of which sees some of the node's keys [begin, end), against them.
+    void add_item(const AttentionNode &node, int32_t begin, int32_t end,
+                  std::span<const int32_t> tokens, bool once) {
+        AttentionItem item{};
+        item.row_begin = static_cast<int32_t>(out_->rows.size());
+        item.row_count = static_cast<int32_t>(tokens.size());
+        item.min_position = INT32_MAX;
+        for (const int32_t token : tokens) {
+            item.min_position = std::min(item.min_position, position(token));
+            item.max_position = std::max(item.max_position, position(token));
+            ++counts_[static_cast<size_t>(token)];
+            out_->rows.push_back({token, -1, position(token), 0});
+        }
+        // Whole pages before all windows are left out: they would add nothing.
+        int32_t first = begin;
+        if (options_.window > 0) {
+            const int32_t unseen = item.min_position - options_.window + 1 - node.start;
+            first = std::max(begin, unseen / kPageKeys * kPageKeys);
+        }
+        const int32_t page = first / kPageKeys;
+        assert(page >= node.first_page);
+        const int32_t last = std::min(end, item.max_position + 1 - node.start);
+        item.stretch[0] = {node.page_begin + page, last - first, node.start + first};
+        item.once = (once ? 1 : 0) | (page & 1) << 2;
+        out_->items.push_back(item);
+    }
+
+    std::span<const AttentionNode> nodes_;
+    const WorklistOptions &options_;
+    Worklist *out_;
+    size_t together_;             // most tokens of an item
+    std::vector<int32_t> counts_; // [tokens] items that cover each
+    std::vector<int32_t> positions_;
+    std::vector<std::vector<int32_t>> readers_; // [nodes]
+    std::vector<std::vector<size_t>> ends_;     // [nodes]
+    std::vector<int32_t> seeing_;
+};
+
+} // namespace
+
+void build_worklist_by_position(std::span<const AttentionNode> nodes, int32_t tokens,
+                                const WorklistOptions &options, Worklist *worklist) {
+    Builder(nodes, tokens, options, worklist).build();
+}
+
+} // namespace batchllm::cuda

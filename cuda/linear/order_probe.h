@@ -1,0 +1,56 @@
+// Whether a product adds up in the order of another, whatever rows there are and wherever a row stands among them.
+//
+// Of the elements of x and W the second half of each row repeats the first, x's negated: exactly, each result is
+// 0, and what a product makes is what its order of additions leaves of rounding. Rows r and r + kRows of x are
+// equal. So two products agree in every bit only if they add up alike, for each row in each place.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "device/device.h"
+
+namespace batchllm::cuda {
+
+// y = x W^T with W [n, k]. element: of x and W, e4m3 too, whose scales are all 1.
+struct ProbedProduct {
+    int64_t n, k;
+    DType element, y_type;
+    bool accumulate; // y is not zero before
+    int64_t most_rows;
+};
+
+class OrderProbe {
+  public:
+    static constexpr int64_t kRows = 16; // that differ
+
+    // Room for each of the products, one at a time.
+    void reserve(const ProbedProduct &product);
+    Status allocate();
+
+    // x and W of a product.
+    Status fill(const ProbedProduct &product, cudaStream_t stream);
+    const void *w() const { return w_.data(); }
+    const void *x() const { return x_.data(); }
+    const float *ones() const { return ones_.as<float>(); }
+    void *y() const { return y_.data(); }
+    int64_t y_bytes() const { return y_.bytes(); }
+
+    // What `rows` rows of y are before the product.
+    Status begin(int64_t rows, cudaStream_t stream);
+    // The first kRows of y are what is right from now on.
+    Status expect(cudaStream_t stream);
+    // All rows of y are right.
+    Result<bool> agrees(int64_t rows, cudaStream_t stream);
+
+  private:
+    ProbedProduct product_{};
+    int64_t w_bytes_ = 0, x_bytes_ = 0, y_bytes_ = 0, expected_bytes_ = 0, scales_ = 0;
+    DeviceMemory w_, x_, y_, expected_, ones_;
+    DeviceMemory differs_; // [1] int32
+};
+
+} // namespace batchllm::cuda
