@@ -13,7 +13,7 @@ constexpr int kOutTurns = 64;
 constexpr int kBarriers = kOut + 2 * out_bytes(kOutTurns);
 constexpr int kShared = kBarriers + 2 * kStages * 8;
 static_assert(kShared <= kMostShared);
-using Ring = Place<kBarriers>;
+using Ring = RingPlace<kBarriers>;
 
 // sums[b]: of 64 of the warpgroup's rows of W.
 template <typename T, int Turns> __device__ __forceinline__ void

@@ -22,12 +22,12 @@ constexpr int kMostShared = 232448;
 using Queue = GroupedQueue<kColumns, kStep>;
 
 // Place in the ring of stages; both sides step through the same sequence. Barriers: where they are.
-template <int Barriers> struct Place {
+template <int Barriers> struct RingPlace {
     int slot = 0;
     uint32_t phase = 0;
     uint32_t base; // of shared memory
 
-    __device__ explicit Place(uint32_t at) : base(at) {}
+    __device__ explicit RingPlace(uint32_t at) : base(at) {}
     __device__ uint32_t stage() const { return base + slot * kStage; }
     __device__ uint32_t full() const { return base + Barriers + slot * 8; }
     __device__ uint32_t empty() const { return base + Barriers + (kStages + slot) * 8; }
@@ -40,7 +40,7 @@ template <int Barriers> struct Place {
 };
 
 // By one thread, before the others use them.
-template <int Barriers> __device__ __forceinline__ void init_barriers(Place<Barriers> each) {
+template <int Barriers> __device__ __forceinline__ void init_barriers(RingPlace<Barriers> each) {
     for (int i = 0; i < kStages; ++i) {
         barrier_init(each.full(), 128 + 1); // the feeders, and the one that expects W
         barrier_init(each.empty(), kConsumers / 32);

@@ -24,7 +24,7 @@ constexpr int kBarriers = kExponents + 2 * 2 * kTileRows;
 constexpr int kMade = kBarriers + 2 * kStages * 8; // barriers: [2][warpgroups] has made its half
 constexpr int kShared = kMade + 2 * 2 * 8;
 static_assert(kShared <= kMostShared && out_bytes(kOutTurns) <= kHalf);
-using Ring = Place<kBarriers>;
+using Ring = RingPlace<kBarriers>;
 
 // Global to shared, by way of L1: a row's next scales are near.
 template <int Bytes>

@@ -26,6 +26,11 @@ struct DeviceExperts {
     const float *correction = nullptr;  // [experts], or null
     const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns
     const void *down = nullptr;         // [experts][hidden, width]
+    // Where both are in e4m3, as GroupedScales has them.
+    Scaling gate_up_scaling = Scaling::none, down_scaling = Scaling::none;
+    const float *gate_up_scales = nullptr, *down_scales = nullptr;
+
+    bool in_e4m3() const { return gate_up_scaling != Scaling::none; }
 
     explicit operator bool() const { return gate_up != nullptr; }
 };
@@ -87,6 +92,7 @@ struct LoadOptions {
     Quantize quantize = Quantize::none;
     // Whether there are products with such a matrix. ends: its product ends a sublayer.
     std::function<bool(int64_t rows, int64_t columns, Scaling scaling, bool ends)> takes = {};
+    bool experts_in_e4m3 = false; // whether there are products of experts with such matrices
 };
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options);
 
