@@ -18,6 +18,7 @@ struct Arguments {
     double prefix = -1, own = -1, sharing = -1, spread = -1;
     double kv_gib = 0;
     bool all = false, sharing_on = true, arrival = false, profile = false, alone = true;
+    bool skew = false;
     std::vector<std::pair<std::string, std::string>> extra;
     std::string switches; // as given
 };
@@ -47,6 +48,10 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             out->switches.append(" ").append(value);
             out->extra.emplace_back("quantize", value);
             ++i;
+            continue;
+        }
+        if (name == "--skew") {
+            out->skew = true;
             continue;
         }
         if (name == "--not-alone") {

@@ -18,7 +18,8 @@
 //                         default); or all of a 16-bit checkpoint
 //   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
 //   profile=0|1           events between a step's parts; no overlap, no graphs
-//   random_weights=0|1    made on the device; the model's tensors are not read (for benches)
+//   random_weights=0|1|skewed  made on the device; the model's tensors are not read (for benches).
+//                         skewed: half of the turns go to an eighth of a layer's experts
 #pragma once
 
 #include <array>

@@ -1,5 +1,7 @@
 #include "step/expert_weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "elementwise/elementwise.h"
@@ -24,7 +26,33 @@ Placing panels(const ExpertMatrix &matrix, DType element) {
     return placing;
 }
 
+// x that a normal number is above so often.
+double normal_quantile(double above) {
+    double low = -8, high = 8;
+    for (int i = 0; i < 60; ++i) {
+        const double middle = (low + high) / 2;
+        (std::erfc(middle / std::sqrt(2.0)) / 2 > above ? low : high) = middle;
+    }
+    return low;
+}
+
 } // namespace
+
+float routing_skew(int64_t hidden, int64_t experts, int64_t chosen) {
+    const double half = static_cast<double>(chosen) / 2, all = static_cast<double>(experts);
+    // How often an expert of the eighth is chosen, and another one.
+    const double often = std::min(half / (all / 8), 0.99), seldom = half / (all * 7 / 8);
+    return static_cast<float>(0.02 * std::sqrt(static_cast<double>(hidden)) *
+                              (normal_quantile(seldom) - normal_quantile(often)));
+}
+
+cudaError_t fill_eighth(float *bias, int64_t experts, float skew, cudaStream_t stream) {
+    const int64_t eighth = std::max<int64_t>(1, experts / 8);
+    const cudaError_t status =
+        launch_random(bias, DType::f32, eighth, skew, 0, 1, stream); // without deviation
+    if (status != cudaSuccess) return status;
+    return launch_random(bias + eighth, DType::f32, experts - eighth, 0, 0, 1, stream);
+}
 
 int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
     return static_cast<int64_t>(matrix.experts.size()) * matrix.rows *

@@ -22,6 +22,11 @@ struct ExpertForm {
     int64_t scale_count(const ExpertMatrix &matrix) const;
 };
 
+// What makes the first eighth of `experts` get half of the turns where logits are of random weights (deviation 0.02) and
+// of normed rows, and what writes it: zeros elsewhere.
+float routing_skew(int64_t hidden, int64_t experts, int64_t chosen);
+cudaError_t fill_eighth(float *bias, int64_t experts, float skew, cudaStream_t stream);
+
 class ExpertSender {
   public:
     // random: elements are made up from *seed, which goes on. compute: the type of what is quantised here.

@@ -114,4 +114,22 @@ Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const 
     return profile->mark(Part::combine, stream);
 }
 
+Result<std::vector<int64_t>> StepExperts::turns_of_each() const {
+    RETURN_IF_CUDA(cudaDeviceSynchronize());
+    int32_t count = 0;
+    if (tiles_.bytes() == 0) return std::vector<int64_t>();
+    RETURN_IF_CUDA(cudaMemcpy(&count, tile_count_.data(), 4, cudaMemcpyDeviceToHost));
+    std::vector<ExpertTile> tiles(static_cast<size_t>(count));
+    RETURN_IF_CUDA(cudaMemcpy(tiles.data(), tiles_.data(), tiles.size() * sizeof(ExpertTile),
+                              cudaMemcpyDeviceToHost));
+    std::vector<int64_t> turns;
+    for (const Layer &layer : model_.layers) {
+        turns.resize(std::max(turns.size(), layer.experts.each.size()));
+    }
+    for (const ExpertTile &tile : tiles) {
+        turns[static_cast<size_t>(tile.expert)] = tile.end - tile.begin;
+    }
+    return turns;
+}
+
 } // namespace batchllm::cuda

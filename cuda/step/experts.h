@@ -26,6 +26,8 @@ class StepExperts {
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                const AddNormArguments &end, Profile *profile, cudaStream_t stream);
 
+    Result<std::vector<int64_t>> turns_of_each() const;
+
   private:
     RoutingArguments routing(const Layer &layer, const DeviceExperts &weights, int64_t rows) const;
     Status products(const Layer &layer, const DeviceExperts &weights, const Input &x,

@@ -45,6 +45,7 @@ struct ForwardOptions {
     GroupedKernel experts = GroupedKernel::sm80;
     bool graphs = true;
     bool random_weights = false;
+    bool skewed_routing = false; // of random weights
     bool profile = false;
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
@@ -90,6 +91,8 @@ class Forward {
     // Something that people should know, or "".
     const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
+    // [experts] turns of each in the layer with experts that ran last. After all that was enqueued.
+    Result<std::vector<int64_t>> expert_turns() const { return experts_.turns_of_each(); }
     const Graphs &graphs() const { return graphs_; }
     const Worklist &worklist() const { return attention_.worklist(); }
 

@@ -47,6 +47,7 @@ Status Forward::load() {
     LoadOptions load;
     load.element = options_.element;
     load.random = options_.random_weights;
+    load.skewed_routing = options_.skewed_routing;
     load.seed = options_.seed;
     load.threads = options_.threads;
     load.quantize = options_.quantize;

@@ -218,6 +218,12 @@ class Loader {
                                 {}},
                                &to->router));
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
+        if (random_ && options_.skewed_routing) {
+            auto *bias = static_cast<float *>(take(count * 4));
+            to->router_bias = bias;
+            const float skew = routing_skew(hidden, count, router.chosen);
+            if (base_ != nullptr) RETURN_IF_CUDA(fill_eighth(bias, count, skew, stream_));
+        }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
         ExpertMatrix gate_up{2 * width, hidden, {}}, down{hidden, width, {}};
         for (const FeedForward &expert : from.each) {

@@ -87,6 +87,7 @@ struct LoadOptions {
     // The tensors' shapes count, their bytes are not read; weights as of a fresh model (normal, deviation
     // 0.02; norms 1; biases 0).
     bool random = false;
+    bool skewed_routing = false; // of random ones: half of the turns are an eighth of the experts'
     uint64_t seed = 0;
     int32_t threads = 0;
     Quantize quantize = Quantize::none;
