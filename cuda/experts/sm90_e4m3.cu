@@ -5,6 +5,8 @@
 // A gated tile makes 128 columns of a turn, which have one scale, and each warpgroup half of them. So a warpgroup
 // leaves what it made in shared memory, in bf16, with each turn's scale for its half, and writes it as e4m3 with the
 // greater of both halves' scales at the end of its next tile, when the other is long done: neither waits.
+#include <cstdlib>
+
 #include <cuda_fp8.h>
 
 #include "experts/sm90.cuh"
@@ -100,10 +102,70 @@ add_scaled(const float (&made)[N], const float2 *of_x, float2 of_w, float (&sums
     }
 }
 
+#ifdef SPLIT
+template <bool Blocks, bool Gated> __device__ __forceinline__ void
+multiply_split(Ring *place, int steps, int group, const unsigned char *shared,
+         float (&sums)[2][64]) {
+    float made[2][32];
+    const int lane = threadIdx.x % 32;
+    for (int s = 0; s < steps; ++s) {
+        barrier_wait(place->full(), place->phase);
+        async_proxy_fence();
+        const Operand w(place->stage() + group * 128 * 128), x(place->stage() + kWBytes);
+        const auto *of_x = reinterpret_cast<const float2 *>(shared + kScalesOfX) +
+                           place->slot * (kTileRows / 2) + lane % 4;
+        float2 of_w = {1, 1};
+        if constexpr (Blocks) {
+            of_w = reinterpret_cast<const float2 *>(shared + kScalesOfW)[place->slot * 2 + group];
+        }
+#pragma unroll
+        for (int c = 0; c < 5; ++c) {
+            if (c < 4) {
+                wgmma_fence();
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    wgmma_ss(made[c % 2], w.at(c / 2 * 64 * 128 + k * 32), x.at(c % 2 * 64 * 128 + k * 32), k > 0,
+                             __nv_fp8_e4m3());
+                }
+                wgmma_commit();
+            }
+            if (c == 0) continue;
+            if (c < 4) {
+                wgmma_wait<1>();
+            } else {
+                wgmma_wait<0>();
+            }
+            const int p = c - 1;
+            settled(made[p % 2]);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                const float2 v = of_x[4 * (j + p % 2 * 8)];
+                float2 low = v, high = v;
+                if constexpr (Blocks) {
+                    low = {v.x * of_w.x, v.y * of_w.x};
+                    high = Gated ? float2{v.x * of_w.y, v.y * of_w.y} : low;
+                }
+                float *to = sums[p / 2] + p % 2 * 32 + 4 * j;
+                const float *m = made[p % 2] + 4 * j;
+                to[0] += m[0] * low.x;
+                to[1] += m[1] * low.y;
+                to[2] += m[2] * high.x;
+                to[3] += m[3] * high.y;
+            }
+        }
+        release(place->empty());
+        place->advance();
+    }
+}
+#endif
+
 // sums[b]: of 64 of the warpgroup's rows of W.
 template <bool Blocks, bool Gated, int Turns>
 __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
                                          const unsigned char *shared, float (&sums)[2][Turns / 2]) {
+#ifdef SPLIT
+    if constexpr (Turns == 128) return multiply_split<Blocks, Gated>(place, steps, group, shared, sums);
+#endif
     constexpr bool both = Turns <= 96; // of the 64 rows at once
     float made[both ? 2 : 1][Turns / 2];
     const int lane = threadIdx.x % 32;
@@ -263,6 +325,12 @@ compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char
     unsigned char *out = shared + kOut + group * kHalf;
     Unwritten before; // the last tile, if gated; side and phase: of the next
     int4 tile = queue.load(blockIdx.x);
+    if (a.scales.lag > 0 && group == 1 && blockIdx.x < queue.total) {
+        barrier_wait(place.full(), place.phase);
+        const long long until = clock64() + a.scales.lag;
+        while (clock64() < until) {
+        }
+    }
     for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
         const GroupedWork work = queue.at(number, tile);
         tile = queue.load(number + gridDim.x); // on its way while this one is computed
@@ -309,7 +377,16 @@ template <bool Blocks, bool Gated> __global__ void __launch_bounds__(kThreads, 1
 
 } // namespace
 
-cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t stream) {
+#ifdef SPLIT
+cudaError_t launch_grouped_e4m3_split(const GroupedArguments &given, int sms, cudaStream_t stream) {
+#else
+cudaError_t launch_grouped_e4m3_split(const GroupedArguments &given, int sms, cudaStream_t stream);
+cudaError_t launch_grouped_e4m3(const GroupedArguments &given, int sms, cudaStream_t stream) {
+    if (getenv("SPLIT") != nullptr) return launch_grouped_e4m3_split(given, sms, stream);
+#endif
+    GroupedArguments a = given;
+    const char *lag = getenv("LAG");
+    a.scales.lag = lag != nullptr ? atoi(lag) : 0;
     const GroupedScales &s = a.scales;
     if (a.rows % kScaleBlock != 0 || a.columns % kScaleBlock != 0 || s.x == nullptr ||
         s.w == nullptr || s.scaling == Scaling::none) {

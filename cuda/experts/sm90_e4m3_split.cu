@@ -1,0 +1,2 @@
+#define SPLIT
+#include "experts/sm90_e4m3.cu"
