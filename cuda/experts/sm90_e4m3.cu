@@ -74,127 +74,102 @@ template <int N> __device__ __forceinline__ void settled(float (&d)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A stage's products of 64 rows of W.
-template <int N> __device__ __forceinline__ void
-multiply_stage(const Operand &w, int offset, const Operand &x, float (&made)[N]) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-        wgmma_ss(made, w.at(offset + k * 32), x.at(k * 32), k > 0, __nv_fp8_e4m3());
-    }
-    wgmma_commit();
-}
+// What a stage's products read.
+template <bool Blocks> struct Stage {
+    Operand w, x;
+    const float2 *of_x; // this thread's first two turns'
+    float2 of_w;
 
-// sums += made * scales. of_x: this thread's first two turns'.
-template <bool Blocks, bool Gated, int N> __device__ __forceinline__ void
-add_scaled(const float (&made)[N], const float2 *of_x, float2 of_w, float (&sums)[N]) {
-#pragma unroll
-    for (int j = 0; j < N / 4; ++j) {
-        const float2 x = of_x[4 * j];
-        float2 low = x, high = x; // of rows lane / 4, and of those eight on
+    __device__ __forceinline__ Stage(const Ring &place, int group, const unsigned char *shared)
+        : w(place.stage() + group * 128 * 128), x(place.stage() + kWBytes),
+          of_x(reinterpret_cast<const float2 *>(shared + kScalesOfX) +
+               place.slot * (kTileRows / 2) + threadIdx.x % 4) {
         if constexpr (Blocks) {
-            low = {x.x * of_w.x, x.y * of_w.x};
-            high = Gated ? float2{x.x * of_w.y, x.y * of_w.y} : low;
+            of_w = reinterpret_cast<const float2 *>(shared + kScalesOfW)[place.slot * 2 + group];
         }
-        sums[4 * j] += made[4 * j] * low.x;
-        sums[4 * j + 1] += made[4 * j + 1] * low.y;
-        sums[4 * j + 2] += made[4 * j + 2] * high.x;
-        sums[4 * j + 3] += made[4 * j + 3] * high.y;
     }
+    // made: of the 64 rows of W with number b, and of turns from `turn` on.
+    template <int N>
+    __device__ __forceinline__ void multiply(int b, int turn, float (&made)[N]) const {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            wgmma_ss(made, w.at(b * 64 * 128 + k * 32), x.at(turn * 128 + k * 32), k > 0,
+                     __nv_fp8_e4m3());
+        }
+        wgmma_commit();
+    }
+    // sums += made * scales.
+    template <bool Gated, int N>
+    __device__ __forceinline__ void add(float (&made)[N], int turn, float *sums) const {
+#pragma unroll
+        for (int i = 0; i < N; ++i) asm volatile("" : "+f"(made[i])::"memory"); // it is there now
+#pragma unroll
+        for (int j = 0; j < N / 4; ++j) {
+            const float2 of = of_x[turn / 2 + 4 * j];
+            float2 low = of, high = of; // of rows lane / 4, and of those eight on
+            if constexpr (Blocks) {
+                low = {of.x * of_w.x, of.y * of_w.x};
+                high = Gated ? float2{of.x * of_w.y, of.y * of_w.y} : low;
+            }
+            float *to = sums + turn / 2 + 4 * j;
+            to[0] += made[4 * j] * low.x;
+            to[1] += made[4 * j + 1] * low.y;
+            to[2] += made[4 * j + 2] * high.x;
+            to[3] += made[4 * j + 3] * high.y;
+        }
+    }
+};
+
+__device__ __forceinline__ void await_stage(const Ring &place) {
+    barrier_wait(place.full(), place.phase);
+    async_proxy_fence(); // cp.async's bytes, which the barrier has shown, to wgmma
 }
 
-#ifdef SPLIT
-template <bool Blocks, bool Gated> __device__ __forceinline__ void
-multiply_split(Ring *place, int steps, int group, const unsigned char *shared,
-         float (&sums)[2][64]) {
-    float made[2][32];
-    const int lane = threadIdx.x % 32;
-    for (int s = 0; s < steps; ++s) {
-        barrier_wait(place->full(), place->phase);
-        async_proxy_fence();
-        const Operand w(place->stage() + group * 128 * 128), x(place->stage() + kWBytes);
-        const auto *of_x = reinterpret_cast<const float2 *>(shared + kScalesOfX) +
-                           place->slot * (kTileRows / 2) + lane % 4;
-        float2 of_w = {1, 1};
-        if constexpr (Blocks) {
-            of_w = reinterpret_cast<const float2 *>(shared + kScalesOfW)[place->slot * 2 + group];
-        }
-#pragma unroll
-        for (int c = 0; c < 5; ++c) {
-            if (c < 4) {
-                wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < 4; ++k) {
-                    wgmma_ss(made[c % 2], w.at(c / 2 * 64 * 128 + k * 32), x.at(c % 2 * 64 * 128 + k * 32), k > 0,
-                             __nv_fp8_e4m3());
-                }
-                wgmma_commit();
-            }
-            if (c == 0) continue;
-            if (c < 4) {
-                wgmma_wait<1>();
-            } else {
-                wgmma_wait<0>();
-            }
-            const int p = c - 1;
-            settled(made[p % 2]);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                const float2 v = of_x[4 * (j + p % 2 * 8)];
-                float2 low = v, high = v;
-                if constexpr (Blocks) {
-                    low = {v.x * of_w.x, v.y * of_w.x};
-                    high = Gated ? float2{v.x * of_w.y, v.y * of_w.y} : low;
-                }
-                float *to = sums[p / 2] + p % 2 * 32 + 4 * j;
-                const float *m = made[p % 2] + 4 * j;
-                to[0] += m[0] * low.x;
-                to[1] += m[1] * low.y;
-                to[2] += m[2] * high.x;
-                to[3] += m[3] * high.y;
-            }
-        }
-        release(place->empty());
-        place->advance();
-    }
-}
-#endif
-
-// sums[b]: of 64 of the warpgroup's rows of W.
-template <bool Blocks, bool Gated, int Turns>
+// sums[b]: of 64 of the warpgroup's rows of W. Parts of so many turns: where there is room for two, the tensor cores have
+// the next one while one is added.
+template <bool Blocks, bool Gated, int Turns, int Part, int Rooms>
 __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
                                          const unsigned char *shared, float (&sums)[2][Turns / 2]) {
-#ifdef SPLIT
-    if constexpr (Turns == 128) return multiply_split<Blocks, Gated>(place, steps, group, shared, sums);
-#endif
-    constexpr bool both = Turns <= 96; // of the 64 rows at once
-    float made[both ? 2 : 1][Turns / 2];
-    const int lane = threadIdx.x % 32;
+    constexpr int parts = 2 * Turns / Part;
+    float made[Rooms][Part / 2];
+    await_stage(*place);
     for (int s = 0; s < steps; ++s) {
-        barrier_wait(place->full(), place->phase);
-        async_proxy_fence(); // cp.async's bytes, which the barrier has shown, to wgmma
-        const Operand w(place->stage() + group * 128 * 128), x(place->stage() + kWBytes);
-        const auto *of_x = reinterpret_cast<const float2 *>(shared + kScalesOfX) +
-                           place->slot * (kTileRows / 2) + lane % 4;
-        float2 of_w = {1, 1};
-        wgmma_fence();
-        multiply_stage(w, 0, x, made[0]);
-        if constexpr (both) multiply_stage(w, 64 * 128, x, made[1]);
-        if constexpr (Blocks) {
-            of_w = reinterpret_cast<const float2 *>(shared + kScalesOfW)[place->slot * 2 + group];
-        }
-        wgmma_wait<both ? 1 : 0>();
-        settled(made[0]);
-        add_scaled<Blocks, Gated>(made[0], of_x, of_w, sums[0]);
-        if constexpr (!both) {
-            wgmma_fence();
-            multiply_stage(w, 64 * 128, x, made[0]);
-        }
-        wgmma_wait<0>();
-        settled(made[both ? 1 : 0]);
-        add_scaled<Blocks, Gated>(made[both ? 1 : 0], of_x, of_w, sums[1]);
-        release(place->empty());
+        const Stage<Blocks> stage(*place, group, shared);
+        const uint32_t empty = place->empty();
         place->advance();
+        const auto add = [&](int p) {
+            stage.template add<Gated>(made[p % Rooms], p * Part % Turns, sums[p * Part / Turns]);
+        };
+#pragma unroll
+        for (int p = 0; p < parts; ++p) {
+            stage.multiply(p * Part / Turns, p * Part % Turns, made[p % Rooms]);
+            if (p + 1 == parts && s + 1 < steps) await_stage(*place);
+            if (Rooms == 2 && p > 0) {
+                wgmma_wait<1>();
+                add(p - 1);
+            } else if (Rooms == 1) {
+                wgmma_wait<0>();
+                add(p);
+            }
+        }
+        if constexpr (Rooms == 2) {
+            wgmma_wait<0>();
+            add(parts - 1);
+        }
+        release(empty);
     }
+}
+
+template <bool Blocks, bool Gated, int Turns> __device__ __forceinline__ void
+multiply(Ring *place, int steps, int group, const unsigned char *shared,
+         float (&sums)[2][Turns / 2]) {
+#ifdef SPLIT
+    constexpr int part = Turns == 128 ? 64 : Turns;
+#else
+    constexpr int part = Turns;
+#endif
+    multiply<Blocks, Gated, Turns, part, part <= 96 ? 2 : 1>(place, steps, group, shared, sums);
 }
 
 // By the scales of W's rows.
