@@ -40,7 +40,6 @@ struct GroupedScales {
     // these rows of W those of gate and those of up; where not gated, twice the same
     float *y;     // gated: [turns, rows / 2 / kScaleBlock]
     DType y_type; // of what is not gated: bf16 or f16
-    int lag = 0;
 };
 
 struct GroupedArguments {

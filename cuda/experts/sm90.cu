@@ -46,17 +46,14 @@ template <typename T, Form F> __device__ void compute(const GroupedArguments &a,
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const int steps = (a.columns + kPanel - 1) / kPanel;
     unsigned char *out = shared + kOut + group * out_bytes(kOutTurns);
-    int4 tile = queue.load(blockIdx.x);
-    for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
-        const GroupedWork work = queue.at(number, tile);
-        tile = queue.load(number + gridDim.x); // on its way while this one is computed
+    for_each_tile(queue, [&](const GroupedWork &work) {
         with_turns(work, [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
             float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
             multiply<T, Turns>(&place, steps, group, sums);
             store_all<T, F, kOutTurns, Turns>(a, work, group, sums, out);
         });
-    }
+    });
 }
 
 template <typename T, Form F> __global__ void __launch_bounds__(kThreads, 1)

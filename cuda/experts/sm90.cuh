@@ -66,6 +66,17 @@ __device__ __forceinline__ void store_two_transposed(uint32_t address, const uin
                  : "memory");
 }
 
+// Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
+template <typename Act>
+__device__ __forceinline__ void for_each_tile(const Queue &queue, const Act &act) {
+    int4 tile = queue.load(blockIdx.x);
+    for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
+        const GroupedWork work = queue.at(number, tile);
+        tile = queue.load(number + gridDim.x);
+        act(work);
+    }
+}
+
 // scales: what comes with a stage besides.
 struct NoScales {
     __device__ void begin(const GroupedWork &, int) {}
@@ -80,11 +91,8 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
     const int steps = (a.columns + kAcross - 1) / kAcross;
     const auto *x = static_cast<const uint4 *>(a.x);
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
-    int4 tile = queue.load(blockIdx.x);
-    for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
-        const GroupedWork work = queue.at(number, tile);
-        tile = queue.load(number + gridDim.x); // on its way while this one is computed
-        uint32_t from[kEach];                  // in chunks
+    for_each_tile(queue, [&](const GroupedWork &work) {
+        uint32_t from[kEach]; // in chunks
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
             const int turn = work.begin + min(row + 16 * i, work.count - 1);
@@ -113,7 +121,7 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
             copy_async_arrive(place.full());
             place.advance();
         }
-    }
+    });
     copy_async_wait<0>();
 }
 

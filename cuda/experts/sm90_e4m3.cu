@@ -5,8 +5,6 @@
 // A gated tile makes 128 columns of a turn, which have one scale, and each warpgroup half of them. So a warpgroup
 // leaves what it made in shared memory, in bf16, with each turn's scale for its half, and writes it as e4m3 with the
 // greater of both halves' scales at the end of its next tile, when the other is long done: neither waits.
-#include <cstdlib>
-
 #include <cuda_fp8.h>
 
 #include "experts/sm90.cuh"
@@ -36,88 +34,88 @@ __device__ __forceinline__ void copy_async_small(uint32_t destination, const voi
                  : "memory");
 }
 
+// A computing thread's four of sixteen turns, two of each eight, stand beside each other.
+__device__ __forceinline__ int place_of_scale(int turn) {
+    return turn / 16 * 16 + turn % 8 / 2 * 4 + turn / 8 % 2 * 2 + turn % 2;
+}
+
 // The scales of a stage: a feeding thread brings its turn's, and two of them those of W's blocks.
 template <bool Blocks> struct StageScales {
+    static constexpr uint32_t kNone = ~0u;
     const GroupedArguments &a;
-    uint32_t base;
-    int thread = 0;
-    const float *of_x = nullptr;
-    const float2 *of_w = nullptr; // null: not this thread's
+    uint32_t to;   // of the turn's, in the first stage
+    uint32_t of_x; // of the turn, and of W's blocks (in pairs) or kNone: of the first step
+    uint32_t of_w = kNone;
 
-    __device__ StageScales(const GroupedArguments &arguments, uint32_t at)
-        : a(arguments), base(at) {}
-    __device__ void begin(const GroupedWork &work, int feeder) {
-        thread = feeder;
+    __device__ StageScales(const GroupedArguments &arguments, uint32_t shared)
+        : a(arguments), to(shared + kScalesOfX + place_of_scale(threadIdx.x % 128) * 4), of_x(0) {}
+    __device__ void begin(const GroupedWork &work, int thread) {
         const int steps = a.columns / static_cast<int>(kScaleBlock);
         const int turn = work.begin + min(thread, work.count - 1);
-        const int64_t source = a.row_of != nullptr ? __ldg(a.row_of + turn) : turn;
-        of_x = a.scales.x + source * steps;
+        of_x = (a.row_of != nullptr ? __ldg(a.row_of + turn) : turn) * steps;
         if constexpr (!Blocks) return;
         const int down = a.rows / static_cast<int>(kScaleBlock);
         const int block = work.column / static_cast<int>(kScaleBlock) + thread;
-        of_w = thread < 2 && block < down ? reinterpret_cast<const float2 *>(a.scales.w) +
-                                                int64_t{work.expert} * steps * down + block
-                                          : nullptr;
+        of_w = thread < 2 && block < down ? work.expert * steps * down + block : kNone;
     }
     __device__ void load(int step, int slot) const {
-        copy_async_small<4>(base + kScalesOfX + (slot * kTileRows + thread) * 4, of_x + step);
+        copy_async_small<4>(to + slot * kTileRows * 4, a.scales.x + of_x + step);
         if constexpr (!Blocks) return;
-        if (of_w == nullptr) return;
-        copy_async_small<8>(base + kScalesOfW + (slot * 2 + thread) * 8,
-                            of_w + int64_t{step} * (a.rows / static_cast<int>(kScaleBlock)));
+        if (of_w == kNone) return; // the first two threads have some
+        copy_async_small<8>(to - place_of_scale(threadIdx.x % 128) * 4 + kScalesOfW - kScalesOfX +
+                                slot * 16 + threadIdx.x % 128 * 8,
+                            reinterpret_cast<const float2 *>(a.scales.w) + of_w +
+                                step * static_cast<uint32_t>(a.rows / kScaleBlock));
     }
 };
-
-// What the asynchronous products wrote is read after this alone.
-template <int N> __device__ __forceinline__ void settled(float (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
 
 // What a stage's products read.
 template <bool Blocks> struct Stage {
     Operand w, x;
-    const float2 *of_x; // this thread's first two turns'
-    float2 of_w;
+    const float4 *of_x; // this thread's first four turns'
+    const float2 *of_w;
 
     __device__ __forceinline__ Stage(const Ring &place, int group, const unsigned char *shared)
         : w(place.stage() + group * 128 * 128), x(place.stage() + kWBytes),
-          of_x(reinterpret_cast<const float2 *>(shared + kScalesOfX) +
-               place.slot * (kTileRows / 2) + threadIdx.x % 4) {
-        if constexpr (Blocks) {
-            of_w = reinterpret_cast<const float2 *>(shared + kScalesOfW)[place.slot * 2 + group];
-        }
-    }
-    // made: of the 64 rows of W with number b, and of turns from `turn` on.
-    template <int N>
-    __device__ __forceinline__ void multiply(int b, int turn, float (&made)[N]) const {
+          of_x(reinterpret_cast<const float4 *>(shared + kScalesOfX) +
+               place.slot * (kTileRows / 4) + threadIdx.x % 4),
+          of_w(reinterpret_cast<const float2 *>(shared + kScalesOfW) + place.slot * 2 + group) {}
+    // made: of the 64 rows of W with number b.
+    template <int N> __device__ __forceinline__ void multiply(int b, float (&made)[N]) const {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            wgmma_ss(made, w.at(b * 64 * 128 + k * 32), x.at(turn * 128 + k * 32), k > 0,
-                     __nv_fp8_e4m3());
+            wgmma_ss(made, w.at(b * 64 * 128 + k * 32), x.at(k * 32), k > 0, __nv_fp8_e4m3());
         }
         wgmma_commit();
     }
     // sums += made * scales.
     template <bool Gated, int N>
-    __device__ __forceinline__ void add(float (&made)[N], int turn, float *sums) const {
+    __device__ __forceinline__ void add(float (&made)[N], float (&sums)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; ++i) asm volatile("" : "+f"(made[i])::"memory"); // it is there now
+        const float2 by = Blocks ? *of_w : float2{1, 1};
 #pragma unroll
-        for (int j = 0; j < N / 4; ++j) {
-            const float2 of = of_x[turn / 2 + 4 * j];
-            float2 low = of, high = of; // of rows lane / 4, and of those eight on
-            if constexpr (Blocks) {
-                low = {of.x * of_w.x, of.y * of_w.x};
-                high = Gated ? float2{of.x * of_w.y, of.y * of_w.y} : low;
-            }
-            float *to = sums + turn / 2 + 4 * j;
-            to[0] += made[4 * j] * low.x;
-            to[1] += made[4 * j + 1] * low.y;
-            to[2] += made[4 * j + 2] * high.x;
-            to[3] += made[4 * j + 3] * high.y;
+        for (int j = 0; j < N / 4; j += 2) {
+            const float4 of = of_x[2 * j];
+            add_eight<Gated>(made + 4 * j, {of.x, of.y}, by, sums + 4 * j);
+            add_eight<Gated>(made + 4 * j + 4, {of.z, of.w}, by, sums + 4 * j + 4);
         }
+    }
+
+  private:
+    // Of eight turns, of which this thread has two.
+    template <bool Gated> static __device__ __forceinline__ void
+    add_eight(const float *made, float2 of, float2 by, float *sums) {
+        float2 low = of, high = of; // of rows lane / 4, and of those eight on
+        if constexpr (Blocks) {
+            low = {of.x * by.x, of.y * by.x};
+            high = Gated ? float2{of.x * by.y, of.y * by.y} : low;
+        }
+        sums[0] += made[0] * low.x;
+        sums[1] += made[1] * low.y;
+        sums[2] += made[2] * high.x;
+        sums[3] += made[3] * high.y;
     }
 };
 
@@ -126,50 +124,33 @@ __device__ __forceinline__ void await_stage(const Ring &place) {
     async_proxy_fence(); // cp.async's bytes, which the barrier has shown, to wgmma
 }
 
-// sums[b]: of 64 of the warpgroup's rows of W. Parts of so many turns: where there is room for two, the tensor cores have
-// the next one while one is added.
-template <bool Blocks, bool Gated, int Turns, int Part, int Rooms>
+// sums[b]: of 64 of the warpgroup's rows of W.
+template <bool Blocks, bool Gated, int Turns>
 __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
                                          const unsigned char *shared, float (&sums)[2][Turns / 2]) {
-    constexpr int parts = 2 * Turns / Part;
-    float made[Rooms][Part / 2];
+    constexpr bool both = Turns <= 96; // of the 64 rows at once: registers hold no more
+    float made[both ? 2 : 1][Turns / 2];
     await_stage(*place);
     for (int s = 0; s < steps; ++s) {
         const Stage<Blocks> stage(*place, group, shared);
         const uint32_t empty = place->empty();
         place->advance();
-        const auto add = [&](int p) {
-            stage.template add<Gated>(made[p % Rooms], p * Part % Turns, sums[p * Part / Turns]);
-        };
-#pragma unroll
-        for (int p = 0; p < parts; ++p) {
-            stage.multiply(p * Part / Turns, p * Part % Turns, made[p % Rooms]);
-            if (p + 1 == parts && s + 1 < steps) await_stage(*place);
-            if (Rooms == 2 && p > 0) {
-                wgmma_wait<1>();
-                add(p - 1);
-            } else if (Rooms == 1) {
-                wgmma_wait<0>();
-                add(p);
-            }
-        }
-        if constexpr (Rooms == 2) {
+        stage.multiply(0, made[0]);
+        if constexpr (both) {
+            stage.multiply(1, made[1]);
+            if (s + 1 < steps) await_stage(*place);
+            wgmma_wait<1>();
+            stage.template add<Gated>(made[0], sums[0]);
+        } else {
             wgmma_wait<0>();
-            add(parts - 1);
+            stage.template add<Gated>(made[0], sums[0]);
+            stage.multiply(1, made[0]);
+            if (s + 1 < steps) await_stage(*place);
         }
+        wgmma_wait<0>();
+        stage.template add<Gated>(made[both ? 1 : 0], sums[1]);
         release(empty);
     }
-}
-
-template <bool Blocks, bool Gated, int Turns> __device__ __forceinline__ void
-multiply(Ring *place, int steps, int group, const unsigned char *shared,
-         float (&sums)[2][Turns / 2]) {
-#ifdef SPLIT
-    constexpr int part = Turns == 128 ? 64 : Turns;
-#else
-    constexpr int part = Turns;
-#endif
-    multiply<Blocks, Gated, Turns, part, part <= 96 ? 2 : 1>(place, steps, group, shared, sums);
 }
 
 // By the scales of W's rows.
@@ -299,16 +280,7 @@ compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char
     const int steps = a.columns / static_cast<int>(kScaleBlock);
     unsigned char *out = shared + kOut + group * kHalf;
     Unwritten before; // the last tile, if gated; side and phase: of the next
-    int4 tile = queue.load(blockIdx.x);
-    if (a.scales.lag > 0 && group == 1 && blockIdx.x < queue.total) {
-        barrier_wait(place.full(), place.phase);
-        const long long until = clock64() + a.scales.lag;
-        while (clock64() < until) {
-        }
-    }
-    for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
-        const GroupedWork work = queue.at(number, tile);
-        tile = queue.load(number + gridDim.x); // on its way while this one is computed
+    for_each_tile(queue, [&](const GroupedWork &work) {
         with_turns(work, [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
             float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
@@ -325,7 +297,7 @@ compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char
                 store_all<__half, Form::plain, kOutTurns, Turns>(a, work, group, sums, out);
             }
         });
-    }
+    });
     if constexpr (Gated) write(a, before, group, shared);
 }
 
@@ -352,16 +324,7 @@ template <bool Blocks, bool Gated> __global__ void __launch_bounds__(kThreads, 1
 
 } // namespace
 
-#ifdef SPLIT
-cudaError_t launch_grouped_e4m3_split(const GroupedArguments &given, int sms, cudaStream_t stream) {
-#else
-cudaError_t launch_grouped_e4m3_split(const GroupedArguments &given, int sms, cudaStream_t stream);
-cudaError_t launch_grouped_e4m3(const GroupedArguments &given, int sms, cudaStream_t stream) {
-    if (getenv("SPLIT") != nullptr) return launch_grouped_e4m3_split(given, sms, stream);
-#endif
-    GroupedArguments a = given;
-    const char *lag = getenv("LAG");
-    a.scales.lag = lag != nullptr ? atoi(lag) : 0;
+cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t stream) {
     const GroupedScales &s = a.scales;
     if (a.rows % kScaleBlock != 0 || a.columns % kScaleBlock != 0 || s.x == nullptr ||
         s.w == nullptr || s.scaling == Scaling::none) {

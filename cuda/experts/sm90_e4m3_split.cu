@@ -1,2 +1,0 @@
-#define SPLIT
-#include "experts/sm90_e4m3.cu"
