@@ -6,6 +6,8 @@
 //     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
 //     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
 //     experts --kernel sm90            that one alone
+//     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows (rows); the dense
+//                                      product, too
 //     experts --check                  no times: elements drawn from each product against float64
 #include <algorithm>
 #include <cmath>
@@ -18,6 +20,8 @@
 #include <vector>
 
 #include "device_arrays.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/quantize.h"
 #include "experts/grouped.h"
 #include "linear/linear.h"
 
@@ -36,8 +40,28 @@ struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
     std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // of an expert
     bool check = false;
-    std::string kernel; // "": all that run here
+    Scaling scaling = Scaling::none; // of W: in bf16
+    std::string kernel;              // "": all that run here
 };
+
+// Rows of noise in e4m3, each scaled by its greatest.
+DeviceMemory noise_in_e4m3(int64_t rows, int32_t width, uint64_t seed, float deviation) {
+    constexpr int64_t at_once = 65536;
+    DeviceMemory memory = require(DeviceMemory::create(rows * width, "noise"));
+    const DeviceMemory scales = require(DeviceMemory::create(4 * at_once, "scales"));
+    const DeviceMemory whole = noise(std::min(rows, at_once) * width, seed, deviation);
+    for (int64_t row = 0; row < rows; row += at_once) {
+        const QuantizeArguments arguments{DType::bf16,
+                                          whole.data(),
+                                          memory.data() + row * width,
+                                          {scales.as<float>()},
+                                          static_cast<int32_t>(std::min(at_once, rows - row)),
+                                          width};
+        require(launch_quantize_rows(arguments, nullptr));
+    }
+    require(cudaDeviceSynchronize());
+    return memory;
+}
 
 // Turns of each expert: `each` on average.
 std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {
@@ -86,10 +110,25 @@ double time_us(const std::function<void(cudaStream_t)> &launch) {
 class LayerOfExperts {
   public:
     LayerOfExperts(const Shape &shape, int64_t most_turns, int sms)
-        : shape_(shape), sms_(sms), x_(noise(most_turns / shape.chosen * shape.hidden, 1, 1)),
-          w_(noise(int64_t{3} * shape.experts * shape.width * shape.hidden, 2, 0.02f)),
-          activated_(noise(most_turns * shape.width, 3, 1)),
-          made_(noise(most_turns * shape.hidden, 4, 1)) {}
+        : shape_(shape), sms_(sms), fp8_(shape.scaling != Scaling::none),
+          made_(noise(most_turns * shape.hidden, 4, 1)) {
+        const int64_t rows = int64_t{3} * shape.experts * shape.width;
+        const int64_t tokens = most_turns / shape.chosen;
+        if (!fp8_) {
+            x_ = noise(tokens * shape.hidden, 1, 1);
+            w_ = noise(rows * shape.hidden, 2, 0.02f);
+            activated_ = noise(most_turns * shape.width, 3, 1);
+            return;
+        }
+        x_ = noise_in_e4m3(tokens, shape.hidden, 1, 1);
+        w_ = noise_in_e4m3(rows, shape.hidden, 2, 0.02f);
+        activated_ = noise_in_e4m3(most_turns, shape.width, 3, 1);
+        const int64_t widest = std::max(shape.hidden, shape.width);
+        scales_ = upload(std::vector<float>(
+            static_cast<size_t>(std::max(most_turns * widest / kScaleBlock, rows) + 65536), 0.01f));
+        made_scales_ =
+            upload(std::vector<float>(static_cast<size_t>(most_turns * shape.width / kScaleBlock)));
+    }
 
     void set(const std::vector<int32_t> &counts) {
         std::vector<ExpertTile> tiles;
@@ -115,10 +154,10 @@ class LayerOfExperts {
 
     GroupedArguments arguments(bool down) const {
         GroupedArguments a{};
-        a.element = DType::bf16;
+        a.element = fp8_ ? DType::e4m3 : DType::bf16;
         a.x = down ? activated_.data() : x_.data();
         a.row_of = down ? nullptr : rows_.as<int32_t>();
-        a.w = w_.data() + (down ? int64_t{4} * shape_.experts * shape_.width * shape_.hidden : 0);
+        a.w = w_.data() + (down ? 2 * bytes() * shape_.experts * shape_.width * shape_.hidden : 0);
         a.rows = down ? shape_.hidden : 2 * shape_.width;
         a.columns = down ? shape_.width : shape_.hidden;
         a.gated = !down;
@@ -126,8 +165,11 @@ class LayerOfExperts {
         a.y = down ? made_.data() : activated_.data();
         a.tiles = tiles_.as<ExpertTile>();
         a.tile_count = count_.as<int32_t>();
+        a.scales = {shape_.scaling, scales_.as<float>(), scales_.as<float>(),
+                    made_scales_.as<float>(), DType::bf16};
         return a;
     }
+    int64_t bytes() const { return fp8_ ? 1 : 2; } // of an element
     double time(bool down, GroupedKernel kernel) const {
         const GroupedArguments a = arguments(down);
         return time_us([&](cudaStream_t s) { require(launch_grouped(kernel, a, sms_, s)); });
@@ -144,8 +186,9 @@ class LayerOfExperts {
         return time_us([&](cudaStream_t s) {
             for (int32_t e = 0; e < shape_.experts; ++e) {
                 const auto *w = static_cast<const std::byte *>(a.w);
-                const Matrix matrix{w + int64_t{2} * e * a.rows * a.columns, a.rows, a.columns};
-                require(linear->run(matrix, a.x, counts[0], y.data(), DType::bf16, false, s));
+                const Matrix matrix = dense(w + bytes() * e * a.rows * a.columns, a);
+                const Input x(a.x, scales_.as<float>());
+                require(linear->run(matrix, x, counts[0], y.data(), DType::bf16, false, s));
             }
         });
     }
@@ -153,10 +196,13 @@ class LayerOfExperts {
     double time_dense(bool down, Linear *linear) const {
         const GroupedArguments a = arguments(down);
         const auto rows = static_cast<int64_t>(row_of_.size());
-        const DeviceMemory x = noise(rows * a.columns, 8, 1), y = noise(rows * a.rows, 7, 1);
-        const Matrix matrix{a.w, a.rows, a.columns};
+        const DeviceMemory x =
+            fp8_ ? noise_in_e4m3(rows, a.columns, 8, 1) : noise(rows * a.columns, 8, 1);
+        const DeviceMemory y = noise(rows * a.rows, 7, 1);
+        const Matrix matrix = dense(a.w, a);
         return time_us([&](cudaStream_t s) {
-            require(linear->run(matrix, x.data(), rows, y.data(), DType::bf16, false, s));
+            const Input input(x.data(), scales_.as<float>());
+            require(linear->run(matrix, input, rows, y.data(), DType::bf16, false, s));
         });
     }
 
@@ -188,6 +234,9 @@ class LayerOfExperts {
     }
 
   private:
+    Matrix dense(const void *w, const GroupedArguments &a) const {
+        return {w, a.rows, a.columns, scales_.as<float>(), shape_.scaling};
+    }
     static std::vector<double> bf16(const uint16_t *from, size_t count) {
         std::vector<uint16_t> raw(count);
         require(cudaMemcpy(raw.data(), from, 2 * count, cudaMemcpyDeviceToHost));
@@ -220,7 +269,10 @@ class LayerOfExperts {
 
     const Shape &shape_;
     int sms_;
+    bool fp8_;
     DeviceMemory x_, w_, activated_, made_, tiles_, rows_, count_;
+    DeviceMemory scales_; // of whatever needs any: all the same
+    DeviceMemory made_scales_;
     std::vector<int32_t> row_of_, expert_of_;
 };
 
@@ -261,8 +313,8 @@ void time_all(const Shape &shape, LayerOfExperts *layer,
                             kKernels[static_cast<int>(kernel)]);
                 for (const bool down : {false, true}) {
                     const double us = layer->time(down, kernel);
-                    const double bytes =
-                        (down ? 2.0 : 4.0) * shape.experts * shape.width * shape.hidden;
+                    const double bytes = static_cast<double>(layer->bytes()) * (down ? 1 : 2) *
+                                         shape.experts * shape.width * shape.hidden;
                     std::printf(" | %9.1f %8.1f %6.2f ", us, layer->flops(down) / us * 1e-6,
                                 bytes / us * 1e-6);
                 }
@@ -294,6 +346,12 @@ bool read(int count, char **values, Shape *shape) {
             shape->kernel = values[++i];
             continue;
         }
+        if (name == "--fp8") {
+            const std::string kind = values[++i];
+            if (kind != "rows" && kind != "blocks") return false;
+            shape->scaling = kind == "rows" ? Scaling::rows : Scaling::blocks;
+            continue;
+        }
         const int value = std::atoi(values[++i]);
         if (value <= 0) return false;
         if (name == "--experts") {
@@ -310,6 +368,8 @@ bool read(int count, char **values, Shape *shape) {
             return false;
         }
     }
+    const bool in_e4m3 = experts_take_e4m3(shape->hidden, shape->width, Activation::silu);
+    if (shape->scaling != Scaling::none && (shape->check || !in_e4m3)) return false;
     return shape->chosen <= shape->experts;
 }
 
@@ -320,8 +380,8 @@ int main(int count, char **values) {
     if (!read(count, values, &shape)) {
         std::fprintf(stderr,
                      "unknown argument; the options are at the top of bench/experts.cc, "
-                     "widths multiples of %d\n",
-                     kPanel);
+                     "widths multiples of %d, in fp8 of %d\n",
+                     kPanel, static_cast<int>(kScaleBlock));
         return 2;
     }
     cudaDeviceProp properties{};
@@ -334,7 +394,9 @@ int main(int count, char **values) {
         kernels.push_back(GroupedKernel::sm90);
     }
     std::erase_if(kernels, [&](GroupedKernel kernel) {
-        return !shape.kernel.empty() && shape.kernel != kKernels[static_cast<int>(kernel)];
+        const char *name = kKernels[static_cast<int>(kernel)];
+        return (!shape.kernel.empty() && shape.kernel != name) ||
+               (shape.scaling != Scaling::none && kernel != GroupedKernel::sm90);
     });
     if (kernels.empty()) {
         std::fprintf(stderr, "no kernel %s here\n", shape.kernel.c_str());

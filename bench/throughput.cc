@@ -12,6 +12,7 @@
 //     --no-overlap                  a step is planned after the one before it
 //     --quantize fp8                the layers' matrices in e4m3 with a scale a row, as made at load
 //     --reproducible                a row's results are the same bits in any step
+//     --skew                        a second time with half of the turns an eighth of the experts'; the ratio
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on so many devices, after the first of them alone
 //     --not-alone                   without that
@@ -29,6 +30,19 @@
 using namespace batchllm;
 
 namespace {
+
+Status bench_alone(const std::vector<NamedJob> &jobs, const Model &model,
+                   const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const std::vector<double> even, bench_backend(jobs, model, arguments));
+    if (!arguments.skew) return {};
+    ASSIGN_OR_RETURN(const std::vector<double> skewed,
+                     bench_backend(jobs, model, arguments, "skewed"));
+    for (size_t i = 0; i < jobs.size(); ++i) {
+        std::printf("%s: %.3f of its rate with skewed routing\n", jobs[i].name,
+                    skewed[i] / even[i]);
+    }
+    return {};
+}
 
 Status run(const Arguments &arguments) {
     std::vector<NamedJob> left;
@@ -49,7 +63,7 @@ Status run(const Arguments &arguments) {
         }
         left = std::move(others);
         if (arguments.devices.empty()) {
-            RETURN_IF_ERROR(bench_backend(jobs, model.model, arguments));
+            RETURN_IF_ERROR(bench_alone(jobs, model.model, arguments));
         } else {
             for (const NamedJob &job : jobs) RETURN_IF_ERROR(bench_engine(job, model, arguments));
         }

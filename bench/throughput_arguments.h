@@ -19,6 +19,7 @@ struct Arguments {
     double kv_gib = 0;
     bool all = false, sharing_on = true, reproducible = false, arrival = false, profile = false,
          alone = true;
+    bool skew = false;
     std::vector<std::pair<std::string, std::string>> extra;
     std::string switches; // as given
 };
@@ -48,6 +49,10 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             out->switches.append(" ").append(value);
             out->extra.emplace_back("quantize", value);
             ++i;
+            continue;
+        }
+        if (name == "--skew") {
+            out->skew = true;
             continue;
         }
         if (name == "--not-alone") {

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "clock.h"
@@ -10,8 +13,23 @@
 namespace batchllm {
 namespace {
 
-Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
-                 const Arguments &arguments) {
+// What the eighth of the experts that has most has of the turns.
+Status print_turns(cuda::CudaBackend *backend) {
+    ASSIGN_OR_RETURN(std::vector<int64_t> turns, backend->step().expert_turns());
+    if (turns.empty()) return {};
+    std::sort(turns.rbegin(), turns.rend());
+    const auto eighth = static_cast<int64_t>(turns.size() / 8);
+    const auto all = static_cast<double>(std::reduce(turns.begin(), turns.end()));
+    std::printf(
+        "  an eighth of the experts has %.3f of the turns, the most of one %.1f of the mean\n",
+        static_cast<double>(std::reduce(turns.begin(), turns.begin() + eighth)) / all,
+        static_cast<double>(turns[0]) * static_cast<double>(turns.size()) / all);
+    return {};
+}
+
+// Returns rows/s.
+Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
+                         const Arguments &arguments) {
     const BackendInfo &info = backend->info();
     const JobRows rows = make_rows(job, model.vocabulary);
     const auto plan_start = Clock::now();
@@ -63,17 +81,18 @@ Status bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob 
         std::printf("  %-10s %7.3f s, of %.3f on the device\n", "all parts", all, m.backend);
         parts.fill(0);
     }
+    if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     std::fflush(stdout);
-    return {};
+    return count / m.seconds;
 }
 
 } // namespace
 
-Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
-                     const Arguments &arguments) {
+Result<std::vector<double>> bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
+                                          const Arguments &arguments, const std::string &weights) {
     BackendOptions options;
     options.extra = arguments.extra;
-    options.extra.emplace_back("random_weights", "1");
+    options.extra.emplace_back("random_weights", weights);
     options.reproducible = arguments.reproducible;
     options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
@@ -87,15 +106,19 @@ Status bench_backend(const std::vector<NamedJob> &jobs, const Model &model,
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
     size_t before = 0, after = 0, total = 0;
     cudaMemGetInfo(&before, &total);
+    std::vector<double> rates;
     for (const NamedJob &job : jobs) {
+        double best = 0;
         for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
-            RETURN_IF_ERROR(bench_job(backend.get(), model, job, arguments));
+            ASSIGN_OR_RETURN(const double rate, bench_job(backend.get(), model, job, arguments));
+            best = std::max(best, rate);
         }
+        rates.push_back(best);
     }
     cudaMemGetInfo(&after, &total);
     std::printf("device memory taken meanwhile, graphs included: %.1f MiB\n",
                 (static_cast<double>(before) - static_cast<double>(after)) / (1 << 20));
-    return {};
+    return rates;
 }
 
 } // namespace batchllm

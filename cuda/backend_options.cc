@@ -175,7 +175,9 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     for (const auto &[key, value] : options.extra) {
         const auto *found = std::find_if(std::begin(switches), std::end(switches),
                                          [&](const auto &s) { return key == s.first; });
-        if (found != std::end(switches)) {
+        if (key == "random_weights" && value == "skewed") {
+            forward.random_weights = forward.skewed_routing = true;
+        } else if (found != std::end(switches)) {
             ASSIGN_OR_RETURN(*found->second, read_switch(key, value));
         } else if (key == "residual") {
             if (value != "f32" && value != "element") {

@@ -20,7 +20,8 @@
 //   state_slots=N         of a model with states (backend/backend.h). By default what memory allows beside
 //                         keys and values
 //   profile=0|1           events between a step's parts; no overlap, no graphs
-//   random_weights=0|1    made on the device; the model's tensors are not read (for benches)
+//   random_weights=0|1|skewed  made on the device; the model's tensors are not read (for benches).
+//                         skewed: half of the turns go to an eighth of a layer's experts
 #pragma once
 
 #include <array>

@@ -66,6 +66,13 @@ FP8 = {
         kind="block", scale="weight_scale_inv", type=torch.float32, shape=None, left="lm_head",
         config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[32, 32],
                     modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.2.mlp.gate"])),
+    "qwen3_moe_wide_block_fp8": dict(
+        kind="block", scale="weight_scale_inv", type=torch.bfloat16, shape=None, left="lm_head",
+        config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128],
+                    modules_to_not_convert=["lm_head", "model.layers.1.mlp.gate"])),
+    "qwen3_moe_channel_fp8": dict(
+        kind="channel", scale="weight_scale", type=torch.bfloat16, shape=[-1, 1], left="lm_head",
+        config=compressed("channel", dict(strategy="token", dynamic=True), ["lm_head", r"re:.*mlp\.gate$"])),
     "ministral3_tensor_fp8": dict(
         kind="tensor", scale="weight_scale_inv", type=torch.bfloat16, shape=[], left="lm_head",
         extra=["activation_scale"],

@@ -277,6 +277,14 @@ MODELS = {
     "qwen3_ct_packed_asym": ("qwen3", "bfloat16", "new", dict(
         SMALL, hidden_size=60, head_dim=26, intermediate_size=70, tie_word_embeddings=True), 299, 120),
     "llama_ct_mxfp4": ("llama", "bfloat16", "new", dict(SMALL), 298, None),
+    # Sizes that the blocks of 128 of products in fp8 divide.
+    "qwen3_moe_wide_block_fp8": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=256, intermediate_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=128,
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=256, norm_topk_prob=True,
+        mlp_only_layers=[0]), 299, None),
+    "qwen3_moe_channel_fp8": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=128, norm_topk_prob=True), 299, None),
 }
 
 

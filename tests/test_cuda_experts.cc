@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "experts/combine.h"
-#include "experts/grouped.h"
 #include "experts/routing.h"
 
-#include "cuda_arrays.h"
+#include "cuda_experts.h"
 
 using namespace batchllm;
 using namespace batchllm::cuda;
@@ -25,30 +24,6 @@ const char *const kKernels[] = {"sm80", "sm90"};
 std::vector<GroupedKernel> kernels() { // that run here
     if (!hopper) return {GroupedKernel::sm80};
     return {GroupedKernel::sm80, GroupedKernel::sm90};
-}
-
-// Says where the first value is that is off by more than `limit` of itself, or of the root mean square where
-// that is more.
-void assert_near(const std::vector<float> &got, const std::vector<double> &wanted, size_t width,
-                 double limit, const std::string &what) {
-    assert_int_equal(got.size(), wanted.size());
-    double squares = 1e-30, worst = 0;
-    for (const double x : wanted) squares += x * x / static_cast<double>(wanted.size());
-    const double scale = std::sqrt(squares);
-    size_t bad = 0, first = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-        const double wrong = std::fabs(static_cast<double>(got[i]) - wanted[i]) /
-                             std::max(scale, std::fabs(wanted[i]));
-        worst = std::max(worst, wrong);
-        if (wrong <= limit) continue; // a NaN goes on
-        if (bad++ == 0) first = i;
-    }
-    if (bad == 0) return;
-    fail_msg(
-        "%s: %d of %d values are wrong (limit %g, worst %g); the first in row %d, column %d: %g "
-        "and not %g",
-        what.c_str(), int(bad), int(got.size()), limit, worst, int(first / width),
-        int(first % width), static_cast<double>(got[first]), wanted[first]);
 }
 
 // ---- Routing ----
@@ -317,15 +292,6 @@ void all_tokens_may_choose_one_expert(void **) {
 
 // ---- Grouped products ----
 
-struct Product {
-    int32_t experts, rows, columns;
-    bool gated;
-    Activation activation;
-    std::vector<int32_t> counts; // turns of each expert
-    bool gathered;               // x through row_of
-    bool biased = false;
-};
-
 // [experts][rows, columns] as experts/grouped.h says; rows of gate and up already in turns.
 std::vector<float> packed(const std::vector<float> &w, const Product &p, DType type) {
     if (type == DType::f32) return w;
@@ -343,53 +309,10 @@ std::vector<float> packed(const std::vector<float> &w, const Product &p, DType t
     return out;
 }
 
-double activation(Activation kind, double x) {
-    if (kind == Activation::silu) return x / (1 + std::exp(-x));
-    if (kind == Activation::gelu) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-double gated(Activation kind, double gate, double up) {
-    if (kind == Activation::clamped_swiglu) {
-        const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
-        return g / (1 + std::exp(-1.702 * g)) * (u + 1);
-    }
-    return activation(kind, gate) * up;
-}
-
-struct Inputs {
-    std::vector<float> x, w;
-    std::vector<float> bias;                // [experts, rows], or none
-    std::vector<int32_t> row_of, expert_of; // [turns]
-};
-
-// The turns' experts are ascending.
-std::vector<ExpertTile> tiles_of(const Inputs &in) {
-    std::vector<ExpertTile> tiles;
-    for (size_t i = 0; i < in.expert_of.size();) {
-        size_t end = i;
-        while (end < in.expert_of.size() && in.expert_of[end] == in.expert_of[i]) ++end;
-        const auto first = static_cast<int32_t>(tiles.size());
-        for (size_t begin = i; begin < end; begin += kTileRows) {
-            tiles.push_back({in.expert_of[i], int32_t(i), int32_t(end), first});
-        }
-        i = end;
-    }
-    return tiles;
-}
-
 Inputs make_inputs(Random &random, const Product &p, DType type) {
     Inputs in;
-    int32_t turns = 0;
-    for (int32_t e = 0; e < p.experts; ++e) {
-        const int32_t end = turns + p.counts[size_t(e)];
-        for (; turns < end; ++turns) in.expert_of.push_back(e);
-    }
-    const int32_t rows = p.gathered ? turns / 3 + 1 : turns;
-    for (int32_t i = 0; i < turns; ++i) {
-        in.row_of.push_back(p.gathered ? int32_t(draw(random, 0, rows - 1)) : i);
-    }
-    in.x = normal(random, int64_t{rows} * p.columns, type);
+    const int64_t rows = make_turns(random, p, &in);
+    in.x = normal(random, rows * p.columns, type);
     in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
                   1 / std::sqrt(static_cast<float>(p.columns)));
     // So large that gates and ups reach the bounds of a clamped SwiGLU.
@@ -407,12 +330,7 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
             for (int32_t c = 0; c < p.columns; ++c) sum += double(x[c]) * double(w[c]);
             y[size_t(r)] = sum;
         }
-        for (int32_t r = 0; r < p.rows; ++r) {
-            if (!p.gated) out.push_back(y[size_t(r)]);
-            if (p.gated && r % 16 < 8) {
-                out.push_back(gated(p.activation, y[size_t(r)], y[size_t(r + 8)]));
-            }
-        }
+        push_result(p, y, &out);
     }
     return out;
 }
@@ -421,33 +339,19 @@ std::vector<float> multiply(const Product &p, const Inputs &in, DType type, Grou
     const Array x(in.x, type), w(packed(in.w, p, type), type), bias(in.bias, DType::f32);
     const auto turns = static_cast<int64_t>(in.row_of.size());
     const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
-    const std::vector<ExpertTile> list = tiles_of(in);
-    const DeviceMemory row_of = upload(in.row_of), tiles = upload(list),
-                       count = upload(std::vector<int32_t>{int32_t(list.size())});
-    GroupedArguments a{};
+    const ProductLists lists(p, in);
+    GroupedArguments a = lists.arguments;
     a.element = type;
     a.x = x.data();
-    a.row_of = p.gathered ? row_of.as<int32_t>() : nullptr;
     a.w = w.data();
-    a.rows = p.rows;
-    a.columns = p.columns;
     a.bias = p.biased ? bias.floats() : nullptr;
-    a.gated = p.gated;
-    a.activation = p.activation;
     a.y = y.data();
-    a.tiles = tiles.as<ExpertTile>();
-    a.tile_count = count.as<int32_t>();
     check(launch_grouped(kernel, a, sms, nullptr));
     return y.read();
 }
 
 std::string name_of(const Product &p, DType type, GroupedKernel kernel) {
-    std::string name = std::string(dtype_name(type)) + ", " + kKernels[int(kernel)] + ", " +
-                       std::to_string(p.rows) + " x " + std::to_string(p.columns) +
-                       (p.gated ? ", gated by " + std::to_string(int(p.activation)) : "") +
-                       (p.biased ? ", biased" : "") + (p.gathered ? ", gathered" : "") + ", turns";
-    for (const int32_t count : p.counts) name += " " + std::to_string(count);
-    return name;
+    return std::string(dtype_name(type)) + ", " + kKernels[int(kernel)] + ", " + shape_name(p);
 }
 
 void check_product(const Product &p, uint64_t seed) {
@@ -471,15 +375,14 @@ void check_product(const Product &p, uint64_t seed) {
     }
 }
 
-// No token, one, a full tile, one more, half a tile and one more; rows and columns that fill no tile.
+// Rows and columns that fill no tile.
 void grouped_products_are_the_references(void **) {
-    const std::vector<int32_t> ragged = {0, 1, 128, 129, 64, 65, 0, 17, 300, 0, 90, 33, 105};
     const std::vector<int32_t> one = {0, 0, 391}, single = {0, 1};
     uint64_t seed = kSeed + 40;
     for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
              {16, 8}, {48, 24}, {144, 136}, {256, 64}, {272, 320}, {528, 200}, {640, 768}}) {
         for (const bool gated : {true, false}) {
-            for (const auto &counts : {ragged, one, single}) {
+            for (const auto &counts : {kRagged, one, single}) {
                 Random random(seed);
                 const auto activation = static_cast<Activation>(draw(random, 0, 3));
                 const bool biased = draw(random, 0, 1) == 1;
@@ -509,12 +412,7 @@ void grouped_products_are_the_references(void **) {
 
 // More tiles than CTAs, so that each computes several.
 void grouped_products_of_many_experts_are_the_references(void **) {
-    Random random(kSeed + 60);
-    Product p{64, 544, 128, true, Activation::silu, {}, true};
-    for (int32_t e = 0; e < p.experts; ++e) {
-        p.counts.push_back(
-            static_cast<int32_t>(draw(random, 0, 3) == 0 ? draw(random, 0, 200) : 9));
-    }
+    Product p{64, 544, 128, true, Activation::silu, many_counts(kSeed + 60), true};
     check_product(p, kSeed + 61);
     p.gated = p.gathered = false;
     check_product(p, kSeed + 62);

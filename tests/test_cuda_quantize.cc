@@ -256,6 +256,56 @@ void groups_of_128_are_rows_of_their_own(void **) {
     }
 }
 
+// What a norm passes on for experts: a row's scales side by side, and the same in 16 bits for their router.
+void a_norm_for_experts_is_the_norm_in_both_types(void **) {
+    Random random(kSeed + 35);
+    for (const auto &[stream, type] :
+         {std::pair(DType::bf16, DType::bf16), std::pair(DType::f16, DType::f16),
+          std::pair(DType::f32, DType::bf16), std::pair(DType::f32, DType::f16)}) {
+        for (const int32_t width : {128, 2048, 4096, 7168}) {
+            constexpr int32_t rows = 3;
+            const int32_t groups = width / 128;
+            const Array in(normal(random, int64_t{rows} * width, stream), stream);
+            const Array w(normal(random, width, DType::f32), DType::f32);
+            const Array plain(int64_t{rows} * width, DType::f32);
+            const DeviceNorm next{NormKind::rms, w.floats(), nullptr, 1e-5F};
+            for (const bool any : {false, true}) {
+                const Rows got(rows * groups, 128);
+                const Array whole(int64_t{rows} * width, type), alone(int64_t{rows} * width, type);
+                const RowScales to{got.scales.as<float>(), 1, groups};
+                const auto launch = [&](DType element, void *out, RowScales scales, Whole also) {
+                    if (!any) {
+                        check(launch_rms_norm({element, stream, in.data(), nullptr, w.floats(),
+                                               1e-5F, out, rows, width, scales, also},
+                                              nullptr));
+                        return;
+                    }
+                    check(launch_add_norm({element,
+                                           stream,
+                                           in.data(),
+                                           nullptr,
+                                           nullptr,
+                                           {},
+                                           1,
+                                           next,
+                                           out,
+                                           rows,
+                                           width,
+                                           nullptr,
+                                           scales,
+                                           also},
+                                          nullptr));
+                };
+                launch(DType::e4m3, got.bytes.data(), to, {whole.data(), type});
+                launch(DType::f32, plain.data(), {}, {});
+                launch(type, alone.data(), {}, {});
+                assert_same(got, quantized(plain, DType::f32, rows * groups, 128), "groups");
+                assert_true(whole.read() == alone.read());
+            }
+        }
+    }
+}
+
 void chosen_rows_are_quantised(void **) {
     Random random(kSeed + 34);
     constexpr int32_t width = 264, rows = 3;
@@ -309,6 +359,7 @@ int main() {
         cmocka_unit_test(a_norm_in_e4m3_is_the_norm_quantised),
         cmocka_unit_test(an_activation_in_e4m3_is_the_activation_quantised),
         cmocka_unit_test(groups_of_128_are_rows_of_their_own),
+        cmocka_unit_test(a_norm_for_experts_is_the_norm_in_both_types),
         cmocka_unit_test(chosen_rows_are_quantised),
         cmocka_unit_test(rows_that_are_too_wide_are_refused),
     };

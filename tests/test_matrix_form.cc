@@ -175,6 +175,68 @@ void gates_of_queries_are_rows_of_their_own(void **) {
     assert_true(same[0].first->rows == q.rows && same[0].second == 0);
 }
 
+// Of [experts], each of rows of gate and up by turns.
+void scales_of_experts_are_in_the_order_of_their_rows(void **) {
+    Tensors tensors;
+    const ExpertMatrix gated{
+        64,
+        48,
+        {{tensors.add(32, 48, 1, 48), tensors.add(32, 48, 1, 48)},
+         {tensors.add(32, 48, 32, 48), tensors.add(32, 48, 1, 48)}}}; // of a tensor, too
+    assert_true(own_scaling(gated) == Scaling::rows);
+    const std::vector<float> scales = expert_scales(gated, Scaling::rows);
+    assert_int_equal(scales.size(), 128);
+    assert_int_equal(expert_scale_count(gated, Scaling::rows), 128);
+    for (size_t i = 0; i < scales.size(); ++i) {
+        const size_t row = i % 64, of_part = row / 16 * 8 + row % 8;
+        const auto &[gate, up] = gated.experts[i / 64];
+        const Tensor *part = row / 8 % 2 == 0 ? gate : up;
+        assert_true(scales[i] == part->scales.data[part->scales.block_rows == 1 ? of_part : 0]);
+    }
+    const ExpertMatrix down{32, 48, {{tensors.add(32, 48, 1, 48), nullptr}}};
+    assert_true(own_scaling(down) == Scaling::rows);
+    assert_true(expert_scales(down, Scaling::rows)[17] == down.experts[0].first->scales.data[17]);
+}
+
+void blocks_of_experts_are_those_of_gate_and_up(void **) {
+    Tensors tensors;
+    // Gate and up in one tensor for all experts, as stacked ones are stored.
+    const auto half = [&](int64_t first) { return tensors.add(256, 384, 128, 128, 1024, first); };
+    const ExpertMatrix gated{512, 384, {{half(0), half(256)}, {half(512), half(768)}}};
+    assert_true(own_scaling(gated) == Scaling::blocks);
+    const std::vector<float> scales = expert_scales(gated, Scaling::blocks);
+    assert_int_equal(scales.size(), 2 * 3 * 4 * 2);
+    assert_int_equal(expert_scale_count(gated, Scaling::blocks), scales.size());
+    for (size_t i = 0; i < scales.size(); ++i) {
+        // [experts][blocks of columns][128 rows, half of each part's][gate, up]
+        const size_t part = i % 2, down = i / 2 % 4, across = i / 8 % 3, expert = i / 24;
+        const auto &[gate, up] = gated.experts[expert];
+        const Tensor *tensor = part == 0 ? gate : up;
+        const size_t first = static_cast<size_t>(tensor->first_row) / 128;
+        assert_true(scales[i] == tensor->scales.data[(first + down / 2) * 3 + across]);
+    }
+    const ExpertMatrix down{256, 384, {{tensors.add(256, 384, 128, 128), nullptr}}};
+    const std::vector<float> plain = expert_scales(down, Scaling::blocks);
+    assert_int_equal(plain.size(), 2 * 6);
+    for (size_t i = 0; i < plain.size(); ++i) {
+        assert_true(plain[i] == down.experts[0].first->scales.data[i / 2 % 2 * 3 + i / 4]);
+    }
+}
+
+void experts_have_one_kind_of_scales(void **) {
+    Tensors tensors;
+    const Tensor *blocks = tensors.add(128, 256, 128, 128), *rows = tensors.add(128, 256, 1, 256);
+    assert_true(own_scaling(ExpertMatrix{128, 256, {{blocks, nullptr}, {blocks, nullptr}}}) ==
+                Scaling::blocks);
+    assert_true(own_scaling(ExpertMatrix{128, 256, {{blocks, nullptr}, {rows, nullptr}}}) ==
+                Scaling::none);
+    assert_true(own_scaling(ExpertMatrix{256, 256, {{blocks, rows}}}) == Scaling::none);
+    // Rows that take turns in the file are not as they lie there.
+    Tensor apart = *rows;
+    apart.row_step = 2;
+    assert_true(own_scaling(ExpertMatrix{128, 256, {{&apart, nullptr}}}) == Scaling::none);
+}
+
 } // namespace
 
 int main() {
@@ -184,6 +246,9 @@ int main() {
         cmocka_unit_test(blocks_stay_blocks_where_parts_begin_on_them),
         cmocka_unit_test(what_the_products_cannot_multiply_is_left),
         cmocka_unit_test(gates_of_queries_are_rows_of_their_own),
+        cmocka_unit_test(scales_of_experts_are_in_the_order_of_their_rows),
+        cmocka_unit_test(blocks_of_experts_are_those_of_gate_and_up),
+        cmocka_unit_test(experts_have_one_kind_of_scales),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,8 +1,10 @@
 // The few instructions of sm_90a that the kernels use, one wrapper each: mbarrier, bulk copies, and
-// wgmma with its shared-memory descriptors. PTX ISA 8.x names.
+// wgmma with its shared-memory descriptors
+// (its products of two operands from there: device/wgmma.cuh). PTX ISA 8.x names.
 #pragma once
 
 #include "attention/mma.cuh"
+#include "device/wgmma.cuh"
 
 namespace batchllm::cuda {
 
@@ -143,45 +145,8 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-#define R8(d, i)                                                                                   \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define R32(d, i) R8(d, i), R8(d, i + 8), R8(d, i + 16), R8(d, i + 24)
-#define LIST16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define LIST32                                                                                     \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
-    "%25,%26,%27,%28,%29,%30,%31"
-#define LIST64                                                                                     \
-    LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52," \
-           "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-
-// wgmma_ss: d[64 x N] (+)= A[64 x 16] B[16 x N], both from shared memory, K-major; accumulate 0
-// overwrites. wgmma_rs: d[64 x N] += A[64 x 16] B[16 x N], A in registers, B N-major.
-#define WGMMA(TYPE, CPP)                                                                           \
-    __device__ __forceinline__ void wgmma_ss(float(&d)[16], uint64_t a, uint64_t b,                \
-                                             int accumulate, CPP) {                                \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                  \
-                     "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE " {" LIST16       \
-                     "}, %16, %17, p, 1, 1, 0, 0;\n}"                                              \
-                     : R8(d, 0), R8(d, 8)                                                          \
-                     : "l"(a), "l"(b), "r"(accumulate));                                           \
-    }                                                                                              \
-    __device__ __forceinline__ void wgmma_ss(float(&d)[32], uint64_t a, uint64_t b,                \
-                                             int accumulate, CPP) {                                \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                  \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
-                     "}, %32, %33, p, 1, 1, 0, 0;\n}"                                              \
-                     : R32(d, 0)                                                                   \
-                     : "l"(a), "l"(b), "r"(accumulate));                                           \
-    }                                                                                              \
-    __device__ __forceinline__ void wgmma_ss(float(&d)[64], uint64_t a, uint64_t b,                \
-                                             int accumulate, CPP) {                                \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                  \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" LIST64      \
-                     "}, %64, %65, p, 1, 1, 0, 0;\n}"                                              \
-                     : R32(d, 0), R32(d, 32)                                                       \
-                     : "l"(a), "l"(b), "r"(accumulate));                                           \
-    }                                                                                              \
+// wgmma_rs: d[64 x N] += A[64 x 16] B[16 x N], A in registers, B N-major.
+#define WGMMA_RS(TYPE, CPP)                                                                        \
     __device__ __forceinline__ void wgmma_rs(float(&d)[32], const uint32_t *a, uint64_t b, CPP) {  \
         asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" LIST32       \
                      "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                      \
@@ -194,9 +159,9 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
                      : R32(d, 0), R32(d, 32)                                                       \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
-WGMMA("bf16", __nv_bfloat16)
-WGMMA("f16", __half)
-#undef WGMMA
+WGMMA_RS("bf16", __nv_bfloat16)
+WGMMA_RS("f16", __half)
+#undef WGMMA_RS
 
 template <int Registers> __device__ __forceinline__ void registers_more() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));

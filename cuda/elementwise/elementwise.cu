@@ -34,8 +34,8 @@ __global__ void place_bytes(ConvertArguments a) {
         const int64_t row = a.row_begin + i / a.columns;
         const int64_t column = i % a.columns;
         const int64_t to_row = row / a.row_group * a.row_group_out + row % a.row_group;
-        const int64_t to_column =
-            column / a.column_group * a.column_group_out + column % a.column_group;
+        int64_t to_column = column / a.column_group * a.column_group_out + column % a.column_group;
+        if (a.swizzled) to_column ^= to_row % 8 * 16;
         static_cast<uint8_t *>(a.to)[to_row * a.to_stride + to_column] =
             static_cast<const uint8_t *>(a.from)[i];
     }
@@ -209,7 +209,7 @@ cudaError_t launch_convert(const ConvertArguments &a, cudaStream_t stream) {
     if (a.rows * a.columns == 0) return cudaSuccess;
     const unsigned blocks = std::min(grid_for(a.rows * a.columns, 256), 4096u);
     if (a.from_type == DType::e4m3 && a.to_type == DType::e4m3) {
-        if (a.scale != 1 || a.offset != 0 || a.swizzled) return cudaErrorInvalidValue;
+        if (a.scale != 1 || a.offset != 0) return cudaErrorInvalidValue;
         place_bytes<<<blocks, 256, 0, stream>>>(a);
         return cudaGetLastError();
     }

@@ -18,8 +18,8 @@ inline constexpr int kVector = 8; // elements that a thread moves at once; row l
 
 // A matrix as a file holds it -> as the products read it. Rows and columns come in groups (heads),
 // each padded: row r goes to (r / row_group) * row_group_out + r % row_group; columns likewise. swizzled:
-// eight columns of a group, the c-th, then change places with the (c ^ row % 8)-th. e4m3 stays e4m3, and is
-// not swizzled.
+// 16 bytes of a group, the c-th, then change places with the (c ^ row % 8)-th; elements are e4m3 or of two bytes.
+// e4m3 stays e4m3.
 struct ConvertArguments {
     const void *from; // [rows, columns] of from_type
     DType from_type;

@@ -18,6 +18,17 @@ cudaError_t launch_add_norm_e4m3(const AddNormArguments &arguments, cudaStream_t
 
 namespace {
 
+template <typename R>
+__device__ __forceinline__ void store8_whole(const Whole &to, int64_t at, const float (&x)[8]) {
+    if constexpr (!std::is_same_v<R, float>) {
+        store8(static_cast<R *>(to.data) + at, x); // the one type that elements then have
+    } else if (to.type == DType::bf16) {
+        store8(static_cast<__nv_bfloat16 *>(to.data) + at, x);
+    } else {
+        store8(static_cast<__half *>(to.data) + at, x);
+    }
+}
+
 // ---- RMSNorm: reads the row once, keeps it in registers, writes it ----
 
 template <typename T> constexpr bool quantized = std::is_same_v<T, __nv_fp8_e4m3>;
@@ -59,7 +70,11 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
         if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
-        if constexpr (!quantized<T>) store8(out + i, weight[v]);
+        if constexpr (!quantized<T>) {
+            store8(out + i, weight[v]);
+        } else if (a.whole.data != nullptr) {
+            store8_whole<R>(a.whole, int64_t{blockIdx.x} * a.hidden + i, weight[v]);
+        }
     }
     if constexpr (quantized<T>) {
         store_row_e4m3(weight, a.hidden, out, a.scales, blockIdx.x, sums);
@@ -93,15 +108,18 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     if (a.out == nullptr) return;
     normalise(x, a.next, a.hidden, sums);
     T *out = static_cast<T *>(a.out) + begin;
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        const int i = vector_begin(v);
+        if (i >= a.hidden) break;
+        if constexpr (!quantized<T>) {
+            store8(out + i, x[v]);
+        } else if (a.whole.data != nullptr) {
+            store8_whole<R>(a.whole, begin + i, x[v]);
+        }
+    }
     if constexpr (quantized<T>) {
         store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, sums);
-    } else {
-#pragma unroll
-        for (int v = 0; v < Vectors; ++v) {
-            const int i = vector_begin(v);
-            if (i >= a.hidden) break;
-            store8(out + i, x[v]);
-        }
     }
 }
 

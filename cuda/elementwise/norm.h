@@ -32,12 +32,19 @@ inline constexpr int32_t kScaleGroup = 128;
 struct RowScales {
     float *data = nullptr;
     // 0: a scale a row, at data[row]. Else one for each kScaleGroup elements, of which rows are made up, group g
-    // of a row at data[g * group_stride + row].
+    // of a row at data[g * group_stride + row * row_stride].
     int64_t group_stride = 0;
+    int64_t row_stride = 1;
 
     bool fits(int32_t width) const {
         return data != nullptr && (group_stride == 0 || width % kScaleGroup == 0);
     }
+};
+
+// Where what is passed on in e4m3 goes in 16 bits as well; null: nowhere.
+struct Whole {
+    void *data = nullptr; // as out, of type
+    DType type = DType::bf16;
 };
 
 // out[i] = x[rows[i]] / rms(x[rows[i]]) * weight; rows null: i itself.
@@ -50,6 +57,7 @@ struct NormArguments {
     void *out; // [count, hidden] of element
     int32_t count, hidden;
     RowScales scales = {}; // of e4m3
+    Whole whole = {};
 };
 cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
 
@@ -67,6 +75,7 @@ struct AddNormArguments {
     int32_t count, hidden;
     const float *keep = nullptr; // [1]; null: 1
     RowScales scales = {};       // of e4m3
+    Whole whole = {};
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -75,7 +75,8 @@ template <int Vectors> __device__ __forceinline__ void store_row_e4m3(const floa
             const float scale = scale_of_row(group_max(most[v]));
             inverse = 1.0f / scale;
             if (i < width && i % kScaleGroup == 0) {
-                scales.data[i / kScaleGroup * scales.group_stride + row] = scale;
+                scales.data[i / kScaleGroup * scales.group_stride + row * scales.row_stride] =
+                    scale;
             }
         }
         if (i < width) store8_e4m3(to + i, x[v], inverse);

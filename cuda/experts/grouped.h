@@ -4,8 +4,12 @@
 //
 // W as the products read it. For elements of two bytes: panels of kPanel columns (the last filled up with
 // zeros), one after another; in a panel a row is 128 bytes, of which chunk c (16 bytes) lies at c ^ (row % 8),
-// as wgmma and ldmatrix want it in shared memory. For f32 row-major. Gate and up take turns, kGateRows rows
-// each: [gate 0 .. 7, up 0 .. 7, gate 8 .. 15, ..].
+// as wgmma and ldmatrix want it in shared memory. For e4m3 the same with panels of kScaleBlock columns. For f32
+// row-major. Gate and up take turns, kGateRows rows each: [gate 0 .. 7, up 0 .. 7, gate 8 .. 15, ..].
+//
+// In e4m3 x has a scale for each kScaleBlock elements of a row, and W one for each of an expert's rows or for
+// kScaleBlock x kScaleBlock of it. The sum of a block is the tensor cores', in their own precision; the sum of blocks,
+// times their scales, is in f32. What a gated product makes is e4m3 again, scaled in the same way by powers of two.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,7 @@
 
 #include "base/dtype.h"
 #include "experts/tile.h"
+#include "linear/scaling.h"
 #include "model/model.h"
 
 namespace batchllm::cuda {
@@ -25,6 +30,17 @@ inline constexpr int32_t kGateRows = 8;
 inline int64_t padded_columns(int64_t columns, DType element) {
     return element == DType::f32 ? columns : (columns + kPanel - 1) / kPanel * kPanel;
 }
+
+// Of a product in e4m3.
+struct GroupedScales {
+    Scaling scaling; // of W: rows or blocks
+    const float *x;  // [., columns / kScaleBlock]
+    const float *
+        w; // rows: [experts, rows]; blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2]: of
+    // these rows of W those of gate and those of up; where not gated, twice the same
+    float *y;     // gated: [turns, rows / 2 / kScaleBlock]
+    DType y_type; // of what is not gated: bf16 or f16
+};
 
 struct GroupedArguments {
     DType element;
@@ -38,7 +54,13 @@ struct GroupedArguments {
     void *y; // [turns, rows], or gated [turns, rows / 2]
     const ExpertTile *tiles;
     const int32_t *tile_count;
+    GroupedScales scales; // of e4m3
 };
+
+// Whether experts of this shape can be in e4m3, on devices that have GroupedKernel::sm90.
+constexpr bool experts_take_e4m3(int64_t hidden, int64_t width, Activation activation) {
+    return hidden % kScaleBlock == 0 && width % kScaleBlock == 0 && activation == Activation::silu;
+}
 
 // What can be launched on a device of a compute capability; f32 has one of its own.
 enum class GroupedKernel : uint8_t { sm80, sm90 };
@@ -48,5 +70,6 @@ cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &argumen
 cudaError_t launch_grouped_f32(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_grouped_sm80(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_grouped_sm90(const GroupedArguments &arguments, int sms, cudaStream_t stream);
+cudaError_t launch_grouped_e4m3(const GroupedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -99,6 +99,10 @@ cudaError_t launch_grouped_f32(const GroupedArguments &a, int sms, cudaStream_t 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &a, int sms,
                            cudaStream_t stream) {
     if (a.element == DType::f32) return launch_grouped_f32(a, sms, stream);
+    if (a.element == DType::e4m3) {
+        return kernel == GroupedKernel::sm90 ? launch_grouped_e4m3(a, sms, stream)
+                                             : cudaErrorInvalidValue;
+    }
     return kernel == GroupedKernel::sm90 ? launch_grouped_sm90(a, sms, stream)
                                          : launch_grouped_sm80(a, sms, stream);
 }

@@ -10,6 +10,7 @@ enum class Scaling : uint8_t {
     none,   // there are none: elements are of the compute type
     rows,   // a row of W; a row of x
     blocks, // kScaleBlock x kScaleBlock of W; kScaleBlock elements of a row of x
+    turns, // of x alone, for experts (experts/grouped.h): as blocks has it, a row's scales side by side
 };
 inline constexpr int64_t kScaleBlock = 128;
 

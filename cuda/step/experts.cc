@@ -4,8 +4,11 @@
 
 namespace batchllm::cuda {
 
-Status StepExperts::allocate(int64_t rows) {
+Status StepExperts::allocate(int64_t rows, const DeviceWeights &weights) {
     int64_t experts = 0, chosen = 0, width = 0, logits = 0;
+    const bool in_e4m3 =
+        std::any_of(weights.layers.begin(), weights.layers.end(),
+                    [](const DeviceLayer &layer) { return layer.experts.in_e4m3(); });
     for (const Layer &layer : model_.layers) {
         if (!layer.experts) continue;
         const auto count = static_cast<int64_t>(layer.experts.each.size());
@@ -27,6 +30,10 @@ Status StepExperts::allocate(int64_t rows) {
     ASSIGN_OR_RETURN(tiles_, zeroed_memory(most_tiles(turns, experts) * tile, what));
     ASSIGN_OR_RETURN(tile_count_, zeroed_memory(4, what));
     ASSIGN_OR_RETURN(activated_, zeroed_memory(turns * width * element, what));
+    if (in_e4m3) {
+        const int64_t groups = width / kScaleBlock;
+        ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(turns * groups * 4, what));
+    }
     ASSIGN_OR_RETURN(made_, zeroed_memory(turns * model_.hidden * element, what));
     return {};
 }
@@ -57,14 +64,14 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     return a;
 }
 
-Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, const void *x,
+Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, const Input &x,
                              Profile *profile, cudaStream_t stream) {
     const FeedForward &expert = layer.experts.each[0];
     GroupedArguments a{};
-    a.element = element_;
+    a.element = weights.in_e4m3() ? DType::e4m3 : element_;
     a.tiles = tiles_.as<ExpertTile>();
     a.tile_count = tile_count_.as<int32_t>();
-    a.x = x;
+    a.x = x.data;
     a.row_of = token_of_.as<int32_t>();
     a.w = weights.gate_up;
     a.bias = weights.gate_up_bias;
@@ -73,6 +80,8 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.gated = true;
     a.activation = expert.activation;
     a.y = activated_.data();
+    a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
+                activated_scales_.as<float>(), element_};
     RETURN_IF_CUDA(launch_grouped(kernel_, a, sms_, stream));
     RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
     a.x = activated_.data();
@@ -83,11 +92,13 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.columns = expert.width;
     a.gated = false;
     a.y = made_.data();
+    a.scales = {weights.down_scaling, activated_scales_.as<float>(), weights.down_scales, nullptr,
+                element_};
     RETURN_IF_CUDA(launch_grouped(kernel_, a, sms_, stream));
     return profile->mark(Part::down, stream);
 }
 
-Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const void *x,
+Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                         const AddNormArguments &end, Profile *profile, cudaStream_t stream) {
     const RoutingArguments routed = routing(layer, weights, end.count);
     RETURN_IF_CUDA(launch_routing(routed, stream));
@@ -103,6 +114,24 @@ Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const 
     if (layer.feed_forward.width == 0) sum.add.delta = nullptr;
     RETURN_IF_CUDA(launch_combine(sum, stream));
     return profile->mark(Part::combine, stream);
+}
+
+Result<std::vector<int64_t>> StepExperts::turns_of_each() const {
+    RETURN_IF_CUDA(cudaDeviceSynchronize());
+    int32_t count = 0;
+    if (tiles_.bytes() == 0) return std::vector<int64_t>();
+    RETURN_IF_CUDA(cudaMemcpy(&count, tile_count_.data(), 4, cudaMemcpyDeviceToHost));
+    std::vector<ExpertTile> tiles(static_cast<size_t>(count));
+    RETURN_IF_CUDA(cudaMemcpy(tiles.data(), tiles_.data(), tiles.size() * sizeof(ExpertTile),
+                              cudaMemcpyDeviceToHost));
+    std::vector<int64_t> turns;
+    for (const Layer &layer : model_.layers) {
+        turns.resize(std::max(turns.size(), layer.experts.each.size()));
+    }
+    for (const ExpertTile &tile : tiles) {
+        turns[static_cast<size_t>(tile.expert)] = tile.end - tile.begin;
+    }
+    return turns;
 }
 
 } // namespace batchllm::cuda

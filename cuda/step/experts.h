@@ -16,35 +16,38 @@ class StepExperts {
         : model_(model), element_(element), kernel_(kernel), sms_(sms) {}
 
     // Room for steps of so many tokens; none where no layer has experts.
-    Status allocate(int64_t rows);
+    Status allocate(int64_t rows, const DeviceWeights &weights);
 
     // [rows, router.rows], of the layer that runs next.
     float *logits() const { return logits_.as<float>(); }
 
-    // After logits() was filled from x, [rows, hidden] elements. end: what becomes of the result; delta: the
+    // After logits() was filled from x, [rows, hidden] elements, or e4m3 where the weights are. end: what becomes of the result; delta: the
     // shared expert's, where the layer has one.
-    Status run(const Layer &layer, const DeviceExperts &weights, const void *x,
+    Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                const AddNormArguments &end, Profile *profile, cudaStream_t stream);
+
+    Result<std::vector<int64_t>> turns_of_each() const;
 
   private:
     RoutingArguments routing(const Layer &layer, const DeviceExperts &weights, int64_t rows) const;
-    Status products(const Layer &layer, const DeviceExperts &weights, const void *x,
+    Status products(const Layer &layer, const DeviceExperts &weights, const Input &x,
                     Profile *profile, cudaStream_t stream);
 
     const Model &model_;
     DType element_;
     GroupedKernel kernel_;
     int32_t sms_;
-    DeviceMemory logits_;     // [rows, experts and the shared expert's gate, padded] f32
-    DeviceMemory experts_of_; // [rows, chosen] int32
-    DeviceMemory weights_;    // [rows, chosen] f32
-    DeviceMemory counts_;     // [blocks, experts] int32
-    DeviceMemory token_of_;   // [rows * chosen] int32
-    DeviceMemory turn_of_;    // [rows, chosen] int32
-    DeviceMemory tiles_;      // [most_tiles] ExpertTile
-    DeviceMemory tile_count_; // [1] int32
-    DeviceMemory activated_;  // [rows * chosen, width]
-    DeviceMemory made_;       // [rows * chosen, hidden]
+    DeviceMemory logits_;           // [rows, experts and the shared expert's gate, padded] f32
+    DeviceMemory experts_of_;       // [rows, chosen] int32
+    DeviceMemory weights_;          // [rows, chosen] f32
+    DeviceMemory counts_;           // [blocks, experts] int32
+    DeviceMemory token_of_;         // [rows * chosen] int32
+    DeviceMemory turn_of_;          // [rows, chosen] int32
+    DeviceMemory tiles_;            // [most_tiles] ExpertTile
+    DeviceMemory tile_count_;       // [1] int32
+    DeviceMemory activated_;        // [rows * chosen, width]
+    DeviceMemory activated_scales_; // [rows * chosen, width / kScaleBlock], where it is in e4m3
+    DeviceMemory made_;             // [rows * chosen, hidden]
 };
 
 } // namespace batchllm::cuda

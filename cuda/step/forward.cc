@@ -75,7 +75,7 @@ Status Forward::allocate() {
     RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
     RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
     RETURN_IF_ERROR(delta_nets_.allocate(rows_, &input_));
-    RETURN_IF_ERROR(experts_.allocate(rows_));
+    RETURN_IF_ERROR(experts_.allocate(rows_, weights_));
     RETURN_IF_ERROR(allocate_scales());
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
@@ -90,14 +90,22 @@ Status Forward::norm(const DeviceNorm &norm, Scaling scaling, void *residual, in
     const DType type = input_type(scaling);
     const RowScales scales = scales_of(normed_scales_, scaling, count);
     if (norm.is_plain_rms()) {
-        const NormArguments arguments{
-            type,         options_.residual, residual, nullptr,       norm.weight,
-            norm.epsilon, normed_.data(),    rows,     model_.hidden, scales};
+        const NormArguments arguments{type,
+                                      options_.residual,
+                                      residual,
+                                      nullptr,
+                                      norm.weight,
+                                      norm.epsilon,
+                                      normed_.data(),
+                                      rows,
+                                      model_.hidden,
+                                      scales,
+                                      whole_of(scaling)};
         RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
     } else {
         const AddNormArguments arguments{
-            type, options_.residual, residual, nullptr,       nullptr, {},    1,
-            norm, normed_.data(),    rows,     model_.hidden, nullptr, scales};
+            type, options_.residual, residual, nullptr,       nullptr, {},     1,
+            norm, normed_.data(),    rows,     model_.hidden, nullptr, scales, whole_of(scaling)};
         RETURN_IF_CUDA(launch_add_norm(arguments, stream));
     }
     return profile_.mark(Part::norm, stream);
@@ -133,7 +141,8 @@ AddNormArguments Forward::addition(const Ending &e, void *residual, int64_t rows
             static_cast<int32_t>(rows),
             model_.hidden,
             e.keep,
-            scales_of(normed_scales_, e.next_scaling, rows)};
+            scales_of(normed_scales_, e.next_scaling, rows),
+            whole_of(e.next_scaling)};
 }
 
 Status Forward::launch(cudaStream_t stream) {
@@ -245,7 +254,8 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
     }
     ASSIGN_OR_RETURN(const Input x, attended(w.o, wanted, rows, stream));
     if (wanted != nullptr && described.parallel) { // the feed-forward's input, now of these rows
-        RETURN_IF_ERROR(norm(w.before_attention, w.gate_up.scaling, residual, rows, stream));
+        RETURN_IF_ERROR(
+            norm(w.before_attention, scaling_of_feed_forward(w), residual, rows, stream));
     }
     const Ending ending{w.o,
                         x,
@@ -253,7 +263,7 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
                         w.after_attention,
                         described.residual_scale,
                         described.parallel ? nullptr : &w.before_feed_forward,
-                        w.gate_up.scaling,
+                        scaling_of_feed_forward(w),
                         Part::output};
     RETURN_IF_ERROR(finish(ending, residual, rows, stream));
     return feed_forward(index, residual, rows, stream);

@@ -46,6 +46,7 @@ struct ForwardOptions {
     GroupedKernel experts = GroupedKernel::sm80;
     bool graphs = true;
     bool random_weights = false;
+    bool skewed_routing = false; // of random weights
     bool profile = false;
     bool reproducible =
         false; // a token's results are the same bits in whatever step it is computed
@@ -96,6 +97,8 @@ class Forward {
     // Something that people should know, or "".
     const std::string &warning() const { return warning_; }
     Profile &profile() { return profile_; }
+    // [experts] turns of each in the layer with experts that ran last. After all that was enqueued.
+    Result<std::vector<int64_t>> expert_turns() const { return experts_.turns_of_each(); }
     const Graphs &graphs() const { return graphs_; }
     const Worklist &worklist() const { return attention_.worklist(); }
 
@@ -173,9 +176,17 @@ class Forward {
     DType input_type(Scaling scaling) const {
         return scaling == Scaling::none ? options_.element : DType::e4m3;
     }
-    // For a launch that writes so many rows.
-    static RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) {
+    // For a launch that writes so many rows; turns: of hidden elements.
+    RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const {
+        if (scaling == Scaling::turns) return {memory.as<float>(), 1, model_.hidden / kScaleBlock};
         return {memory.as<float>(), scaling == Scaling::blocks ? padded_rows(rows) : 0};
+    }
+    // How the norm before a feed-forward scales what it passes on, and where that goes in 16 bits as well.
+    static Scaling scaling_of_feed_forward(const DeviceLayer &w) {
+        return w.experts.in_e4m3() ? Scaling::turns : w.gate_up.scaling;
+    }
+    Whole whole_of(Scaling scaling) const {
+        return {scaling == Scaling::turns ? normed_whole_.data() : nullptr, options_.element};
     }
     // Attention's result as its product takes it: of the rows in `wanted`, or of all.
     Result<Input> attended(const Matrix &w, const int32_t *wanted, int64_t rows,
@@ -208,16 +219,18 @@ class Forward {
     int64_t logits_rows_ = 0;
     int64_t pages_ = 0;
     // As wide as the widest layer needs.
-    DeviceMemory residual_; // [rows, hidden] of the residual's type
-    DeviceMemory last_;     // [rows, hidden] the same, of the wanted tokens
-    DeviceMemory normed_;   // [rows, hidden] elements
-    DeviceMemory qkv_;      // [rows, qkv.rows], then attended rows in e4m3
-    DeviceMemory attended_; // [rows, o.columns]
+    DeviceMemory residual_;     // [rows, hidden] of the residual's type
+    DeviceMemory last_;         // [rows, hidden] the same, of the wanted tokens
+    DeviceMemory normed_;       // [rows, hidden] elements
+    DeviceMemory normed_whole_; // the same for routers, where normed_ is in e4m3 for their experts
+    DeviceMemory qkv_;          // [rows, qkv.rows], then attended rows in e4m3
+    DeviceMemory attended_;     // [rows, o.columns]
     DeviceMemory
         delta_; // [rows, hidden] of the residual's type, where norms stand after a sublayer
     DeviceMemory gate_up_;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated_; // [rows, width]
-    // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows].
+    // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows], or for experts
+    // [rows, width / kScaleBlock].
     DeviceMemory normed_scales_, attended_scales_, activated_scales_;
     DeviceMemory layer_inputs_; // [rows, layers * LayerInputs::width]
     DeviceMemory logits_;       // [logits_rows, padded vocabulary] f32

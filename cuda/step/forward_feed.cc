@@ -36,13 +36,14 @@ Status Forward::activate(size_t index, const Input &x, int64_t rows, cudaStream_
 }
 
 // The shared expert into delta_, then the experts, and what ends the layer. All of its matrices are of the
-// compute type.
+// compute type, or the experts' alone are in e4m3.
 Status Forward::sparse_feed_forward(size_t index, void *residual, int64_t rows,
                                     cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
     const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
-    const Input x = normed(before, residual, Scaling::none);
+    const Input of_experts = normed(before, residual, scaling_of_feed_forward(w));
+    const Input x = w.experts.in_e4m3() ? Input(normed_whole_.data()) : of_experts;
     RETURN_IF_ERROR(
         linear_->run(w.experts.router, x, rows, experts_.logits(), DType::f32, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::routing, stream));
@@ -68,7 +69,7 @@ Status Forward::sparse_feed_forward(size_t index, void *residual, int64_t rows,
                         Scaling::none,
                         Part::combine,
                         ends ? w.scalar : nullptr};
-    RETURN_IF_ERROR(experts_.run(described, w.experts, x.data, addition(ending, residual, rows),
+    RETURN_IF_ERROR(experts_.run(described, w.experts, of_experts, addition(ending, residual, rows),
                                  &profile_, stream));
     return normed_apart ? norm(*next, next_scaling, residual, rows, stream) : Status();
 }

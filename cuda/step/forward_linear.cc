@@ -54,9 +54,13 @@ Status Forward::load() {
     LoadOptions load;
     load.element = options_.element;
     load.random = options_.random_weights;
+    load.skewed_routing = options_.skewed_routing;
     load.seed = options_.seed;
     load.threads = options_.threads;
     load.quantize = options_.quantize;
+    // In f32 nothing is rounded that need not be.
+    load.experts_in_e4m3 =
+        options_.experts == GroupedKernel::sm90 && options_.element != DType::f32;
     load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {
         return takes(rows, columns, scaling, ends);
     };
@@ -78,7 +82,10 @@ Status Forward::load() {
 std::string Forward::compute_type() const {
     const std::string element = dtype_name(options_.element);
     if (!weights_.scaled()) return element;
-    const auto all = static_cast<int64_t>(4 * weights_.layers.size());
+    int64_t all = 0;
+    for (const DeviceLayer &layer : weights_.layers) {
+        all += layer.experts && layer.gate_up.rows > 0 ? 6 : 4;
+    }
     return element +
            (weights_.in_e4m3 == all ? ", products in fp8 (e4m3)" : ", some products in fp8 (e4m3)");
 }
@@ -88,15 +95,20 @@ Status Forward::allocate_scales() {
     const auto scales = [&](Scaling scaling, int64_t columns) {
         return scaling == Scaling::none ? 0 : scaling == Scaling::rows ? 1 : columns / kScaleBlock;
     };
-    int64_t normed = 0, attended = 0, activated = 0;
+    int64_t normed = 0, attended = 0, activated = 0, whole = 0;
     for (const DeviceLayer &layer : weights_.layers) {
         for (const Matrix *w : {&layer.qkv, &layer.gate_up}) {
             normed = std::max(normed, scales(w->scaling, w->columns));
+        }
+        if (layer.experts.in_e4m3()) {
+            normed = std::max(normed, model_.hidden / kScaleBlock);
+            whole = model_.hidden * dtype_bytes(options_.element);
         }
         attended = std::max(attended, scales(layer.o.scaling, layer.o.columns));
         activated = std::max(activated, scales(layer.down.scaling, layer.down.columns));
     }
     ASSIGN_OR_RETURN(normed_scales_, zeroed_memory(rows_ * normed * 4, "scales"));
+    ASSIGN_OR_RETURN(normed_whole_, zeroed_memory(rows_ * whole, "activations"));
     ASSIGN_OR_RETURN(attended_scales_, zeroed_memory(rows_ * attended * 4, "scales"));
     ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(rows_ * activated * 4, "scales"));
     return {};
@@ -143,7 +155,8 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
                                      : end(w.down, activated, w.after_feed_forward));
     }
     if (w.experts) {
-        products.push_back({w.experts.router, normed, experts_.logits(), DType::f32, false});
+        const Input x = w.experts.in_e4m3() ? Input(normed_whole_.data()) : normed;
+        products.push_back({w.experts.router, x, experts_.logits(), DType::f32, false});
     }
     if (model_.layer_inputs) {
         products.push_back({w.input_gate, normed, gate_up_.data(), element, false});
@@ -211,10 +224,10 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
         }
         if (!w.experts) continue;
         const Ending ending{w.down, nullptr, nullptr, {}, 1, nullptr, Scaling::none, Part::combine};
-        RETURN_IF_ERROR(
-            experts_.run(model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
-                         normed_.data(), addition(ending, residual_.data(), last ? wanted : tokens),
-                         &profile_, stream));
+        RETURN_IF_ERROR(experts_.run(
+            model_.layers[static_cast<size_t>(&w - weights_.layers.data())], w.experts,
+            Input(normed_.data(), normed_scales_.as<float>()),
+            addition(ending, residual_.data(), last ? wanted : tokens), &profile_, stream));
     }
     if (weights_.head.rows == 0) return {};
     for (int64_t first = 0; first < wanted; first += logits_rows_) {

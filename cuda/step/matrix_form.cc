@@ -69,7 +69,9 @@ Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();
     for (const auto &[tensor, first] : source.parts) {
         if (!*tensor) continue;
-        if (tensor->dtype != DType::e4m3) return Scaling::none;
+        if (tensor->dtype != DType::e4m3 || tensor->row_step != 1 || tensor->stored_transposed) {
+            return Scaling::none;
+        }
         any = true;
         rows = rows && scaled_by_rows(*tensor);
         blocks = blocks && scaled_by_blocks(*tensor, first);
@@ -103,6 +105,56 @@ std::vector<float> own_scales(const MatrixSource &source, Scaling scaling) {
             for (int64_t b = 0; b < tensor->scales.per_row; ++b) {
                 all[static_cast<size_t>((first + r) / kScaleBlock * stride + b)] =
                     scale_at(*tensor, r, b);
+            }
+        }
+    }
+    return all;
+}
+
+MatrixSource ExpertMatrix::source(size_t expert) const {
+    MatrixSource source{rows, columns, {{experts[expert].first, 0}}, {}};
+    if (experts[expert].second != nullptr) {
+        source.parts.emplace_back(experts[expert].second, rows / 2);
+    }
+    return source;
+}
+
+Scaling own_scaling(const ExpertMatrix &matrix) {
+    const Scaling first = own_scaling(matrix.source(0));
+    for (size_t e = 1; e < matrix.experts.size(); ++e) {
+        if (own_scaling(matrix.source(e)) != first) return Scaling::none;
+    }
+    return first;
+}
+
+int64_t expert_scale_count(const ExpertMatrix &matrix, Scaling scaling) {
+    if (scaling == Scaling::none) return 0;
+    const auto rows = static_cast<int64_t>(matrix.experts.size()) * matrix.rows;
+    return scaling == Scaling::rows ? rows
+                                    : 2 * (rows / kScaleBlock * matrix.columns / kScaleBlock);
+}
+
+std::vector<float> expert_scales(const ExpertMatrix &matrix, Scaling scaling) {
+    std::vector<float> all;
+    all.reserve(static_cast<size_t>(expert_scale_count(matrix, scaling)));
+    const int64_t stride = block_scale_stride(matrix.columns);
+    for (size_t e = 0; e < matrix.experts.size(); ++e) {
+        const bool two = matrix.experts[e].second != nullptr;
+        const int64_t second = two ? matrix.rows / 2 : 0; // its first row
+        const std::vector<float> own = own_scales(matrix.source(e), scaling);
+        if (scaling == Scaling::rows) {
+            for (int64_t row = 0; row < matrix.rows; ++row) {
+                const int64_t from = two ? row / 16 * 8 + row % 8 + row / 8 % 2 * second : row;
+                all.push_back(own[static_cast<size_t>(from)]);
+            }
+            continue;
+        }
+        for (int64_t b = 0; b < matrix.columns / kScaleBlock; ++b) {
+            for (int64_t row = 0; row < matrix.rows; row += kScaleBlock) {
+                const int64_t from = two ? row / 2 : row; // of these rows
+                for (const int64_t part : {from, from + second}) {
+                    all.push_back(own[static_cast<size_t>(part / kScaleBlock * stride + b)]);
+                }
             }
         }
     }

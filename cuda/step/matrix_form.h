@@ -16,7 +16,7 @@ namespace batchllm::cuda {
 struct Placing {
     int64_t row_group = 1, row_group_out = 1, column_group = 1, column_group_out = 1;
     float scale = 1, offset = 0;
-    bool swizzled = false; // experts' alone, whose scales are multiplied in
+    bool swizzled = false; // experts' alone
 
     int64_t row(int64_t of_tensor) const {
         return of_tensor / row_group * row_group_out + of_tensor % row_group;
@@ -60,5 +60,23 @@ std::vector<float> own_scales(const MatrixSource &source, Scaling scaling);
 
 // How many floats that is.
 int64_t scale_count(int64_t rows, int64_t columns, Scaling scaling);
+
+// The matrices of a layer's experts, which are of one shape: each a tensor, or two whose rows take turns, eight each
+// (experts/grouped.h).
+struct ExpertMatrix {
+    struct Parts {
+        const Tensor *first, *second; // second: or null
+    };
+    int64_t rows, columns; // of one
+    std::vector<Parts> experts;
+
+    // Of one of them; the second tensor's rows after the first one's.
+    MatrixSource source(size_t expert) const;
+};
+
+// As of MatrixSource, of all experts together.
+Scaling own_scaling(const ExpertMatrix &matrix);
+std::vector<float> expert_scales(const ExpertMatrix &matrix, Scaling scaling); // GroupedScales::w
+int64_t expert_scale_count(const ExpertMatrix &matrix, Scaling scaling);
 
 } // namespace batchllm::cuda

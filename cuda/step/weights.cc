@@ -6,6 +6,7 @@
 #include "elementwise/quantize.h"
 #include "experts/grouped.h"
 #include "recurrent/delta.h"
+#include "step/expert_weights.h"
 #include "step/matrix_form.h"
 #include "step/sender.h"
 
@@ -26,7 +27,7 @@ class Loader {
   public:
     Loader(const Model &model, const LoadOptions &options)
         : model_(model), options_(options), element_(options.element), random_(options.random),
-          seed_(options.seed) {}
+          seed_(options.seed), experts_(element_, random_, &seed_, &sender_) {}
 
     Status load(DeviceWeights *out) {
         ASSIGN_OR_RETURN(stream_, Stream::create());
@@ -184,7 +185,7 @@ class Loader {
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
         Form of_qkv = form_of(qkv, false);
-        // Experts take rows of the compute type, and what they share them with does too.
+        // What experts share a layer with takes rows of the compute type.
         Form of_gate_up = layer.experts ? Form{} : form_of(gate_up, false);
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
@@ -202,6 +203,12 @@ class Loader {
         return matrix(down, form_of(down, true), &to->down, all);
     }
 
+    // Whether it is to be quantised here. What a quantised checkpoint leaves out stays as it is.
+    bool is_wanted(const MatrixSource &source) const {
+        return options_.quantize == Quantize::fp8 &&
+               (model_.quantization == nullptr || is_stored_in_e4m3(source));
+    }
+
     Form form_of(const MatrixSource &source, bool ends) const {
         if (options_.quantize == Quantize::none) return {};
         const auto takes = [&](Scaling scaling) {
@@ -209,10 +216,11 @@ class Loader {
         };
         const Scaling own = random_ ? Scaling::none : own_scaling(source);
         if (own != Scaling::none && takes(own)) return {own, true};
-        // What a quantised checkpoint leaves out stays as it is.
-        const bool wanted = options_.quantize == Quantize::fp8 &&
-                            (model_.quantization == nullptr || is_stored_in_e4m3(source));
-        return wanted && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
+        return is_wanted(source) && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
+    }
+
+    static bool has_any(const std::vector<MatrixPart> &parts) {
+        return std::any_of(parts.begin(), parts.end(), [](auto &p) { return bool(*p.first); });
     }
 
     Status experts(const Layer &layer, DeviceExperts *to, DeviceWeights *all) {
@@ -227,64 +235,62 @@ class Loader {
                                 {}},
                                &to->router));
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
+        if (random_ && options_.skewed_routing) {
+            auto *bias = static_cast<float *>(take(count * 4));
+            to->router_bias = bias;
+            const float skew = routing_skew(hidden, count, router.chosen);
+            if (base_ != nullptr) RETURN_IF_CUDA(fill_eighth(bias, count, skew, stream_));
+        }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
-        std::vector<Stacked> gate_up, down;
+        ExpertMatrix gate_up{2 * width, hidden, {}}, down{hidden, width, {}};
         std::vector<MatrixPart> gate_up_bias, down_bias;
         for (const FeedForward &expert : from.each) {
-            const auto e = static_cast<int64_t>(gate_up.size());
-            gate_up_bias.emplace_back(&expert.gate.bias, e * 2 * width);
-            gate_up_bias.emplace_back(&expert.up.bias, e * 2 * width + kGateRows);
+            const auto e = static_cast<int64_t>(down_bias.size());
+            gate_up_bias.emplace_back(&expert.gate.bias, 2 * e * width);
+            gate_up_bias.emplace_back(&expert.up.bias, 2 * e * width + kGateRows);
             down_bias.emplace_back(&expert.down.bias, e * hidden);
-            gate_up.push_back({&expert.gate.values, &expert.up.values});
-            down.push_back({&expert.down.values, nullptr});
-            for (const Tensor *tensor : {&expert.gate.values, &expert.down.values}) {
-                if (tensor->dtype == DType::e4m3) ++all->widened_with_experts;
-            }
+            gate_up.experts.push_back({&expert.gate.values, &expert.up.values});
+            down.experts.push_back({&expert.down.values, nullptr});
         }
-        const Placing turns{kGateRows, 2 * kGateRows, 1, 1};
-        RETURN_IF_ERROR(vector(count * 2 * width, gate_up_bias, turns, 0, &to->gate_up_bias));
+        const Placing turns{kGateRows, 2 * kGateRows};
+        RETURN_IF_ERROR(vector(2 * count * width, gate_up_bias, turns, 0, &to->gate_up_bias));
         RETURN_IF_ERROR(vector(count * hidden, down_bias, {}, 0, &to->down_bias));
-        RETURN_IF_ERROR(stack(gate_up, 2 * width, hidden, &to->gate_up));
-        return stack(down, hidden, width, &to->down);
+        ExpertForm of_gate_up = form_of(gate_up), of_down = form_of(down);
+        if (of_gate_up.scaling == Scaling::none || of_down.scaling == Scaling::none ||
+            !options_.experts_in_e4m3 || layer.parallel || has_any(gate_up_bias) ||
+            has_any(down_bias) || !experts_take_e4m3(hidden, width, from.each[0].activation)) {
+            of_gate_up = of_down = {element_};
+        }
+        RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, &to->gate_up_scales, all));
+        RETURN_IF_ERROR(matrix(down, of_down, &to->down, &to->down_scales, all));
+        to->gate_up_scaling = of_gate_up.scaling;
+        to->down_scaling = of_down.scaling;
+        return {};
     }
 
-    // Matrices of one shape one after another, each of one tensor or of two whose rows take turns.
-    struct Stacked {
-        const Tensor *first, *second;
-    };
-    Status stack(const std::vector<Stacked> &parts, int64_t rows, int64_t columns,
-                 const void **out) {
-        const int64_t padded = padded_columns(columns, element_);
-        const int64_t bytes = rows * padded * dtype_bytes(element_);
-        const auto count = static_cast<int64_t>(parts.size());
-        auto *to = static_cast<std::byte *>(take(count * bytes));
+    ExpertForm form_of(const ExpertMatrix &matrix) const {
+        if (options_.quantize == Quantize::none) return {element_};
+        const Scaling own = random_ ? Scaling::none : own_scaling(matrix);
+        if (own != Scaling::none) return {DType::e4m3, own, true};
+        const bool wanted =
+            is_wanted(matrix.source(0)) && is_wanted(matrix.source(matrix.experts.size() - 1));
+        return wanted ? ExpertForm{DType::e4m3, Scaling::rows, false} : ExpertForm{element_};
+    }
+
+    Status matrix(const ExpertMatrix &matrix, const ExpertForm &form, const void **out,
+                  const float **scales, DeviceWeights *all) {
+        auto *to = static_cast<std::byte *>(take(form.bytes(matrix)));
+        auto *of_to = static_cast<float *>(take(form.scale_count(matrix) * 4));
         *out = to;
-        if (base_ == nullptr) return {};
-        if (random_) {
-            return check_cuda(
-                launch_random(to, element_, count * rows * padded, 0, 0.02f, ++seed_, stream_),
-                "random weights");
-        }
-        const bool panels = element_ != DType::f32;
-        const int64_t stride = panels ? kPanel : columns;
-        for (const Stacked &part : parts) {
-            Placing placing;
-            if (panels) {
-                placing.column_group = kPanel;
-                placing.column_group_out = rows * kPanel;
-                placing.swizzled = true;
+        *scales = of_to;
+        if (form.scaling != Scaling::none) {
+            ++all->in_e4m3;
+        } else {
+            for (size_t e = 0; e < matrix.experts.size(); ++e) {
+                if (is_stored_in_e4m3(matrix.source(e))) ++all->widened_with_experts;
             }
-            if (part.second != nullptr) {
-                placing.row_group = kGateRows;
-                placing.row_group_out = 2 * kGateRows;
-                RETURN_IF_ERROR(sender_.send(*part.second,
-                                             to + kGateRows * stride * dtype_bytes(element_),
-                                             element_, stride, placing));
-            }
-            RETURN_IF_ERROR(sender_.send(*part.first, to, element_, stride, placing));
-            to += bytes;
         }
-        return {};
+        return base_ == nullptr ? Status() : experts_.send(matrix, form, to, of_to, stream_);
     }
 
     Status norm(const Norm &from, int64_t length, Placing placing, DeviceNorm *to) {
@@ -360,9 +366,7 @@ class Loader {
     Status vector(int64_t length, const std::vector<MatrixPart> &parts, const Placing &placing,
                   float fresh, const float **out) {
         *out = nullptr;
-        const bool some = std::any_of(parts.begin(), parts.end(),
-                                      [](const MatrixPart &part) { return bool(*part.first); });
-        if (!some) return {};
+        if (!has_any(parts)) return {};
         auto *to = static_cast<float *>(take(length * 4));
         *out = to;
         if (base_ == nullptr) return {};
@@ -388,6 +392,7 @@ class Loader {
     uint64_t seed_;
     Stream stream_;
     Sender sender_;
+    ExpertSender experts_;
     DeviceMemory whole_; // a matrix in the compute type
     std::byte *base_ = nullptr;
     int64_t used_ = 0;

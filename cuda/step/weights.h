@@ -20,14 +20,19 @@ int32_t padded_head_dim(int32_t head_dim);
 
 // Of all of a layer's experts, as experts/grouped.h has them.
 struct DeviceExperts {
-    Matrix router;                       // [experts, and one more for the shared expert's gate;
-                                         // a multiple of 16 rows, hidden]
-    const float *router_bias = nullptr;  // [experts], or null
-    const float *correction = nullptr;   // [experts], or null
-    const void *gate_up = nullptr;       // [experts][2 width, hidden], gate and up taking turns
-    const void *down = nullptr;          // [experts][hidden, width]
+    Matrix router;                      // [experts, and one more for the shared expert's gate;
+                                        // a multiple of 16 rows, hidden]
+    const float *router_bias = nullptr; // [experts], or null
+    const float *correction = nullptr;  // [experts], or null
+    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns
+    const void *down = nullptr;         // [experts][hidden, width]
+    // Where both are in e4m3, as GroupedScales has them.
+    Scaling gate_up_scaling = Scaling::none, down_scaling = Scaling::none;
+    const float *gate_up_scales = nullptr, *down_scales = nullptr;
     const float *gate_up_bias = nullptr; // [experts, 2 width] as gate_up's rows, or null
     const float *down_bias = nullptr;    // [experts, hidden], or null
+
+    bool in_e4m3() const { return gate_up_scaling != Scaling::none; }
 
     explicit operator bool() const { return gate_up != nullptr; }
 };
@@ -95,11 +100,13 @@ struct LoadOptions {
     // The tensors' shapes count, their bytes are not read; weights as of a fresh model (normal, deviation
     // 0.02; norms 1; biases 0).
     bool random = false;
+    bool skewed_routing = false; // of random ones: half of the turns are an eighth of the experts'
     uint64_t seed = 0;
     int32_t threads = 0;
     Quantize quantize = Quantize::none;
     // Whether there are products with such a matrix. ends: its product ends a sublayer.
     std::function<bool(int64_t rows, int64_t columns, Scaling scaling, bool ends)> takes = {};
+    bool experts_in_e4m3 = false; // whether there are products of experts with such matrices
 };
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options);
 

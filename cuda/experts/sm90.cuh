@@ -1,0 +1,247 @@
+// What the grouped products for Hopper share, whatever their elements are: the ring of stages, the warpgroup that
+// feeds it, and how results leave through shared memory.
+//
+// A tile is 256 rows of W x up to 128 turns, a stage 128 bytes of each of these rows. One warpgroup feeds: x by
+// cp.async, a row of 128 bytes by eight threads, wherever row_of says that it is; W by one bulk copy, as it lies in
+// its panel. Two compute, 128 rows of W each, gate and up of the same in the same threads.
+#pragma once
+
+#include <type_traits>
+
+#include "attention/hopper.cuh"
+#include "experts/work.cuh"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kColumns = 256, kStages = 4, kStep = 16; // rows of W a tile; turns by so many
+constexpr int kConsumers = 256, kThreads = kConsumers + 128;
+constexpr int kXBytes = kTileRows * 128, kWBytes = kColumns * 128, kStage = kXBytes + kWBytes;
+constexpr int kOut = kStages * kStage; // results on their way out, after the stages
+constexpr int kMostShared = 232448;
+using Queue = GroupedQueue<kColumns, kStep>;
+
+// Place in the ring of stages; both sides step through the same sequence. Barriers: where they are.
+template <int Barriers> struct RingPlace {
+    int slot = 0;
+    uint32_t phase = 0;
+    uint32_t base; // of shared memory
+
+    __device__ explicit RingPlace(uint32_t at) : base(at) {}
+    __device__ uint32_t stage() const { return base + slot * kStage; }
+    __device__ uint32_t full() const { return base + Barriers + slot * 8; }
+    __device__ uint32_t empty() const { return base + Barriers + (kStages + slot) * 8; }
+    __device__ void advance() {
+        if (++slot == kStages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// By one thread, before the others use them.
+template <int Barriers> __device__ __forceinline__ void init_barriers(RingPlace<Barriers> each) {
+    for (int i = 0; i < kStages; ++i) {
+        barrier_init(each.full(), 128 + 1); // the feeders, and the one that expects W
+        barrier_init(each.empty(), kConsumers / 32);
+        each.advance();
+    }
+}
+
+// The barrier gets an arrival of this thread, which init counted, once its copies so far have come.
+__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// 8 x 8 matrices of 2-byte elements in mma's accumulator layout, stored with their columns as rows; lane l has the
+// address of column l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_four_transposed(uint32_t address, const uint32_t (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+__device__ __forceinline__ void store_two_transposed(uint32_t address, const uint32_t (&r)[2]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1])
+                 : "memory");
+}
+
+// Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
+template <typename Act>
+__device__ __forceinline__ void for_each_tile(const Queue &queue, const Act &act) {
+    int4 tile = queue.load(blockIdx.x);
+    for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
+        const GroupedWork work = queue.at(number, tile);
+        tile = queue.load(number + gridDim.x);
+        act(work);
+    }
+}
+
+// scales: what comes with a stage besides.
+struct NoScales {
+    __device__ void begin(const GroupedWork &, int) {}
+    __device__ void load(int, int) const {}
+};
+template <int ElementBytes, typename Place, typename Scales>
+__device__ void feed(const GroupedArguments &a, const Queue &queue, Place place, Scales scales) {
+    constexpr int kEach = kTileRows * 8 / 128;
+    constexpr int kAcross = 128 / ElementBytes, kChunk = 16 / ElementBytes; // elements
+    const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+    const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
+    const int steps = (a.columns + kAcross - 1) / kAcross;
+    const auto *x = static_cast<const uint4 *>(a.x);
+    const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
+    for_each_tile(queue, [&](const GroupedWork &work) {
+        uint32_t from[kEach]; // in chunks
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int turn = work.begin + min(row + 16 * i, work.count - 1);
+            const uint32_t source = a.row_of != nullptr ? __ldg(a.row_of + turn) : turn;
+            from[i] = source * static_cast<uint32_t>(a.columns / kChunk) + chunk;
+        }
+        scales.begin(work, thread);
+        const auto *w = static_cast<const std::byte *>(a.w) +
+                        (int64_t{work.expert} * steps * a.rows + work.column) * 128;
+        const uint32_t w_bytes = min(kColumns, a.rows - work.column) * 128;
+        for (int s = 0; s < steps; ++s) {
+            barrier_wait(place.empty(), place.phase ^ 1);
+            const uint32_t stage = place.stage();
+            if (thread < 32 && elect_one()) {
+                barrier_expect(place.full(), w_bytes);
+                bulk_copy(stage, w + int64_t{s} * a.rows * 128, w_bytes, place.full());
+            }
+            const bool inside = s * kAcross + chunk * kChunk < a.columns;
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+                if (row + 16 * i >= work.count) break; // what is there is not stored
+                copy_async(stage + kWBytes + to + i * 16 * 128, x + (inside ? from[i] + s * 8 : 0),
+                           inside);
+            }
+            scales.load(s, place.slot);
+            copy_async_arrive(place.full());
+            place.advance();
+        }
+    });
+    copy_async_wait<0>();
+}
+
+// A warp is done with the stage.
+__device__ __forceinline__ void release(uint32_t barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
+enum class Form { plain, silu, gelu, gelu_tanh, clamped_swiglu }; // of the results
+constexpr Activation activation_of(Form form) {
+    return form == Form::silu        ? Activation::silu
+           : form == Form::gelu      ? Activation::gelu
+           : form == Form::gelu_tanh ? Activation::gelu_tanh
+                                     : Activation::clamped_swiglu;
+}
+
+// Bytes of the room for so many of a warpgroup's turns, the stride clear of bank conflicts.
+constexpr int out_bytes(int turns) { return turns * (128 * 2 + 16); }
+
+// Turns [OutTurns Chunk, OutTurns Chunk + OutTurns) of the warpgroup's rows of W, of whose sums a thread has, for
+// each 64 of them, of rows lane / 4 and lane / 4 + 8 of its warp's sixteen, for each eight turns, two turns beside each
+// other. out: its own room, a row a turn.
+template <typename T, Form F, int OutTurns, int Turns, int Chunk>
+__device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int group,
+                                      const float (&sums)[2][Turns / 2], unsigned char *out) {
+    constexpr bool gated = F != Form::plain;
+    constexpr int columns = gated ? 64 : 128, stride = columns * 2 + 16;
+    constexpr int eights = OutTurns / 8, first = eights * Chunk;
+    constexpr int last = first + eights < Turns / 8 ? first + eights : Turns / 8;
+    const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    named_barrier(1 + group, 128); // what was there has been read
+    // Matrices of 8 columns x 8 turns, stored a turn after the other.
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+        const uint32_t to = shared_address(out) + lane % 8 * stride;
+        if constexpr (gated) { // of two eights of turns
+            const uint32_t at = to + lane / 8 % 2 * 8 * stride + (b * 32 + warp * 8) * 2;
+#pragma unroll
+            for (int j = first; j < last; j += 2) {
+                uint32_t r[2];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const float *d = sums[b] + 4 * (j + i);
+                    r[i] = pack(quickly_gated<activation_of(F)>(d[0], d[2]),
+                                quickly_gated<activation_of(F)>(d[1], d[3]), T());
+                }
+                store_two_transposed(at + (j - first) * 8 * stride, r);
+            }
+        } else { // of both eights of columns, and two of turns
+            const uint32_t at =
+                to + lane / 16 * 8 * stride + (b * 64 + warp * 16 + lane / 8 % 2 * 8) * 2;
+#pragma unroll
+            for (int j = first; j < last; j += 2) {
+                const float *d = sums[b] + 4 * j;
+                const uint32_t r[4] = {pack(d[0], d[1], T()), pack(d[2], d[3], T()),
+                                       pack(d[4], d[5], T()), pack(d[6], d[7], T())};
+                store_four_transposed(at + (j - first) * 8 * stride, r);
+            }
+        }
+    }
+    named_barrier(1 + group, 128);
+    constexpr int across = columns / 8; // threads of a turn
+    const int width = gated ? a.rows / 2 : a.rows;
+    const int column =
+        (gated ? work.column / 2 : work.column) + group * columns + thread % across * 8;
+    T *y = static_cast<T *>(a.y) + int64_t{work.begin} * width + column;
+#pragma unroll
+    for (int i = 0; i < OutTurns * across / 128; ++i) {
+        const int turn = thread / across + i * (128 / across);
+        if (column < width && OutTurns * Chunk + turn < work.count) {
+            *reinterpret_cast<uint4 *>(y + int64_t{OutTurns * Chunk + turn} * width) =
+                *reinterpret_cast<const uint4 *>(out + turn * stride + thread % across * 16);
+        }
+    }
+}
+
+// All of a tile's turns, OutTurns at a time.
+template <typename T, Form F, int OutTurns, int Turns, int Chunk = 0>
+__device__ __forceinline__ void store_all(const GroupedArguments &a, const GroupedWork &work,
+                                          int group, const float (&sums)[2][Turns / 2],
+                                          unsigned char *out) {
+    store<T, F, OutTurns, Turns, Chunk>(a, work, group, sums, out);
+    if constexpr (OutTurns * (Chunk + 1) < Turns) {
+        store_all<T, F, OutTurns, Turns, Chunk + 1>(a, work, group, sums, out);
+    }
+}
+
+// Calls compute with the tile's turns, rounded up, as a constant.
+template <typename Compute>
+__device__ __forceinline__ void with_turns(const GroupedWork &work, const Compute &compute) {
+    switch ((__shfl_sync(~0u, work.count, 0) + kStep - 1) / kStep) {
+    case 1:
+        return compute(std::integral_constant<int, 16>());
+    case 2:
+        return compute(std::integral_constant<int, 32>());
+    case 3:
+        return compute(std::integral_constant<int, 48>());
+    case 4:
+        return compute(std::integral_constant<int, 64>());
+    case 5:
+        return compute(std::integral_constant<int, 80>());
+    case 6:
+        return compute(std::integral_constant<int, 96>());
+    case 7:
+        return compute(std::integral_constant<int, 112>());
+    default:
+        return compute(std::integral_constant<int, 128>());
+    }
+}
+
+template <typename Kernel> cudaError_t launch_with_shared(Kernel kernel, int shared,
+                                                          const GroupedArguments &a, int sms,
+                                                          cudaStream_t stream) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (status != cudaSuccess) return status;
+    kernel<<<static_cast<unsigned>(sms), kThreads, shared, stream>>>(a);
+    return cudaGetLastError();
+}
+
+} // namespace
+} // namespace batchllm::cuda

@@ -1,0 +1,53 @@
+// The matrices of a layer's experts -> the device, as experts/grouped.h has them: in the compute type, or in e4m3 with
+// the checkpoint's own elements and scales or a scale for each row's greatest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "step/matrix_form.h"
+#include "step/sender.h"
+
+namespace batchllm::cuda {
+
+struct ExpertForm {
+    DType element;
+    Scaling scaling = Scaling::none;
+    bool own = false; // elements and scales of the checkpoint
+
+    // Of all experts.
+    int64_t bytes(const ExpertMatrix &matrix) const;
+    int64_t scale_count(const ExpertMatrix &matrix) const;
+};
+
+// What makes the first eighth of `experts` get half of the turns where logits are of random weights (deviation 0.02) and
+// of normed rows, and what writes it: zeros elsewhere.
+float routing_skew(int64_t hidden, int64_t experts, int64_t chosen);
+cudaError_t fill_eighth(float *bias, int64_t experts, float skew, cudaStream_t stream);
+
+class ExpertSender {
+  public:
+    // random: elements are made up from *seed, which goes on. compute: the type of what is quantised here.
+    ExpertSender(DType compute, bool random, uint64_t *seed, Sender *sender)
+        : compute_(compute), random_(random), seed_(seed), sender_(sender) {}
+
+    // Enqueued when this returns. to, scales: of form.bytes() and form.scale_count(). to is zero.
+    Status send(const ExpertMatrix &matrix, const ExpertForm &form, std::byte *to, float *scales,
+                cudaStream_t stream);
+
+  private:
+    Status place(const ExpertMatrix &matrix, size_t expert, DType type, Placing placing,
+                 std::byte *to) const;
+    Status quantize(const ExpertMatrix &matrix, std::byte *to, float *scales, cudaStream_t stream);
+    Status make_random(std::byte *to, DType type, int64_t count, cudaStream_t stream);
+
+    DType compute_;
+    bool random_;
+    uint64_t *seed_;
+    Sender *sender_;
+    DeviceMemory whole_, eighth_; // an expert's matrix, row-major: in the compute type and in e4m3
+};
+
+} // namespace batchllm::cuda

@@ -1,0 +1,310 @@
+// The grouped products in e4m3 against the same on the host in double precision, of the elements and scales that the
+// device has: with scales of rows and of blocks, gathered or not, for experts with and without turns.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/narrow_floats.h"
+
+#include "cuda_experts.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+int32_t sms = 1;
+constexpr int32_t kBlock = 128;
+
+// The nearest e4m3.
+uint8_t encode(float x) {
+    const float size = std::min(std::fabs(x), kMostE4m3);
+    const auto *end = kE4m3Floats.data() + 0x7f; // ascending
+    const auto *above = std::lower_bound(kE4m3Floats.data(), end, size);
+    if (above == end || (above != kE4m3Floats.data() && size - above[-1] < *above - size)) --above;
+    return static_cast<uint8_t>((above - kE4m3Floats.data()) | (x < 0 ? 0x80 : 0));
+}
+
+std::vector<uint8_t> elements(Random &random, int64_t count) {
+    std::normal_distribution<float> distribution(0, 100);
+    std::vector<uint8_t> values(static_cast<size_t>(count));
+    for (uint8_t &x : values) x = encode(distribution(random));
+    return values;
+}
+
+// Between 1 / 2 and 2 of `middle`.
+std::vector<float> scales(Random &random, int64_t count, float middle) {
+    std::uniform_real_distribution<float> distribution(-1, 1);
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float &x : values) x = middle * std::exp2(distribution(random));
+    return values;
+}
+
+struct Quantised : Inputs {
+    std::vector<uint8_t> x_elements, w_elements; // w: row-major, gate and up in turns
+    std::vector<float> x_scales, w_scales;       // as GroupedScales has them
+};
+
+float scale_of(const Product &p, Scaling scaling, const Quantised &in, int64_t e, int32_t row,
+               int32_t column) {
+    if (scaling == Scaling::rows) return in.w_scales[size_t(e * p.rows + row)];
+    const int64_t down = p.rows / kBlock, across = p.columns / kBlock;
+    const int64_t block = (e * across + column / kBlock) * down + row / kBlock;
+    return in.w_scales[size_t(2 * block + (p.gated ? row / 8 % 2 : 0))];
+}
+
+Quantised make_quantised(Random &random, const Product &p, Scaling scaling) {
+    Quantised in;
+    const int64_t rows = make_turns(random, p, &in), groups = p.columns / kBlock;
+    const int64_t all = int64_t{p.experts} * p.rows;
+    in.x_elements = elements(random, rows * p.columns);
+    in.w_elements = elements(random, all * p.columns);
+    in.x_scales = scales(random, rows * groups, 0.01F);
+    in.w_scales = scales(random, scaling == Scaling::rows ? all : 2 * all / kBlock * groups,
+                         0.01F / std::sqrt(static_cast<float>(p.columns)));
+    if (scaling == Scaling::blocks && !p.gated) { // of a block there is one
+        for (size_t i = 0; i < in.w_scales.size(); i += 2) in.w_scales[i + 1] = in.w_scales[i];
+    }
+    for (int64_t i = 0; i < rows * p.columns; ++i) {
+        in.x.push_back(kE4m3Floats[in.x_elements[size_t(i)]] * in.x_scales[size_t(i / kBlock)]);
+    }
+    for (int64_t i = 0; i < all * p.columns; ++i) {
+        const int64_t row = i / p.columns;
+        in.w.push_back(
+            kE4m3Floats[in.w_elements[size_t(i)]] *
+            scale_of(p, scaling, in, row / p.rows, int32_t(row % p.rows), int32_t(i % p.columns)));
+    }
+    return in;
+}
+
+// The layout of experts/grouped.h.
+std::vector<uint8_t> packed(const std::vector<uint8_t> &w, const Product &p) {
+    std::vector<uint8_t> out(w.size());
+    const int64_t panels = p.columns / kBlock;
+    for (int64_t e = 0; e < p.experts; ++e) {
+        for (int64_t r = 0; r < p.rows; ++r) {
+            for (int64_t c = 0; c < p.columns; ++c) {
+                const int64_t at = (c % kBlock) ^ (r % 8 * 16);
+                out[size_t(((e * panels + c / kBlock) * p.rows + r) * kBlock + at)] =
+                    w[size_t((e * p.rows + r) * p.columns + c)];
+            }
+        }
+    }
+    return out;
+}
+
+struct Result {
+    std::vector<float> y;              // as they count
+    std::vector<float> scales;         // gated
+    std::vector<std::byte> everything; // as they lie there
+};
+
+Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType type) {
+    const DeviceMemory x = upload(in.x_elements), w = upload(packed(in.w_elements, p)),
+                       of_x = upload(in.x_scales), of_w = upload(in.w_scales);
+    const size_t turns = in.row_of.size(), width = size_t(p.gated ? p.rows / 2 : p.rows);
+    const size_t groups = turns * width / kBlock;
+    const DeviceMemory y = upload(std::vector<uint8_t>(2 * turns * width, 0xff)),
+                       of_y = upload(std::vector<float>(groups, NAN));
+    const ProductLists lists(p, in);
+    GroupedArguments a = lists.arguments;
+    a.element = DType::e4m3;
+    a.x = x.data();
+    a.w = w.data();
+    a.y = y.data();
+    a.scales = {scaling, of_x.as<float>(), of_w.as<float>(), of_y.as<float>(), type};
+    check(launch_grouped(GroupedKernel::sm90, a, sms, nullptr));
+    Result result;
+    result.everything = download<std::byte>(y, (p.gated ? 1 : 2) * turns * width);
+    if (p.gated) {
+        result.scales = download<float>(of_y, groups);
+        for (size_t i = 0; i < turns * width; ++i) {
+            const float x8 = kE4m3Floats[std::to_integer<uint8_t>(result.everything[i])];
+            result.y.push_back(x8 * result.scales[i / kBlock]);
+        }
+        return result;
+    }
+    for (size_t i = 0; i < turns * width; ++i) {
+        uint16_t raw;
+        std::memcpy(&raw, &result.everything[2 * i], 2);
+        result.y.push_back(type == DType::bf16 ? bfloat16_to_float(raw) : float16_to_float(raw));
+    }
+    return result;
+}
+
+std::vector<double> reference(const Product &p, const Inputs &in) {
+    std::vector<double> out, y(static_cast<size_t>(p.rows));
+    for (size_t t = 0; t < in.row_of.size(); ++t) {
+        const float *x = in.x.data() + int64_t{in.row_of[t]} * p.columns;
+        const float *w = in.w.data() + int64_t{in.expert_of[t]} * p.rows * p.columns;
+        for (int32_t r = 0; r < p.rows; ++r, w += p.columns) {
+            double sums[4] = {};
+            for (int32_t c = 0; c < p.columns; c += 4) {
+                for (int32_t i = 0; i < 4; ++i) sums[i] += double(x[c + i]) * double(w[c + i]);
+            }
+            y[size_t(r)] = sums[0] + sums[1] + sums[2] + sums[3];
+        }
+        push_result(p, y, &out);
+    }
+    return out;
+}
+
+// Each value within half of e4m3's last place of the reference, and of what the tensor cores lose of sums; and the
+// scale the one that its 128 ask for.
+void assert_quantised(const Result &got, const std::vector<double> &wanted, size_t width,
+                      const std::string &what) {
+    double squares = 0;
+    for (const double x : wanted) squares += x * x / static_cast<double>(wanted.size());
+    const double lost = 6e-3 * std::sqrt(squares);
+    size_t bad = 0, other_scales = 0;
+    for (size_t g = 0; g < got.scales.size(); ++g) {
+        double most = 0;
+        for (size_t i = g * kBlock; i < (g + 1) * kBlock; ++i) {
+            most = std::max(most, std::fabs(wanted[i]));
+        }
+        const double scale = double(got.scales[g]);
+        int exponent;
+        const bool power = std::frexp(scale, &exponent) == 0.5;
+        // The greatest may be rounded to the other side of the border of two scales.
+        if (!power || !(most <= 448 * scale * 1.01) || !(most >= 224 * scale * 0.99)) {
+            if (other_scales++ == 0) {
+                print_message("%s: scale %zu is %g for a greatest of %g\n", what.c_str(), g, scale,
+                              most);
+            }
+        }
+        for (size_t i = g * kBlock; i < (g + 1) * kBlock; ++i) {
+            const double wrong = std::fabs(double(got.y[i]) - wanted[i]);
+            const double limit = std::max(0.067 * std::fabs(wanted[i]), 0x1p-10 * scale) + lost;
+            if (wrong <= limit) continue; // a NaN goes on
+            if (bad++ == 0) {
+                print_message("%s: turn %zu, column %zu: %g and not %g\n", what.c_str(), i / width,
+                              i % width, double(got.y[i]), wanted[i]);
+            }
+        }
+    }
+    if (bad + other_scales == 0) return;
+    fail_msg("%s: %zu of %zu values and %zu of %zu scales are wrong", what.c_str(), bad,
+             wanted.size(), other_scales, got.scales.size());
+}
+
+void check_product(const Product &p, uint64_t seed) {
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+        Random random(seed);
+        const Quantised in = make_quantised(random, p, scaling);
+        const std::vector<double> wanted = reference(p, in);
+        const auto width = static_cast<size_t>(p.gated ? p.rows / 2 : p.rows);
+        for (const DType type : {DType::bf16, DType::f16}) {
+            if (p.gated && type == DType::f16) continue;
+            const std::string what =
+                std::string(scaling == Scaling::rows ? "rows" : "blocks") + ", " + shape_name(p);
+            const Result got = multiply(p, in, scaling, type);
+            if (p.gated) {
+                assert_quantised(got, wanted, width, what);
+            } else {
+                assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 1.5e-3, what);
+                assert_close(got.y, wanted, tolerance(type), what.c_str());
+            }
+            const Result again = multiply(p, in, scaling, type);
+            if (again.everything != got.everything || again.scales != got.scales) {
+                fail_msg("%s: other bits in another run", what.c_str());
+            }
+        }
+    }
+}
+
+void products_in_e4m3_are_the_references(void **) {
+    const std::vector<int32_t> one = {0, 0, 391}, single = {0, 1};
+    const std::vector<int32_t> even(7, 48), skewed = {2, 530, 1, 0, 9, 3};
+    uint64_t seed = kSeed + 80;
+    for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
+             {256, 128}, {512, 256}, {768, 640}, {256, 1152}}) {
+        for (const bool gated : {true, false}) {
+            for (const auto &counts : {kRagged, one, single, even, skewed}) {
+                check_product({static_cast<int32_t>(counts.size()), rows, columns, gated,
+                               Activation::silu, counts, gated},
+                              ++seed);
+            }
+        }
+    }
+    // Half of a tile's rows, as down may have them; rows gathered for it, and not for gate and up.
+    check_product({3, 128, 256, false, Activation::silu, {5, 0, 277}, false}, ++seed);
+    check_product({3, 384, 128, false, Activation::silu, {130, 2, 0}, true}, ++seed);
+    check_product({3, 512, 128, true, Activation::silu, {130, 2, 61}, false}, ++seed);
+}
+
+// More tiles than CTAs, so that each computes several and writes most of them late.
+void products_in_e4m3_of_many_experts_are_the_references(void **) {
+    Product p{64, 1280, 256, true, Activation::silu, many_counts(kSeed + 90), true};
+    check_product(p, kSeed + 91);
+    p.gated = p.gathered = false;
+    check_product(p, kSeed + 92);
+}
+
+// A turn's result is the same bits whatever other turns there are.
+void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+        for (const bool gated : {true, false}) {
+            const Product p{2, 512, 384, gated, Activation::silu, {140, 90}, false};
+            Random random(kSeed + 93);
+            const Quantised in = make_quantised(random, p, scaling);
+            const std::vector<float> all = multiply(p, in, scaling, DType::bf16).y;
+            const int32_t width = gated ? p.rows / 2 : p.rows, groups = p.columns / kBlock;
+            for (const int32_t turn : {0, 63, 64, 79, 80, 139, 140, 229}) {
+                Quantised alone = in;
+                alone.x_elements.assign(in.x_elements.begin() + turn * p.columns,
+                                        in.x_elements.begin() + (turn + 1) * p.columns);
+                alone.x_scales.assign(in.x_scales.begin() + turn * groups,
+                                      in.x_scales.begin() + (turn + 1) * groups);
+                alone.row_of = {0};
+                alone.expert_of = {turn < 140 ? 0 : 1};
+                const std::vector<float> got = multiply(p, alone, scaling, DType::bf16).y;
+                if (std::memcmp(got.data(), all.data() + turn * width, 4 * got.size()) != 0) {
+                    fail_msg("turn %d alone has other bits", turn);
+                }
+            }
+        }
+    }
+}
+
+// A row that is not finite makes results that are not, and no other's.
+void what_is_not_finite_stays_so(void **) {
+    for (const bool gated : {true, false}) {
+        const Product p{1, 256, 256, gated, Activation::silu, {40}, false};
+        Random random(kSeed + 94);
+        Quantised in = make_quantised(random, p, Scaling::blocks);
+        in.x_elements[size_t(7 * p.columns + 3)] = 0x7f; // NaN
+        in.x_scales[size_t(9 * 2)] = std::numeric_limits<float>::infinity();
+        in.x_elements[size_t(9 * p.columns)] = 0x40;
+        const Result got = multiply(p, in, Scaling::blocks, DType::bf16);
+        const auto width = static_cast<size_t>(gated ? p.rows / 2 : p.rows);
+        for (size_t i = 0; i < got.y.size(); ++i) {
+            const size_t turn = i / width;
+            const bool finite = std::isfinite(got.y[i]);
+            if (finite == (turn == 7 || turn == 9)) {
+                fail_msg("turn %zu, column %zu: %g", turn, i % width, double(got.y[i]));
+            }
+        }
+    }
+}
+
+} // namespace
+
+int main() {
+    if (const int skip = skipped(); skip != 0) return skip;
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    sms = properties.multiProcessorCount;
+    if (properties.major != 9 || properties.minor != 0) {
+        std::printf("skipped: no device of compute capability 9.0\n");
+        return 77;
+    }
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(products_in_e4m3_are_the_references),
+        cmocka_unit_test(products_in_e4m3_of_many_experts_are_the_references),
+        cmocka_unit_test(a_turns_result_in_e4m3_depends_on_itself_alone),
+        cmocka_unit_test(what_is_not_finite_stays_so),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
