@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "elementwise/elementwise.h"
-#include "elementwise/quantize.h"
 #include "experts/grouped.h"
 
 namespace batchllm::cuda {
@@ -38,20 +37,19 @@ double normal_quantile(double above) {
 
 } // namespace
 
-float routing_skew(int64_t hidden, int64_t experts, int64_t chosen) {
+cudaError_t skew_routing(float *bias, int64_t hidden, int64_t experts, int64_t chosen,
+                         cudaStream_t stream) {
     const double half = static_cast<double>(chosen) / 2, all = static_cast<double>(experts);
     // How often an expert of the eighth is chosen, and another one.
     const double often = std::min(half / (all / 8), 0.99), seldom = half / (all * 7 / 8);
-    return static_cast<float>(0.02 * std::sqrt(static_cast<double>(hidden)) *
-                              (normal_quantile(seldom) - normal_quantile(often)));
-}
-
-cudaError_t fill_eighth(float *bias, int64_t experts, float skew, cudaStream_t stream) {
+    const double skew = 0.02 * std::sqrt(static_cast<double>(hidden)) *
+                        (normal_quantile(seldom) - normal_quantile(often));
     const int64_t eighth = std::max<int64_t>(1, experts / 8);
-    const cudaError_t status =
-        launch_random(bias, DType::f32, eighth, skew, 0, 1, stream); // without deviation
-    if (status != cudaSuccess) return status;
-    return launch_random(bias + eighth, DType::f32, experts - eighth, 0, 0, 1, stream);
+    const auto fill = [&](float *to, int64_t count, double value) {
+        return launch_random(to, DType::f32, count, static_cast<float>(value), 0, 1, stream);
+    };
+    const cudaError_t status = fill(bias, eighth, skew);
+    return status != cudaSuccess ? status : fill(bias + eighth, experts - eighth, 0);
 }
 
 int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
@@ -103,29 +101,19 @@ Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, st
 Status ExpertSender::quantize(const ExpertMatrix &matrix, std::byte *to, float *scales,
                               cudaStream_t stream) {
     const int64_t rows = matrix.rows, columns = matrix.columns, elements = rows * columns;
-    if (eighth_.bytes() < elements) {
+    if (rows_.bytes() < elements) {
         RETURN_IF_CUDA(cudaStreamSynchronize(stream));
-        whole_ = {};
-        eighth_ = {};
-        const char *what = "quantising weights";
-        ASSIGN_OR_RETURN(whole_, DeviceMemory::create(elements * dtype_bytes(compute_), what));
-        ASSIGN_OR_RETURN(eighth_, DeviceMemory::create(elements, what));
+        rows_ = {};
+        ASSIGN_OR_RETURN(rows_, DeviceMemory::create(elements, "quantising weights"));
     }
-    const QuantizeArguments quantized{compute_,
-                                      whole_.data(),
-                                      eighth_.data(),
-                                      {},
-                                      static_cast<int32_t>(rows),
-                                      static_cast<int32_t>(columns)};
     const Placing placing = panels(matrix, DType::e4m3);
     for (size_t e = 0; e < matrix.experts.size(); ++e) {
         const auto expert = static_cast<int64_t>(e);
-        RETURN_IF_ERROR(random_ ? make_random(whole_.data(), compute_, elements, stream)
-                                : place(matrix, e, compute_, {}, whole_.data()));
-        QuantizeArguments arguments = quantized;
-        arguments.scales.data = scales + expert * rows;
-        RETURN_IF_CUDA(launch_quantize_rows(arguments, stream));
-        const ConvertArguments convert{eighth_.data(),
+        ASSIGN_OR_RETURN(std::byte *const whole, quantizer_.begin(compute_, rows, columns, stream));
+        RETURN_IF_ERROR(random_ ? make_random(whole, compute_, elements, stream)
+                                : place(matrix, e, compute_, {}, whole));
+        RETURN_IF_ERROR(quantizer_.end(rows_.data(), scales + expert * rows));
+        const ConvertArguments convert{rows_.data(),
                                        DType::e4m3,
                                        to + expert * elements,
                                        DType::e4m3,

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "step/matrix_form.h"
+#include "step/row_quantizer.h"
 #include "step/sender.h"
 
 namespace batchllm::cuda {
@@ -22,10 +23,10 @@ struct ExpertForm {
     int64_t scale_count(const ExpertMatrix &matrix) const;
 };
 
-// What makes the first eighth of `experts` get half of the turns where logits are of random weights (deviation 0.02) and
-// of normed rows, and what writes it: zeros elsewhere.
-float routing_skew(int64_t hidden, int64_t experts, int64_t chosen);
-cudaError_t fill_eighth(float *bias, int64_t experts, float skew, cudaStream_t stream);
+// A router's biases, of f32, for random weights: the first eighth of `experts` gets half of the tokens, where logits are
+// of weights of deviation 0.02 and of normed rows.
+cudaError_t skew_routing(float *bias, int64_t hidden, int64_t experts, int64_t chosen,
+                         cudaStream_t stream);
 
 class ExpertSender {
   public:
@@ -47,7 +48,8 @@ class ExpertSender {
     bool random_;
     uint64_t *seed_;
     Sender *sender_;
-    DeviceMemory whole_, eighth_; // an expert's matrix, row-major: in the compute type and in e4m3
+    RowQuantizer quantizer_;
+    DeviceMemory rows_; // an expert's matrix in e4m3, row-major
 };
 
 } // namespace batchllm::cuda

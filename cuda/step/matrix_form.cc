@@ -1,6 +1,7 @@
 #include "step/matrix_form.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace batchllm::cuda {
 namespace {
@@ -27,6 +28,13 @@ Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
     const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
     if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
     return some;
+}
+
+bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types) {
+    return std::any_of(source.parts.begin(), source.parts.end(), [&](const MatrixPart &part) {
+        return bool(*part.first) &&
+               std::find(types.begin(), types.end(), part.first->dtype) != types.end();
+    });
 }
 
 } // namespace
@@ -59,10 +67,9 @@ MatrixSource delta_input(const DeltaNet &delta, int64_t hidden) {
     return source;
 }
 
-bool is_stored_in_e4m3(const MatrixSource &source) {
-    return std::any_of(source.parts.begin(), source.parts.end(), [](const MatrixPart &part) {
-        return bool(*part.first) && part.first->dtype == DType::e4m3;
-    });
+bool is_stored_in_e4m3(const MatrixSource &source) { return has_part_in(source, {DType::e4m3}); }
+bool is_stored_quantised(const MatrixSource &source) {
+    return has_part_in(source, {DType::e4m3, DType::u4});
 }
 
 Scaling own_scaling(const MatrixSource &source) {

@@ -48,8 +48,15 @@ class SplitQueries {
 // The input matrix of a delta net.
 MatrixSource delta_input(const DeltaNet &delta, int64_t hidden);
 
-// Some part is in e4m3.
+// How the device keeps a matrix. none: in the compute type; else in e4m3.
+struct Form {
+    Scaling scaling = Scaling::none;
+    bool own = false; // elements and scales of the checkpoint
+};
+
+// Some part is in e4m3; in e4m3 or in four bits.
 bool is_stored_in_e4m3(const MatrixSource &source);
+bool is_stored_quantised(const MatrixSource &source);
 
 // The scaling with which the parts' elements and scales can be used as they are. none: some part is not e4m3,
 // or parts have scales of other kinds.

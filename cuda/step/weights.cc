@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "elementwise/elementwise.h"
-#include "elementwise/quantize.h"
 #include "experts/grouped.h"
 #include "recurrent/delta.h"
 #include "step/expert_weights.h"
 #include "step/matrix_form.h"
+#include "step/row_quantizer.h"
 #include "step/sender.h"
 
 namespace batchllm::cuda {
@@ -16,12 +16,6 @@ namespace {
 constexpr int64_t kAlign = 256;
 
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-// How a layer's matrix is kept.
-struct Form {
-    Scaling scaling = Scaling::none;
-    bool own = false; // elements and scales of the checkpoint
-};
 
 class Loader {
   public:
@@ -206,7 +200,7 @@ class Loader {
     // Whether it is to be quantised here. What a quantised checkpoint leaves out stays as it is.
     bool is_wanted(const MatrixSource &source) const {
         return options_.quantize == Quantize::fp8 &&
-               (model_.quantization == nullptr || is_stored_in_e4m3(source));
+               (model_.quantization == nullptr || is_stored_quantised(source));
     }
 
     Form form_of(const MatrixSource &source, bool ends) const {
@@ -238,8 +232,9 @@ class Loader {
         if (random_ && options_.skewed_routing) {
             auto *bias = static_cast<float *>(take(count * 4));
             to->router_bias = bias;
-            const float skew = routing_skew(hidden, count, router.chosen);
-            if (base_ != nullptr) RETURN_IF_CUDA(fill_eighth(bias, count, skew, stream_));
+            if (bias != nullptr) {
+                RETURN_IF_CUDA(skew_routing(bias, hidden, count, router.chosen, stream_));
+            }
         }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
         ExpertMatrix gate_up{2 * width, hidden, {}}, down{hidden, width, {}};
@@ -345,21 +340,12 @@ class Loader {
 
     // Each row by its greatest element.
     Status quantize(const MatrixSource &source, std::byte *to, float *scales) {
+        ASSIGN_OR_RETURN(std::byte *const whole,
+                         quantizer_.begin(element_, source.rows, source.columns, stream_));
         const int64_t bytes = source.rows * source.columns * dtype_bytes(element_);
-        if (whole_.bytes() < bytes) {
-            RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
-            whole_ = {};
-            ASSIGN_OR_RETURN(whole_, DeviceMemory::create(bytes, "quantising weights"));
-        }
-        RETURN_IF_CUDA(cudaMemsetAsync(whole_.data(), 0, static_cast<size_t>(bytes), stream_));
-        RETURN_IF_ERROR(fill(source, whole_.data(), element_));
-        const QuantizeArguments arguments{element_,
-                                          whole_.data(),
-                                          to,
-                                          {scales},
-                                          static_cast<int32_t>(source.rows),
-                                          static_cast<int32_t>(source.columns)};
-        return check_cuda(launch_quantize_rows(arguments, stream_), "quantising weights");
+        RETURN_IF_CUDA(cudaMemsetAsync(whole, 0, static_cast<size_t>(bytes), stream_));
+        RETURN_IF_ERROR(fill(source, whole, element_));
+        return quantizer_.end(to, scales);
     }
 
     // Null when the model has none of the parts. fresh: what a random one holds.
@@ -393,7 +379,7 @@ class Loader {
     Stream stream_;
     Sender sender_;
     ExpertSender experts_;
-    DeviceMemory whole_; // a matrix in the compute type
+    RowQuantizer quantizer_;
     std::byte *base_ = nullptr;
     int64_t used_ = 0;
 };
