@@ -58,18 +58,18 @@ bool names_model_file(const std::filesystem::path &path) {
 
 Result<bool> is_model_file(const std::string &path, const std::string &model) {
     if (model.empty()) return false;
-    std::error_code failed;
-    std::filesystem::recursive_directory_iterator entry(model, failed);
-    if (failed)
+    try { // increment(error_code) ends the process where memory fails
+        std::filesystem::recursive_directory_iterator entry(model), end;
+        for (; entry != end; ++entry) {
+            if (entry.depth() == 1) entry.disable_recursion_pending();
+            if (!names_model_file(entry->path())) continue;
+            ASSIGN_OR_RETURN(const bool same, same_file(path, entry->path().string()));
+            if (same) return true;
+        }
+        return false;
+    } catch (const std::filesystem::filesystem_error &) {
         return same_file(path, model); // a tokenizer.json; what is no model is told elsewhere
-    const std::filesystem::recursive_directory_iterator end;
-    for (; !failed && entry != end; entry.increment(failed)) {
-        if (entry.depth() == 1) entry.disable_recursion_pending();
-        if (!names_model_file(entry->path())) continue;
-        ASSIGN_OR_RETURN(const bool same, same_file(path, entry->path().string()));
-        if (same) return true;
     }
-    return false;
 }
 
 bool is_named(const std::string &path) { return !path.empty() && path != "-"; }
