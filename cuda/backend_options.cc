@@ -45,8 +45,16 @@ Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &devic
                  device.name, device.major, device.minor);
 }
 
-// Of the family sm90, items of more than kNarrowRows rows are not computed by row.
+// Chooses attention kernels for reproducible. Of the family sm90, items of more than kNarrowRows rows are not computed
+// by row; a prompt's chunks of a delta net end where the step does.
 Status choose_by_row(const Model &model, std::string *attention) {
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        if (!model.layers[i].delta) continue;
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: reproducible: layer %zu is a gated delta net; the cpu backend "
+                     "has it",
+                     i);
+    }
     const bool wide = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
         return layer.attention.kv_heads > 0 && layer.attention.gqa_ratio() > kNarrowRows;
     });
@@ -57,7 +65,7 @@ Status choose_by_row(const Model &model, std::string *attention) {
                      "for one of keys; sm80 has it",
                      kNarrowRows);
     }
-    *attention = "sm80";
+    if (*attention == "auto") *attention = "sm80";
     return {};
 }
 

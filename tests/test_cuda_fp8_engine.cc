@@ -73,16 +73,17 @@ void run_short_rows(batchllm_engine *engine, const Golden &golden) {
 }
 
 bool is_fp8(const Golden &golden) { return golden.directory.ends_with("_fp8"); }
+bool is_quantised(const Golden &golden) { return config_has(golden, "\"quantization_config\""); }
 
 bool has(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
 
-// Those that are multiplied in fp8 when run this way; of 16-bit ones the first fourteen. With experts: those whose
+// Those that are multiplied in fp8 when run this way; of those in 16 bits the first fourteen. With experts: those whose
 // experts are multiplied so as well.
 std::vector<Golden> models_of(const Way &way) {
     std::vector<Golden> models;
     const bool stored = std::string(way.quantize) == "stored";
     for (Golden &golden : golden_on_cuda()) {
-        if (is_fp8(golden) != stored || models.size() == 14) continue;
+        if (stored ? !is_fp8(golden) : is_quantised(golden) || models.size() == 14) continue;
         // Blocks of small widths are widened, and sizes that are no multiples of 16.
         const EngineHandle engine = create(golden, way, int64_t{64} << 20);
         if (engine == nullptr) continue;
@@ -150,6 +151,36 @@ void checkpoints_of_16_bits_are_quantised_at_load(void **) {
     for (const Golden &golden : models_of(way)) {
         good &= error_of_scores(golden, way) < kQuantised;
     }
+    assert_true(good);
+}
+
+// From four bits to fp8: but for what the checkpoint has in 16 bits, and widths that are no multiples of 16.
+void checkpoints_of_four_bits_are_quantised_at_load(void **) {
+    struct Wanted {
+        const char *name, *type;
+    };
+    constexpr const char *all = "bf16, products in fp8 (e4m3)";
+    constexpr const char *some = "bf16, some products in fp8 (e4m3)";
+    bool good = true;
+    size_t found = 0;
+    const std::vector<Golden> models = golden_without_experts();
+    for (const Wanted &wanted :
+         {Wanted{"llama_awq", all}, Wanted{"llama_gptq_sym", all},
+          Wanted{"qwen2_gptq_act_order", all}, Wanted{"llama_ct_packed", all},
+          Wanted{"llama_ct_mxfp4", all}, Wanted{"phi3_awq", some}, Wanted{"phi3_gptq_v2", some}}) {
+        for (const Golden &golden : models) {
+            if (golden.directory != std::string("golden/") + wanted.name) continue;
+            ++found;
+            const Way way{"four bits in fp8", "fp8"};
+            const EngineHandle engine = create(golden, way, int64_t{64} << 20);
+            assert_non_null(engine.get());
+            assert_string_equal(compute_type_of(engine).c_str(), wanted.type);
+            const double error = error_of_scores(golden, way);
+            const double widened = error_of_scores(golden, {"four bits in bf16"});
+            good &= error < kQuantised && error > widened;
+        }
+    }
+    assert_int_equal(found, 7);
     assert_true(good);
 }
 
@@ -328,6 +359,7 @@ int main() {
         cmocka_unit_test(scores_of_models_in_fp8_are_the_dequantised_references),
         cmocka_unit_test(every_way_gives_the_same_tokens_but_for_close_calls),
         cmocka_unit_test(checkpoints_of_16_bits_are_quantised_at_load),
+        cmocka_unit_test(checkpoints_of_four_bits_are_quantised_at_load),
         cmocka_unit_test(models_with_experts_are_quantised_where_sizes_suit_it),
         cmocka_unit_test(the_same_job_twice_gives_the_same_bits),
     };

@@ -34,9 +34,9 @@ class Tensors {
         return &tensors_.emplace_back(tensor);
     }
     const Tensor *none() { return &tensors_.emplace_back(); }
-    const Tensor *in_bf16(int64_t rows, int64_t columns) {
+    const Tensor *of(DType type, int64_t rows, int64_t columns) {
         Tensor tensor;
-        tensor.dtype = DType::bf16;
+        tensor.dtype = type;
         tensor.rows = rows;
         tensor.columns = columns;
         return &tensors_.emplace_back(tensor);
@@ -120,7 +120,8 @@ void what_the_products_cannot_multiply_is_left(void **) {
     assert_true(scaling(32, 64, {{rows, 0}}) == Scaling::rows);
     assert_true(scaling(32, 64, {{rows, 0}, {tensors.none(), 32}}) == Scaling::rows);
     // One part is in 16 bits, or there is none.
-    assert_true(scaling(64, 64, {{rows, 0}, {tensors.in_bf16(32, 64), 32}}) == Scaling::none);
+    assert_true(scaling(64, 64, {{rows, 0}, {tensors.of(DType::bf16, 32, 64), 32}}) ==
+                Scaling::none);
     assert_true(scaling(64, 64, {{tensors.none(), 0}}) == Scaling::none);
     // No multiples of 16.
     assert_true(scaling(40, 64, {{tensors.add(40, 64, 1, 64), 0}}) == Scaling::none);
@@ -138,6 +139,41 @@ void what_the_products_cannot_multiply_is_left(void **) {
     // Blocks beside rows.
     assert_true(scaling(384, 256, {{blocks, 0}, {tensors.add(128, 256, 1, 256), 256}}) ==
                 Scaling::none);
+}
+
+// What quantize=fp8 quantises again: a checkpoint's matrices of fewer than 16 bits, and no others.
+void a_matrix_is_stored_quantised_if_a_part_is(void **) {
+    Tensors tensors;
+    const Tensor *e4m3 = tensors.add(32, 64, 1, 64), *u4 = tensors.of(DType::u4, 32, 64);
+    const Tensor *bf16 = tensors.of(DType::bf16, 32, 64), *none = tensors.none();
+    const auto source = [](std::vector<const Tensor *> parts) {
+        MatrixSource made{32 * static_cast<int64_t>(parts.size()), 64, {}, {}};
+        for (const Tensor *part : parts) {
+            made.parts.emplace_back(part, 32 * static_cast<int64_t>(made.parts.size()));
+        }
+        return made;
+    };
+    struct Case {
+        std::vector<const Tensor *> parts;
+        bool in_e4m3, quantised;
+    };
+    for (const Case &c :
+         {Case{{e4m3}, true, true}, Case{{u4}, false, true}, Case{{bf16}, false, false},
+          Case{{tensors.of(DType::f16, 32, 64), tensors.of(DType::f32, 32, 64)}, false, false},
+          Case{{none}, false, false}, Case{{none, u4}, false, true}, Case{{bf16, u4}, false, true},
+          Case{{bf16, none, e4m3}, true, true}, Case{{u4, e4m3}, true, true},
+          Case{{}, false, false}}) {
+        assert_int_equal(is_stored_in_e4m3(source(c.parts)), c.in_e4m3);
+        assert_int_equal(is_stored_quantised(source(c.parts)), c.quantised);
+    }
+    // Its elements are not those of the products.
+    assert_true(own_scaling(source({u4})) == Scaling::none);
+    assert_true(own_scaling(source({e4m3, u4})) == Scaling::none);
+    // Of an expert either part counts.
+    const ExpertMatrix experts{64, 64, {{bf16, u4}, {bf16, bf16}, {u4, nullptr}}};
+    assert_true(is_stored_quantised(experts.source(0)));
+    assert_false(is_stored_quantised(experts.source(1)));
+    assert_true(is_stored_quantised(experts.source(2)));
 }
 
 // Each head's rows of queries, then of its gate: the queries in front of keys and values, the gates behind.
@@ -245,6 +281,7 @@ int main() {
         cmocka_unit_test(padded_heads_and_parts_of_a_stored_tensor_keep_their_scales),
         cmocka_unit_test(blocks_stay_blocks_where_parts_begin_on_them),
         cmocka_unit_test(what_the_products_cannot_multiply_is_left),
+        cmocka_unit_test(a_matrix_is_stored_quantised_if_a_part_is),
         cmocka_unit_test(gates_of_queries_are_rows_of_their_own),
         cmocka_unit_test(scales_of_experts_are_in_the_order_of_their_rows),
         cmocka_unit_test(blocks_of_experts_are_those_of_gate_and_up),

@@ -48,7 +48,7 @@ struct GroupedArguments {
     const int32_t *row_of; // [turns] the row of x; null: the turn's number
     const void *w;         // [experts][rows, columns] as above
     int32_t rows, columns; // of an expert's W; multiples of 8, rows of 16 where gated
-    const float *bias;     // [experts, rows] in the order of W's rows; null: none
+    const float *bias;     // [experts, rows] in the order of W's rows; null: none, as in e4m3
     bool gated;
     Activation activation;
     void *y; // [turns, rows], or gated [turns, rows / 2]

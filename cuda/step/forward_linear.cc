@@ -9,6 +9,13 @@
 #include "step/forward.h"
 
 namespace batchllm::cuda {
+namespace {
+
+constexpr const char *kExpertsInFp8 =
+    "of experts only routed ones that are gated by SiLU, have no biases and have sizes that are "
+    "multiples of 128 are multiplied in fp8, by kernels of family sm90";
+
+} // namespace
 
 Status Forward::make_linear() {
     std::string path = options_.tuning_cache;
@@ -66,15 +73,21 @@ Status Forward::load() {
     };
     ASSIGN_OR_RETURN(weights_, load_weights(model_, load));
     const std::string &refusal = linear_->refusal();
-    const std::string why = refusal.empty() ? "of their shapes or scales" : refusal;
+    const std::string why =
+        refusal.empty() ? "their shapes or scales do not suit its products" : refusal;
     if (options_.quantize == Quantize::fp8 && !weights_.scaled()) {
+        const bool sparse =
+            std::any_of(weights_.layers.begin(), weights_.layers.end(),
+                        [](const DeviceLayer &layer) { return bool(layer.experts); });
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: quantize=fp8: none of the layers' matrices can be in fp8: %s",
-                     why.c_str());
+                     "cuda backend: quantize=fp8: none of the layers' matrices can be in fp8: "
+                     "%s%s%s",
+                     why.c_str(), sparse ? "; " : "", sparse ? kExpertsInFp8 : "");
     }
     if (options_.quantize != Quantize::none && options_.element != DType::f32) {
         warn_of_widened(weights_.widened, why);
-        warn_of_widened(weights_.widened_with_experts, "those of feed-forwards with experts");
+        warn_of_widened(weights_.widened_with_experts,
+                        std::string("those of feed-forwards with experts; ") + kExpertsInFp8);
     }
     return {};
 }
