@@ -1,6 +1,7 @@
 #include "cli/line_json.h"
 
 #include <new>
+#include <utility>
 
 #include "base/json_tree.h"
 #include "cli/json_text.h"
@@ -11,13 +12,6 @@ namespace {
 
 // A parser keeps memory for the longest line it has met.
 constexpr size_t long_line = size_t{8} << 20;
-
-// -?(0|[1-9][0-9]*): what may be given back as it stands.
-bool is_integer(std::string_view text) {
-    if (!text.empty() && text.front() == '-') text.remove_prefix(1);
-    if (text.empty() || (text.front() == '0' && text.size() > 1)) return false;
-    return text.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 std::string id_of(const JsonTree &value) {
     std::string id;
@@ -32,29 +26,70 @@ std::string id_of(const JsonTree &value) {
         JsonView number;
         if (parser.parse(value.text, false, &number).kind == JsonFault::Kind::none) {
             append_id(number, &id);
-        } else if (is_integer(value.text)) {
-            id = value.text;
+            return id;
         }
-        return id.empty() ? "null" : id;
+        return parse_json_tree(value.text, "id", value.text.size()).ok() ? value.text : "null";
     }
     default:
         return "null";
     }
 }
 
-// Of a line with a number that no type can hold: its tree has numbers as they were written.
-std::optional<LineId> find_line_id(std::string_view text) {
-    const Result<JsonTree> tree =
-        parse_json_tree(text, "line", text.size(), JsonNumbers::malformed_too);
+void append_tree(std::string *out, const JsonTree &tree) {
+    const char *separator = "";
+    switch (tree.kind) {
+    case JsonTree::Kind::null:
+        *out += "null";
+        return;
+    case JsonTree::Kind::boolean:
+        append_json(out, tree.boolean);
+        return;
+    case JsonTree::Kind::number:
+        *out += tree.text;
+        return;
+    case JsonTree::Kind::string:
+        append_json(out, std::string_view(tree.text));
+        return;
+    case JsonTree::Kind::array:
+        *out += '[';
+        for (const JsonTree &item : tree.items) {
+            *out += std::exchange(separator, ",");
+            append_tree(out, item);
+        }
+        *out += ']';
+        return;
+    case JsonTree::Kind::object:
+        JsonObject object(out);
+        for (const auto &[name, value] : tree.members) {
+            object.key(name);
+            append_tree(out, value);
+        }
+        object.close();
+    }
+}
+
+// A line with a number that no type can hold.
+struct UnreadLine {
+    LineId id;
+    std::string text; // the line, with ids that are numbers as strings of them
+};
+
+std::optional<UnreadLine> read_apart(std::string_view text) {
+    // A tree has numbers as they were written.
+    Result<JsonTree> tree = parse_json_tree(text, "line", text.size(), JsonNumbers::malformed_too);
     if (!tree.ok()) {
         if (tree.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
         return std::nullopt;
     }
-    LineId line;
-    if (const JsonTree *id = tree->find("id")) line.id = id_of(*id);
-    const JsonTree *const custom_id = tree->find("custom_id");
-    if (custom_id != nullptr) line.custom_id = id_of(*custom_id);
-    line.batch = custom_id != nullptr || tree->find("body") != nullptr;
+    UnreadLine line;
+    for (auto &[name, value] : tree->members) {
+        if (name == "body" || name == "custom_id") line.id.batch = true;
+        if (name != "id" && name != "custom_id") continue;
+        std::string &id = name == "id" ? line.id.id : line.id.custom_id;
+        id = id_of(value);
+        if (value.is_number() && id != "null") value.kind = JsonTree::Kind::string;
+    }
+    append_tree(&line.text, *tree);
     return line;
 }
 
@@ -75,8 +110,7 @@ bool append_id(JsonView value, std::string *id) {
     return true;
 }
 
-RowError LineParser::parse(std::string_view text, JsonView *object,
-                           std::optional<LineId> *of_failed) {
+RowError LineParser::parse(std::string_view text, JsonView *object, std::optional<LineId> *own_id) {
     if (text.size() > long_line) parser_ = JsonParser();
     const JsonFault fault = parser_.parse(text, true, object);
     switch (fault.kind) {
@@ -87,7 +121,12 @@ RowError LineParser::parse(std::string_view text, JsonView *object,
     case JsonFault::Kind::utf8:
         return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
     case JsonFault::Kind::number:
-        *of_failed = find_line_id(text);
+        if (const auto apart = read_apart(text)) {
+            *own_id = apart->id;
+            const JsonFault::Kind kind = parser_.parse(apart->text, false, object).kind;
+            if (kind == JsonFault::Kind::memory) throw std::bad_alloc();
+            if (kind == JsonFault::Kind::none && object->is_object()) return {};
+        }
         break;
     case JsonFault::Kind::grammar:
         break;

@@ -14,7 +14,7 @@ namespace batchllm::cli {
 bool append_id(JsonView value, std::string *id);
 
 // The values of these keys as JSON; empty: the line has none, or null. An id that is neither a string nor a
-// number is "null"; one that is an integer beyond 64 bits comes back digit by digit.
+// number is "null"; a number that no type can hold comes back as it was written.
 struct LineId {
     std::string id;
     std::string custom_id;
@@ -23,10 +23,10 @@ struct LineId {
 
 class LineParser {
   public:
-    // The line's object, valid until the next call. 64 bytes behind the text must be readable. A line that
-    // holds a number that cannot be read is an error, and *of_failed is then its id if the rest of it can
-    // be read. Throws std::bad_alloc.
-    RowError parse(std::string_view text, JsonView *object, std::optional<LineId> *of_failed);
+    // The line's object, valid until the next call. 64 bytes behind the text must be readable. *own_id is set
+    // for a line with a number that no type can hold, if the rest can be read. That is an error, unless only an
+    // id is such a number: the object then has a string of it. Throws std::bad_alloc.
+    RowError parse(std::string_view text, JsonView *object, std::optional<LineId> *own_id);
 
   private:
     JsonParser parser_;

@@ -328,10 +328,10 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
                         "\"/v1/embeddings\"");
 }
 
-// Of a line that holds a number that cannot be read.
-void set_id_alone(const LineId &found, Row *row) {
-    if (found.batch) row->record.format = RowFormat::batch_unknown;
-    const std::string &id = found.batch ? found.custom_id : found.id;
+// Of a line with a number that no type can hold.
+void set_own_id(const LineId &found, bool batch, Row *row) {
+    if (batch) row->record.format = RowFormat::batch_unknown;
+    const std::string &id = batch ? found.custom_id : found.id;
     row->record.id = id.empty() ? std::to_string(row->line) : id;
 }
 
@@ -346,23 +346,24 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
     row->line = line;
     row->record.id = "null";
     JsonView object;
-    std::optional<LineId> of_failed;
-    RowError error = parser_->parse(text, &object, &of_failed);
-    if (of_failed.has_value()) set_id_alone(*of_failed, row);
+    std::optional<LineId> own_id;
+    RowError error = parser_->parse(text, &object, &own_id);
+    const bool table = options_.table != nullptr; // the line's keys are columns
+    if (own_id.has_value()) set_own_id(*own_id, own_id->batch && !table, row);
     if (failed(error)) return error;
 
-    const bool table = options_.table != nullptr; // the line's keys are columns
     const bool batch =
         !table && (object.find("custom_id").has_value() || object.find("body").has_value());
     if (batch) row->record.format = RowFormat::batch_unknown;
-    row->record.id = std::to_string(line);
+    if (!own_id.has_value()) row->record.id = std::to_string(line);
     const char *id_key = batch ? "custom_id" : "id";
     if (const auto id = object.find(id_key); id.has_value() && !id->is_null()) {
-        row->record.id.clear();
-        if (!append_id(*id, &row->record.id)) {
+        std::string as_json;
+        if (!append_id(*id, &as_json)) {
             row->record.id = "null";
             return type_error(id_key, "a string or a number");
         }
+        if (!own_id.has_value()) row->record.id = std::move(as_json);
     }
     error = check_keys_differ(object);
     if (failed(error)) return error;

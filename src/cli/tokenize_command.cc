@@ -41,9 +41,9 @@ class ItemReader {
             return item;
         }
         JsonView object;
-        std::optional<LineId> of_failed;
-        item.error = parser_.parse(line.text, &object, &of_failed);
-        if (of_failed.has_value()) item.id = of_failed->id;
+        std::optional<LineId> own_id;
+        item.error = parser_.parse(line.text, &object, &own_id);
+        if (own_id.has_value()) item.id = own_id->id;
         if (!failed(item.error)) item.error = check_keys_differ(object);
         if (!failed(item.error)) read_members(*object.members(), &item);
         return item;
@@ -56,7 +56,7 @@ class ItemReader {
         ConversationText conversation;
         for (const auto [key, value] : members) {
             if (key == "id") {
-                item->id = value.text();
+                if (item->id.empty()) item->id = value.text();
             } else if (key == wanted) {
                 found = true;
                 if (!(decode_ ? read_tokens(value, item) : read_text(value, item))) {

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -414,6 +415,21 @@ class WhatMayBeResumed(ProgramTest):
         def key(row):
             return row["usage"]["prompt_tokens"]
         self.assertEqual(sorted(self.read_output(), key=key), sorted(whole, key=key))
+
+    def test_ids_that_are_numbers_of_any_kind_are_resumed_to_the_same_output(self):
+        ids = [b"88888888888888888888888888888888", b"88888888888888888888888888888889", b"1e400", b"-0", b"0", b"1.0", b"1"]
+        rows = [b'{"id": %s, "tokens": %s}' % (i, str([n + 1, *range(k + 1)]).encode()) for n, i in enumerate(ids) for k in range(3)]
+        rows += [b'{"id": %s, "tokens": []}' % i for i in ids]
+        self.run_rows(rows, "--force", expect=3)
+        def comparable_lines():
+            return sorted(re.sub(rb'"shared_tokens":[0-9]+', b"", line) for line in self.output.read_bytes().splitlines())
+        whole = comparable_lines()
+        self.assertEqual(len(whole), len(rows))
+        for part in (1, 2, 3, 5):
+            with self.subTest(part=part):
+                os.truncate(self.output, self.output.stat().st_size * part // 6)
+                self.assertEqual(self.run_again("--resume")[0], 3)
+                self.assertEqual(comparable_lines(), whole)
 
     def test_the_input_is_not_taken_as_output(self):
         before = self.input.read_bytes()

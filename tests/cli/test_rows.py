@@ -52,7 +52,7 @@ class BadRows(ProgramTest):
         (b'{"id": 28, "tokens": [100000000000000000000]}', "ROW_JSON", "too large", 28),
         (b'{"tokens": [1], "metadata": {"x": -1e999}, "id": "a\\n29"}', "ROW_JSON", "too large",
          "a\n29"),
-        (b'{"id": 100000000000000000000030 , "tokens": [1]}', "ROW_JSON", "too large",
+        (b'{"id": 100000000000000000000030 , "tokens": [1e999]}', "ROW_JSON", "too large",
          100000000000000000000030),
         (b'{"id": {}, "tokens": [1e999]}', "ROW_JSON", "too large", None),
         (b'{"id": 32, "tokens": [1], "choices": []}', "ROW_FORMAT", "choices", 32),
@@ -145,6 +145,27 @@ class Lines(ProgramTest):
         ids = ["text", "\u00e9\u4e2d\U0001f600\"\\\n\u0000", 5, -7, 2.5, 18446744073709551615, ""]
         results = self.run_rows([{"id": i, "tokens": [1]} for i in ids])
         self.assertEqual(sorted(map(repr, (r["id"] for r in results))), sorted(map(repr, ids)))
+
+    def test_ids_that_no_type_can_hold_come_back_as_they_were_written(self):
+        ids = [b"88888888888888888888888888888888", b"-18446744073709551616", b"1e400", b"-1.50e+999"]
+        bad = [b', "tokens": []}', b', "tokens": [1], "metadata": 1e999}', b', "tokens": [1], "tokens": [2]}',
+               b', "tokens": [01]}', b', "tokens": [1], "top_k": "x"}']
+        rows = [b'{"id": %s, "tokens": [1, 2]}' % i for i in ids]
+        rows += [b'{"tokens": [1], "id" : %s' % i + b for i in ids for b in bad]
+        batch = b'{"custom_id": %s, "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": [1%s]}}'
+        rows += [batch % (i, b) for i in ids for b in (b"", b", {}")]
+        self.run_rows(rows, expect=3)
+        out = self.output.read_bytes().splitlines()
+        self.assertEqual(len(out), len(rows))
+        for i in ids:
+            of_id = [line for line in out if b'"id":%s,' % i in line or b'"custom_id":%s,' % i in line]
+            self.assertEqual(len(of_id), 1 + len(bad) + 2, of_id)
+            self.assertEqual(sum(b'"text":' in line for line in of_id), 2, of_id)
+
+    def test_ids_that_are_numbers_are_written_in_the_shortest_way(self):
+        self.run_rows([b'{"id": %s, "tokens": [1]}' % i for i in (b"-0", b"1.0", b"1", b"1.50", b"1e2")])
+        found = sorted(line.split(b",")[0] for line in self.output.read_bytes().splitlines())
+        self.assertEqual(found, sorted(b'{"id":' + i for i in (b"0", b"1", b"1", b"1.5", b"100")))
 
     def test_equal_ids_are_different_rows(self):
         rows = [{"id": "same", "tokens": [1, 2]}, {"id": "same", "tokens": [3, 4, 5]}]
