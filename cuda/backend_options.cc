@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kDefaultStepTokens = 4096;
 // Each step reads the weights of all experts that any token goes to, so larger steps pay longer.
 constexpr int64_t kSparseStepTokens = 8192;
-constexpr double kDefaultKvFraction = 0.9;
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
 constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
 constexpr int kLeastE4m3 = 89;
@@ -240,7 +239,7 @@ Result<int64_t> pool_bytes(const BackendOptions &options) {
     int64_t bytes = options.kv_memory_bytes;
     if (bytes == 0) {
         const double fraction =
-            options.kv_memory_fraction > 0 ? options.kv_memory_fraction : kDefaultKvFraction;
+            options.kv_memory_fraction > 0 ? options.kv_memory_fraction : gpu_kv_fraction;
         bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
     } else if (bytes > left) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,

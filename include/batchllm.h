@@ -1,6 +1,6 @@
 /* libbatchllm: run a language model over a whole data set at once.
  *
-  * Add all prompts up front. The library finds the prefixes that they share, computes each one
+ * Add all prompts up front. The library finds the prefixes that they share, computes each one
  * once, fills every step with as many tokens as memory allows, and returns the results in column
  * batches.
  *
@@ -35,7 +35,7 @@
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
  *            (batchllm_cancel, batchllm_interrupt). Different handles are independent. Engines have
  *            threads of their own, so a child of fork() must not use its parent's.
-  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
+ * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
  *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
  * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
@@ -279,7 +279,7 @@ BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
 
 /* ---- Constraints -------------------------------------------------------------------------------
  *
-  * A constraint restricts the output of a row to one of a list of texts, a match of a regular
+ * A constraint restricts the output of a row to one of a list of texts, a match of a regular
  * expression, JSON that a schema accepts, or a text of a grammar. At each position only tokens that can
  * still lead to a valid text are allowed, and an EOS id only if the text is valid. So a row that
  * finishes with BATCHLLM_FINISH_STOP has a valid text (after `start_after`, if given). A row cut by
@@ -361,7 +361,7 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
 
 /* Adds n rows of tokens.
  *   tokens, offsets   column of n prompts; offsets [n + 1] counts tokens
-  *   tags              [n] the caller's identifiers of the rows, returned with the results; need not
+ *   tags              [n] the caller's identifiers of the rows, returned with the results; need not
  *                     be unique; NULL: 0, 1, 2, ... in the order in which rows are added
  *   params            NULL: defaults. Else params_count structs, params->struct_size bytes apart
  *   params_count      1 (for all rows) or n
@@ -378,12 +378,12 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
 
 /* The same from conversations: items of JSON, through the model's own chat template (docs/chat.md).
  * An item is a list of messages, [{"role": "user", "content": "Hello"}, ...], or an object with
-  *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
+ *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
  *   "tools", "documents"      lists of objects, for templates that use them
  *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
  *   "continue_final_message"  true: the model continues the last message; default false
  *   "chat_template_kwargs"    an object: further variables of the template
-  * Other keys are errors. The template's output is tokenized with special tokens parsed and without
+ * Other keys are errors. The template's output is tokenized with special tokens parsed and without
  * adding BOS and the like; add_special of the parameters has no effect. With parse_special 0, a
  * conversation whose own text spells a special token is an error (the template's own are still parsed).
  * An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does every item
@@ -609,7 +609,7 @@ BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, siz
 
 /* Plans n rows of tokens, without an engine or a model. options NULL: defaults.
  * decode_lengths: [n] expected tokens to generate, for the order of groups (Eq. 4); NULL: equal.
-  * previous: NULL, or a plan of an earlier version of the rows: rows with equal tokens keep their
+ * previous: NULL, or a plan of an earlier version of the rows: rows with equal tokens keep their
  * groups, and only new or changed rows are planned again. */
 BATCHLLM_API int32_t batchllm_plan_create(int64_t n, const int32_t *tokens, const int64_t *offsets,
                                           const int32_t *decode_lengths,
@@ -755,11 +755,11 @@ BATCHLLM_API void batchllm_column_free(batchllm_column *column);
 
 /* ---- Tables ------------------------------------------------------------------------------------
  *
-  * A table has columns of text, and a template that makes each row's prompt from them:
+ * A table has columns of text, and a template that makes each row's prompt from them:
  *
  *     "Is this review kind? Answer yes or no.\nTitle: {title}\nReview: {text}\nAnswer:"
  *
-  * {name} stands for the row's cell in the column of that name; {{ and }} write a brace. Columns that
+ * {name} stands for the row's cell in the column of that name; {{ and }} write a brace. Columns that
  * the template does not name are ignored.
  *
  * With BATCHLLM_FIELDS_REORDER each row gets its fields in the order in which the rows share most: a
@@ -812,7 +812,7 @@ typedef struct batchllm_table_options {
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
 
 /* Makes the prompts of n rows.
-  *   columns        column_count structs, columns->struct_size bytes apart; columns that the template
+ *   columns        column_count structs, columns->struct_size bytes apart; columns that the template
  *                  names must have different names. NULL is allowed with column_count 0
  *   options        required, for its template
  * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read (with
@@ -864,7 +864,7 @@ BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
 
 /* ---- Predictions -------------------------------------------------------------------------------
  *
-  * Predicts how long a plan's rows will take on a device, and how many steps and pages they need, before
+ * Predicts how long a plan's rows will take on a device, and how many steps and pages they need, before
  * anything runs. The engine's own planner, scheduler and memory management process the rows, which takes
  * seconds. A description of the device gives the time of each step, from its matrix products, the
  * arithmetic and bytes of attention, memory traffic and launches.
@@ -910,7 +910,7 @@ typedef struct batchllm_prediction {
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.
-  *   plan              its groups in their order; its enlarge, levels and order replace those of the
+ *   plan              its groups in their order; its enlarge, levels and order replace those of the
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
@@ -920,9 +920,9 @@ typedef struct batchllm_prediction {
  *                     that is measured if options name none. NULL devices: one
  *   options           NULL: defaults
  *   out               the caller sets out->struct_size
- * Takes as much memory as the job, and about 10 microseconds per step and half a microsecond per
- * generated token. Errors: INVALID_ARGUMENT for an unknown device, with the names of known ones;
- * BACKEND_UNAVAILABLE if there is none to measure. */
+ * Takes as much memory as the job, and about 10 us per step and 0.5 us per generated token. Errors:
+ * INVALID_ARGUMENT for an unknown device; BACKEND_UNAVAILABLE if there is none to measure; UNSUPPORTED
+ * if no description of a device has the model's costs (layers in fp8 on a GPU, gated delta nets). */
 BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                                            const int64_t *offsets, const batchllm_params *params,
                                            int64_t params_count,
@@ -932,7 +932,7 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
 
 /* ---- Reports -----------------------------------------------------------------------------------
  *
-  * A report shows what a job did as one HTML page that needs no other file and no network: what was
+ * A report shows what a job did as one HTML page that needs no other file and no network: what was
  * shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest groups,
  * advice.
  *
@@ -943,7 +943,7 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
  *     batchllm_report_save(report, NULL, "job.html");
  *     batchllm_report_destroy(report);
  *
-  * A report takes about 40 MiB of memory at most, and its page less than 1 MB, for any number of rows.
+ * A report takes about 40 MiB of memory at most, and its page less than 1 MB, for any number of rows.
  * The page contains words of prompts, so it is as confidential as they are.
  */
 

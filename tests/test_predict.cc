@@ -207,9 +207,11 @@ void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
 void a_description_is_read_as_it_was_written(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     costs.name = "a \"GPU\"\n";
+    costs.kv_fraction = 0.25;
     const DeviceCosts read = parse_device_costs(device_costs_text(costs), "x.json").value();
     assert_string_equal(read.name.c_str(), "a  GPU  ");
     assert_int_equal(read.memory_bytes, costs.memory_bytes);
+    assert_true(read.kv_fraction == 0.25);
     assert_int_equal(read.batches_in_flight, 2);
     assert_int_equal(read.products.size(), costs.products.size());
     assert_true(read.products.back().flops == costs.products.back().flops);
@@ -225,6 +227,10 @@ void a_description_is_read_as_it_was_written(void **) {
         parse_device_costs(text.substr(0, of_experts) + "}", "x.json").value();
     assert_true(older.experts.empty() && older.routing_ns == 0 && older.expert_step_tokens == 0);
     assert_true(older.merge_ns == costs.merge_ns);
+    const std::string memory = ",\n  \"kv_fraction\": 0.25";
+    std::string without = text;
+    without.erase(without.find(memory), memory.size());
+    assert_true(parse_device_costs(without, "x.json").value().kv_fraction == 0.9);
     const auto fails = [&](const std::string &from, const std::string &to, const char *words) {
         std::string changed = text;
         const size_t at = changed.find(from);
@@ -237,6 +243,7 @@ void a_description_is_read_as_it_was_written(void **) {
         }
     };
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
+    fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
     fails("\"attention_overlap\": 0.8", "\"attention_overlap\": 1.5", "attention_overlap");
     fails("[128,", "[8,", "rows must rise");
     fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
@@ -342,6 +349,43 @@ void a_probe_finds_the_figures_of_a_described_device(void **) {
     assert_int_equal(found.step_tokens, known.step_tokens);
 }
 
+// A described device that says it is a processor.
+class Processor : public SimBackend {
+  public:
+    explicit Processor(const SimOptions &options)
+        : SimBackend(options, {}), info_(SimBackend::info()) {
+        info_.name = "cpu";
+    }
+    const BackendInfo &info() const override { return info_; }
+
+  private:
+    BackendInfo info_;
+};
+
+// By default a pool on a CPU takes less of the free memory than one on a GPU does. What was measured must hold for
+// other shares and other models too.
+void a_probe_finds_the_memory_of_a_processor(void **) {
+    const auto probe = probe_model(true).value();
+    DeviceCosts known = named_device_costs("h200").value();
+    known.kv_fraction = 0.4;
+    Processor backend(read_sim_options(&probe->model, {}, known).value());
+    const DeviceCosts found = measure_device(&backend, probe->model).value();
+    assert_true(found.kv_fraction == 0.4);
+    const BenchModel job = bench_model("Mistral-7B").value();
+    for (const double fraction : {0.0, 0.4, 0.9}) {
+        BackendOptions options;
+        options.kv_memory_fraction = fraction;
+        const auto there =
+            static_cast<double>(read_sim_options(&job.model, options, known).value().pages);
+        const auto here =
+            static_cast<double>(read_sim_options(&job.model, options, found).value().pages);
+        if (std::abs(here / there - 1) > 0.01) {
+            fail_msg("fraction %g: %.0f pages by what was measured, %.0f there", fraction, here,
+                     there);
+        }
+    }
+}
+
 } // namespace
 
 int main() {
@@ -356,6 +400,7 @@ int main() {
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
         cmocka_unit_test(steps_of_models_with_experts_are_longer),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
+        cmocka_unit_test(a_probe_finds_the_memory_of_a_processor),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

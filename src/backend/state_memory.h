@@ -1,4 +1,4 @@
-// Divides the memory of a pool between states and keys and values.
+// The size of a pool's memory, and how it is divided between states and keys and values.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,11 @@
 #include "model/model.h"
 
 namespace batchllm {
+
+// The share of the free memory that a pool takes if the options do not say. A GPU runs one job; a computer
+// also runs other programs.
+constexpr double gpu_kv_fraction = 0.9;
+constexpr double cpu_kv_fraction = 0.4;
 
 struct MemoryNeeds {
     int64_t slot_bytes = 0;  // of a state; 0: the model has none

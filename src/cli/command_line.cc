@@ -99,7 +99,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     CLI::Option *resume =
         run->add_flag("--resume", options->resume, "continue an interrupted output");
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
-    add_engine(run, options);
+    add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);
     add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
@@ -229,7 +229,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
         plan_options.prediction.device = "here";
     }
-    for (EngineChoice *choice : {static_cast<EngineChoice *>(&run_options), &plan_options.engine}) {
+    for (EngineChoice *choice : {&run_options.engine, &plan_options.engine}) {
         if (choice->quantize.empty()) continue;
         std::string &extra = choice->backend_options;
         extra += (extra.empty() ? "quantize=" : ",quantize=") + choice->quantize;

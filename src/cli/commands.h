@@ -53,8 +53,9 @@ struct PredictionChoice {
     int64_t expected_tokens = 0;
 };
 
-struct RunOptions : EngineChoice {
+struct RunOptions {
     InputOptions in;
+    EngineChoice engine;
     PredictionChoice prediction;
     std::string output;
     bool resume = false;

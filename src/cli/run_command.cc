@@ -26,10 +26,10 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
         append_json_list(&text, std::span<const Item>(values));
         identity->add(std::string("option ") + name, text);
     };
-    add("backend", std::string_view(options.backend));
-    add("backend-options", std::string_view(options.backend_options));
-    add("compute-type", std::string_view(options.compute_type));
-    add("max-request-tokens", options.max_request_tokens);
+    add("backend", std::string_view(options.engine.backend));
+    add("backend-options", std::string_view(options.engine.backend_options));
+    add("compute-type", std::string_view(options.engine.compute_type));
+    add("max-request-tokens", options.engine.max_request_tokens);
     add("seed", options.seed);
     add("max-tokens", sampling.max_tokens);
     add("temperature", sampling.temperature);
@@ -54,7 +54,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.min_tokens != 0) add("min-tokens", sampling.min_tokens);
     if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
     if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
-    if (options.reproducible) add("reproducible", options.reproducible);
+    if (options.engine.reproducible) add("reproducible", options.engine.reproducible);
     // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
     // their own, too.
     if (sampling.constraint_text != ConstraintText()) {

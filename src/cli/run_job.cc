@@ -53,7 +53,7 @@ Status RunJob::create_engine() {
             call_status(batchllm_tokenizer_create(options_.in.model.c_str(), &tokenizer)));
         tokenizer_.reset(tokenizer);
     }
-    batchllm_engine_options options = engine_options_of(options_.in, options_);
+    batchllm_engine_options options = engine_options_of(options_.in, options_.engine);
     options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
@@ -84,7 +84,7 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     // A device is measured before the engine takes its memory.
-    RETURN_IF_ERROR(check_prediction(options_.in, options_, options_.prediction));
+    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction));
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());

@@ -23,7 +23,7 @@ int64_t peak_resident_bytes() {
 Status RunJob::predict(const Window &window) {
     if (options_.prediction.device.empty() || window.plan == nullptr) return {};
     ASSIGN_OR_RETURN(const batchllm_prediction predicted,
-                     predict_window(window, options_.in, options_, options_.prediction));
+                     predict_window(window, options_.in, options_.engine, options_.prediction));
     add_up(predicted, &predicted_);
     if (report_.wanted()) {
         RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(report_.handle(), &predicted)));

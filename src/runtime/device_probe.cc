@@ -297,10 +297,11 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     // Not measured: as much slower or faster than on that device as other products are.
     const double ratio = costs.products.back().flops / rate;
     for (DeviceCosts::Product &product : costs.experts) product.flops *= ratio;
-    // So that a job on the device is given the pool that it would have.
-    costs.memory_bytes = StepCost(costs, model).bytes_beside_pages() +
-                         static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) /
-                                              default_kv_fraction);
+    // The pool has the default share of what the probe's model leaves.
+    costs.kv_fraction = info.name == "cpu" ? cpu_kv_fraction : gpu_kv_fraction;
+    costs.memory_bytes =
+        StepCost(costs, model).bytes_beside_pages() +
+        static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) / costs.kv_fraction);
     return costs;
 }
 

@@ -1,7 +1,7 @@
 """The engine: rows in, results out.
 
-An engine may be used from any number of threads: calls take turns, `cancel` and `interrupt` need not
-wait for theirs. Whoever waits for results advances every row in the engine, whoever added it.
+An engine may be used from any number of threads. Calls take turns; `cancel` and `interrupt` do not wait.
+Any call that waits for results advances every row in the engine, including rows that other calls added.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from .report import Report as Page
 from .results import Result, Results, refuse_pickle
 from .table import Frame, Table, TableSlices, null_rows, prompts_of
 
-# Calls that find others' rows in the engine have tags from multiples of this.
+# A call that finds rows of other calls in the engine numbers its own from a multiple of this.
 _TAGS_OF_A_CALL = 1 << 40
 
-# Between two slices of work Python looks after signals, other threads and the progress bar.
+# Between two slices of work Python handles signals, other threads and the progress bar.
 _SLICE_SECONDS = 0.05
 
-# How the error of a conversation begins where the model has no chat template.
+# How the error of a conversation begins if the model has no chat template.
 _NO_TEMPLATE = "the model has no chat template"
 
-# What an option of the engine must be, by what it is where it is not given.
+# What an option of the engine must be, by the type of its default.
 _EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -58,14 +58,14 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the engine stands.
+    """How far the engine has come.
 
-    rows_waiting, rows_running, rows_done: rows by their state; those done may not have been polled yet.
-    decode_tokens, own_tokens, prefix_tokens: of the last step: generated, prompt tokens of single rows, and those that
-    rows share.
+    rows_waiting, rows_running, rows_done: rows by state. Finished rows count as done even before they are polled.
+    decode_tokens, own_tokens, prefix_tokens: tokens of the last step: generated, prompt tokens of a single row, prompt
+    tokens that rows share.
     pages_used, pages_total: KV pages of all devices.
-    tokens_left: prompt tokens to compute, and most tokens to generate.
-    tokens_done: prompt tokens computed and tokens generated so far.
+    tokens_left: prompt tokens still to compute plus the maximum tokens still to generate.
+    tokens_done: prompt tokens computed plus tokens generated so far.
     seconds: since the first step.
     """
 
@@ -83,26 +83,26 @@ class Progress:
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do."""
+        """Whether nothing is left to do."""
         return self.rows_waiting + self.rows_running == 0
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What became of the engine's options on one of its devices, and of the model.
+    """The engine's effective options on one of its devices, and the sizes of the model.
 
-    device_count: the engine's devices.
+    device_count: how many devices the engine has.
     backend, compute_type: such as "cpu" and "f32".
-    device: for people: the processor or GPU, and what is used of it.
-    device_number: as in `devices`.
-    vocabulary: token ids are below it.
-    hidden: size of a hidden state, and so of an embedding that is not cut.
-    page_tokens: positions of a KV page.
+    device: for display: the processor or GPU, and what is used of it.
+    device_number: its number, as in `devices`.
+    vocabulary: token ids are below this.
+    hidden: size of a hidden state, and so of a full embedding.
+    page_tokens: positions in a KV page.
     kv_groups: groups of layers whose keys and values have pages of their own.
     reproducible: as in the engine's options.
-    kv_pages, kv_page_bytes: of this device.
-    step_tokens: most tokens of a batch.
-    max_request_tokens: most tokens of a row, prompt and output.
+    kv_pages, kv_page_bytes: number and size of this device's KV pages.
+    step_tokens: maximum tokens of a batch.
+    max_request_tokens: maximum tokens of a row, prompt plus output.
     """
 
     device_count: int
@@ -123,19 +123,19 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Figures of the engine so far.
+    """Statistics of the engine so far.
 
-    rows, rows_done, rows_failed: added; with a result; of those, with an error.
-    rows_deduplicated: answered by an equal greedy row.
-    logical_prompt_tokens: of rows that have started, n samples as n rows.
-    processed_prompt_tokens, shared_prompt_tokens: of them computed, and not.
-    recomputed_tokens: computed again after a preemption.
-    completion_tokens: generated.
-    steps, preemptions, groups: batches; rows that had to make room; groups of rows with a prefix.
-    kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, most in use, and the size of one.
+    rows, rows_done, rows_failed: rows added, rows with a result, and how many of these have an error.
+    rows_deduplicated: rows that got the answer of an equal greedy row.
+    logical_prompt_tokens: prompt tokens of rows that have started, counting n samples as n rows.
+    processed_prompt_tokens, shared_prompt_tokens: how many of these were computed, and how many were not.
+    recomputed_tokens: tokens computed again after a preemption.
+    completion_tokens: tokens generated.
+    steps, preemptions, groups: batches; how often a row had to make room; groups of rows that share a prefix.
+    kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, the most in use at once, and the size of one.
     saving_ratio: 1 - processed / logical.
-    load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time in loading, in
-    each part of the work, in the model (of the device that took longest), and in all steps.
+    load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time spent loading, in
+    each part of the work, in the model (on the busiest device), and in all steps.
     """
 
     rows: int
@@ -163,18 +163,18 @@ class EngineStats:
 
 
 class _Job:
-    """Rows of one call, known by a range of tags."""
+    """The rows of one call, identified by a range of tags."""
 
     def __init__(self) -> None:
         self.first_tag = 0
         self.rows = 0
         self.added = False  # every row is in the engine
         self.over = False  # the call has ended
-        self.wanted = True  # its results, after the call has ended too
+        self.wanted = True  # its results are kept after the call has ended
 
 
 class _Mail:
-    """What has arrived for a job: how many rows in all, and the results not yet taken."""
+    """What has arrived for a job: the number of rows so far, and the results that were not taken yet."""
 
     def __init__(self, done: int = 0, parts: Sequence[native.batchllm_results] = ()) -> None:
         self.done = done
@@ -186,35 +186,36 @@ class _Mail:
 
 
 class Engine:
-    """A model, ready to run rows.
+    """A loaded model that runs rows.
 
         with batchllm.Engine("path/to/model") as engine:
             for result in engine.generate(["The capital of France is"]):
                 print(result.text)
 
-    What is 0 or None is chosen; `info` says what it became.
+    Options that are 0 or None are chosen by the library; `info` shows the values in use.
 
-    model: a Hugging Face directory on this machine (nothing is downloaded); None is allowed with backend="sim".
-    backend: "auto" (None: a GPU where there is one), "cpu", "cuda" or "sim", which has no model and runs rows of token ids.
-    devices: numbers of GPUs, 0, "0,1" or [0, 1]; each holds the whole model, and takes a share of the rows.
+    model: a Hugging Face directory on this machine (nothing is downloaded). None is allowed with backend="sim".
+    backend: "auto" (the default: a GPU if there is one), "cpu", "cuda" or "sim", which needs no model and takes rows of
+        token ids.
+    devices: numbers of GPUs: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows.
     compute_type: "auto", "bf16", "f16" or "f32".
-    backend_options: of the backend, a dict or "key=value,..": docs/backends.md.
-    threads: of the CPU; 0: every core that this process may use.
-    kv_memory_bytes: of each device for keys and values; 0: by kv_memory_fraction.
-    kv_memory_fraction: of the memory that is free once the model is loaded; 0: 0.9 of a GPU's, 0.4 of a CPU's.
-    step_tokens: most tokens computed in a step.
-    max_request_tokens: longest prompt with its output; 0: what the model states.
-    max_requests: most rows running at once; 0: as many as memory has room for.
+    backend_options: options of the backend, as a dict or as "key=value,..": docs/backends.md.
+    threads: CPU threads; 0: every core that this process may use.
+    kv_memory_bytes: memory for keys and values on each device; 0: set by kv_memory_fraction.
+    kv_memory_fraction: share of the memory that is free after the model is loaded; 0: 0.9 on a GPU, 0.4 on a CPU.
+    step_tokens: maximum tokens computed in a step.
+    max_request_tokens: longest prompt plus output; 0: what the model states.
+    max_requests: maximum rows running at once; 0: limited only by memory.
     enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
-    levels: 1: one shared prefix a row; 2: prefixes share heads of their own too.
-    order: of groups: "decode_first" (those that generate much for their prompts go first) or "arrival".
+    levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings.
+    order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
     min_prefix_tokens: shorter prefixes are not shared; 0: 16.
-    reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, at any
-        step_tokens, memory and number of threads; on "cuda" in 16 bits, where it shares the same prefixes:
+    reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
+        step_tokens, memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes:
         docs/reproducible.md.
     seed: mixed into each row's own seed.
-    timeline: a CSV file with a line for each batch: docs/scheduling.md.
-    logger: where log lines go; None: `logging.getLogger("batchllm")`.
+    timeline: a CSV file that gets a line for each batch: docs/scheduling.md.
+    logger: where log messages go; None: `logging.getLogger("batchllm")`.
     """
 
     def __init__(
@@ -276,16 +277,16 @@ class Engine:
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._log.check()
         self._forked = False
-        self._busy = 0  # calls on this engine's own thread that close() must not pull the engine from under
+        self._busy = 0  # calls on this engine's own thread, during which close() must not free the engine
         self._stop = False
         self._next_tag = 0
         self._next_call = _TAGS_OF_A_CALL
         self._jobs: list[_Job] = []
-        self._ended: list[_Job] = []  # of calls that ended before their rows
+        self._ended: list[_Job] = []  # their calls ended before their rows
         self._polled: list[native.batchllm_results] = []  # not yet sorted by job
         self._mail: dict[_Job, _Mail] = {}
         self._unclaimed: list[native.batchllm_results] = []
-        self._page: Optional[Page] = None  # that a call has the engine write to
+        self._page: Optional[Page] = None  # the report that the engine writes to during a call
         self._progress = native.batchllm_progress()
         _engines.add(self)
 
@@ -302,21 +303,21 @@ class Engine:
         first_row: Optional[int] = None,
         report: bool = False,
     ) -> Results:
-        """Continues every row; the results come in the order of the rows.
+        """Generates text for every row. Results come in the order of the rows.
 
-        rows: a list of str, of lists of token ids, of {"prompt": ..} or of conversations; a pandas or Polars column, an
-        Arrow array, a table with one column: docs/python.md. One that is null has an error as its result.
-        params: one `SamplingParams` for all rows, or one for each.
-        on_error: "return": a row that fails is a result with `error`; "raise": a `RowError` after the last row.
-        progress: True: a bar, where tqdm is installed; or a function that is called now and then.
-        plan: a saved plan; rows that it does not know are planned afresh.
-        first_row: number of the first row, where these are a part of a larger job. With the seeds, a row's number fixes
-        its random numbers.
-        report: True: `Results.report()` is a page of what was shared and what took how long, by all of the engine while
-        the call lasts.
+        rows: a list of str, of lists of token ids, of {"prompt": ..} or of conversations; a pandas or Polars column; an
+        Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
+        params: one `SamplingParams` for all rows, or a list with one for each row.
+        on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
+        progress: True shows a bar if tqdm is installed; a function is called now and then with a `Progress`.
+        plan: a saved plan. Rows that are not in it are planned now.
+        first_row: number of the first row, if these rows are part of a larger job. A row's number and the seeds
+        determine its random numbers.
+        report: True: `Results.report()` shows what was shared and how long everything took. It covers all that the
+        engine does during the call.
 
-        After Ctrl-C or `interrupt` the rows stay: `poll` gives those that have finished, `run` goes on with the
-        others, `cancel` ends them.
+        After Ctrl-C or `interrupt` the rows stay in the engine: `poll` returns those that have finished, `run`
+        continues with the others, and `cancel` ends them.
         """
         _check_on_error(on_error)
         with _Active(self, first_row) as job, _Reported(self, report) as page:
@@ -341,19 +342,19 @@ class Engine:
         first_row: Optional[int] = None,
         report: bool = False,
     ) -> Results:
-        """Continues a prompt for each row of a table; the results come in the order of the rows.
+        """Makes a prompt from each row of a table, and generates text for it. Results come in the order of the rows.
 
         frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, or a `Table`, which
-        has a template of its own.
-        template: the prompt; {name} is the row's value in the column of that name, {{ and }} write a brace.
-        fields: "given": as the template has them. "reorder": each row's fields in the order in which rows share most. The
-        lines of the template from its first to its last field have one field each, and are what moves. Answers may change
-        with the order of fields.
-        chat: the text is the user's message, in the model's chat template.
-        system: chat: the system's message before it.
+        already has a template.
+        template: the prompt. {name} stands for the row's value in the column of that name; {{ and }} write a brace.
+        fields: "given" keeps the template's order. "reorder" puts each row's fields in the order in which rows share most:
+        whole lines move, so each line from the first field's to the last field's must have exactly one field. Answers
+        may change with the order of fields.
+        chat: the prompt becomes the user's message in the model's chat template.
+        system: with chat, the system message before it.
 
-        A row that lacks a value is a result with `error`. params, on_error, progress, plan, first_row and report are as in
-        `generate`.
+        A row in which a value is missing gives a result with `error`. params, on_error, progress, plan, first_row and
+        report are as in `generate`.
         """
         prompts = prompts_of(frame, template, fields, chat, system)
         return self.generate(
@@ -370,13 +371,13 @@ class Engine:
         on_error: str = "return",
         progress: Union[bool, Callable[[Progress], object]] = False,
     ) -> Results:
-        """The log-probability of each continuation after each row: `Result.scores`, in order.
+        """Computes the log-probability of each continuation after each row: `Result.scores`, in the order given.
 
-        rows: as in `generate`, but no conversations.
-        continuations: a list for all rows, or a list of such lists, one a row. A continuation is a str where rows
-        are text, and a list of token ids where rows are.
-        add_special: the tokenizer's template adds BOS and the like to the prompts.
-        parse_special: special tokens written in the prompts count as such.
+        rows: as in `generate`, except conversations.
+        continuations: one list for all rows, or a list with such a list for each row. A continuation is a str if rows are
+        text, and a list of token ids if rows are.
+        add_special: whether BOS and the like are added to the prompts, as the tokenizer says.
+        parse_special: whether special tokens spelled out in the prompts are read as such.
         on_error, progress: as in `generate`.
         """
         _check_on_error(on_error)
@@ -420,7 +421,7 @@ class Engine:
 
     @property
     def labels(self) -> list[str]:
-        """The labels of a model with a classification head, in the order of `label_logits`; else none."""
+        """The labels of a model with a classification head, in the order of `label_logits`; empty for other models."""
         with self._lock:
             engine = self._enter()
             return [
@@ -439,14 +440,14 @@ class Engine:
         on_error: str = "raise",
         progress: Union[bool, Callable[[Progress], object]] = False,
     ) -> Any:
-        """One vector a row: a NumPy array [rows, dimensions] of float32, which is the library's own memory.
+        """Computes a vector for each row: a NumPy array [rows, dimensions] of float32, a view of the library's memory.
 
         rows, progress: as in `generate`.
-        pooling: "last", "mean" or "first"; None: as the model's modules.json says, without one the last token's.
-        normalize: to length 1; None: as the model's modules.json says, without one not.
-        dimensions: the first so many of each vector, before it is normalised; 0: all.
+        pooling: "last", "mean" or "first"; None: what the model's modules.json says, or "last" without that file.
+        normalize: whether vectors are scaled to length 1; None: what modules.json says, or no without that file.
+        dimensions: keeps only the first so many elements of each vector, before it is normalised; 0: all.
         add_special, parse_special: as in `score`.
-        on_error: "raise": a `RowError` after the last row; "return": a row that failed is a row of NaN.
+        on_error: "raise": `RowError` is raised after the last row; "return": the vector of a row that failed is NaN.
         """
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
@@ -461,8 +462,8 @@ class Engine:
         on_error: str = "return",
         progress: Union[bool, Callable[[Progress], object]] = False,
     ) -> Results:
-        """The labels of each row, by a model with a classification head: the columns `label_logits` and
-        `label_probabilities` of the results, in the order of `labels`."""
+        """Classifies each row with a model that has a classification head: the results' columns `label_logits` and
+        `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
         return _checked(self._run_task(rows, label_params(add_special, parse_special), progress), on_error)
 
@@ -477,12 +478,12 @@ class Engine:
         on_error: str = "raise",
         progress: Union[bool, Callable[[Progress], object]] = False,
     ) -> list[float]:
-        """How likely each row goes on with `positive` rather than with `negative`: from 0 to 1.
+        """How likely each row is to continue with `positive` rather than `negative`: from 0 to 1.
 
-        rows: whole prompts, each a query and a document in the words that the reranker was trained on.
-        positive, negative: what the model says; a str where rows are text, token ids where rows are. Of a word of several
-        tokens the probability of all of them counts: a warning says when one has more than the other.
-        on_error: "raise": a `RowError` after the last row; "return": a row that failed is NaN.
+        rows: whole prompts, each with a query and a document, worded as the reranker was trained.
+        positive, negative: the two answers: a str if rows are text, token ids if rows are. The probability of an answer
+        is that of all its tokens; a warning says if one answer has more tokens than the other.
+        on_error: "raise": `RowError` is raised after the last row; "return": the value of a row that failed is NaN.
         """
         results = self.score(
             rows,
@@ -516,12 +517,14 @@ class Engine:
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
     ) -> Iterator[Result]:
-        """Continues every row and gives each result soon after it has finished; `Result.tag` is the row's number.
+        """Like `generate`, but yields each result soon after it has finished. `Result.tag` is the row's number.
 
         rows, params, progress, plan, first_row: as in `generate`.
-        interval: seconds of work between two looks at what has finished; 0: one step.
-        Leaving the loop early cancels the rows that have not finished; so does `on_error="raise"` at the first row
-        that fails, whose `RowError` has the results that came with it ("return": such a row is a result with `error`).
+        interval: seconds of work between two checks for finished rows; 0: one step.
+        on_error: "return": a row that fails gives a result with `error`; "raise": the first such row raises `RowError`,
+        which has the results that came with it.
+
+        Leaving the loop early, or a `RowError`, cancels the rows that have not finished.
         """
         _check_on_error(on_error)
         batches = self.stream_batches(
@@ -541,7 +544,7 @@ class Engine:
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
     ) -> Iterator[Results]:
-        """The same in `Results`, each of those that finished since the last."""
+        """The same in batches: each `Results` holds the rows that finished since the one before."""
         with _Active(self, first_row) as job:
             self._add_job(job, rows, params, plan)
             report = reporter(progress, job.rows)
@@ -566,8 +569,8 @@ class Engine:
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
     ) -> AsyncIterator[Result]:
-        """`stream` for asyncio: whatever waits for the engine does so in a thread of the loop's executor, so that the
-        loop goes on, also beside other calls. A progress function is called in the loop's own thread, between two
+        """`stream` for asyncio. It waits for the engine in a thread of the loop's executor, so the loop is never blocked,
+        even while other calls use the engine. A progress function is called in the loop's own thread, between two
         slices of work."""
         _check_on_error(on_error)
         loop = asyncio.get_running_loop()
@@ -593,7 +596,7 @@ class Engine:
             finally:
                 report.close()
             left = None
-        except RowError:  # `left` stays: who is told of a failed row has left the loop, as in `stream`
+        except RowError:  # `left` keeps its value: a failed row ends the loop, as in `stream`
             raise
         except BaseException as error:
             left = type(error)
@@ -604,10 +607,11 @@ class Engine:
     # ---- Step by step ----
 
     def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
-        """Adds rows, to be run by `run` or `step` and fetched by `poll`. Returns their tags: numbers that go on from
-        the rows added before, unless `tags` names them (then the range is empty).
+        """Adds rows, which `run` or `step` then runs and `poll` returns. Returns their tags, which continue from the rows
+        added before (an empty range if `tags` is given).
 
-        tags: one a row; none of them a row's number in a call that has rows left, nor 2**40 or more where calls overlap."""
+        tags: one for each row. None may be the number of a row in a call that has rows left, or 2**40 and above while
+        calls overlap."""
         job = _Job()
         with self._lock:
             self._check_tags(tags)
@@ -616,7 +620,7 @@ class Engine:
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
 
     def build_groups(self) -> None:
-        """Plans all rows that have not started. A step does so by itself."""
+        """Plans all rows that have not started. `step` and `run` do this by themselves."""
         with self._lock:
             native.batchllm_build_groups(self._enter())
             self._log.check()
@@ -627,7 +631,7 @@ class Engine:
         return self._snapshot()
 
     def run(self, progress: Union[bool, Callable[[Progress], object]] = False) -> Progress:
-        """Steps until every row has its result. What a progress function raises stops the run and comes through."""
+        """Steps until every row has its result. An exception of the progress function stops the run and is raised."""
         with self._lock:
             rows = self.stats().rows
         report = reporter(progress, rows)
@@ -640,7 +644,8 @@ class Engine:
             report.close()
 
     def poll(self, max_results: int = 0) -> Results:
-        """Takes out finished results (0: all) that belong to no other call, in the order in which they finished."""
+        """Removes and returns up to max_results finished results (0: all) that belong to no other call, in the order in
+        which they finished."""
         with self._lock:
             self._enter()
             if self._jobs or self._ended or self._unclaimed:
@@ -653,20 +658,20 @@ class Engine:
             return Results(native.batchllm_poll_results(self._enter(), index(max_results)))
 
     def cancel(self, *tags: int) -> None:
-        """Ends the unfinished rows with these tags at the next step, with what they have. Any thread, at any time.
+        """Ends the unfinished rows with these tags at the next step, with what they have generated. Any thread, any time.
 
-        The tags of `generate`, `stream` and `score` are row numbers where the call is the engine's only one."""
+        The tags of `generate`, `stream` and `score` are row numbers if the call is the engine's only one."""
         engine = self._enter()
         for tag in tags:
             native.batchllm_cancel(engine, index(tag))
 
     def cancel_all(self) -> None:
-        """Ends every unfinished row at the next step, with what it has. Any thread, at any time."""
+        """Ends every unfinished row at the next step, with what it has generated. Any thread, any time."""
         native.batchllm_cancel_all(self._enter())
 
     def interrupt(self) -> None:
-        """Makes the call in progress, or else the next, raise `StoppedError` after its current step. Any thread, and a
-        signal handler."""
+        """Makes the call in progress, or else the next one, raise `StoppedError` after its current step. May be called
+        from any thread and from a signal handler."""
         engine = self._enter()
         self._stop = True
         native.batchllm_interrupt(engine)
@@ -674,24 +679,25 @@ class Engine:
     # ---- Plans, figures ----
 
     def use_plan(self, plan: Plan) -> None:
-        """The rows added since the last planning take their groups from this plan, as far as it knows them."""
+        """Takes the groups of the rows added since the last planning from this plan, if it has the rows."""
         with self._lock:
             native.batchllm_engine_use_plan(self._enter(), plan._handle())
 
     def get_plan(self) -> Plan:
-        """The plan of the rows taken by the last planning, to be saved."""
+        """The plan of the rows that were planned last, to be saved."""
         with self._lock:
             return Plan(native.batchllm_engine_take_plan(self._enter()))
 
     def info(self, device: int = 0) -> EngineInfo:
-        """What "auto" and 0 in the options became, on the device at this place of `devices`, and the model's sizes."""
+        """The effective options, with "auto" and 0 resolved, on one device (an index in `devices`), and the model's
+        sizes."""
         info = native.batchllm_info()
         native.batchllm_engine_info(self._enter(), index(device), info)
         found = {name: getattr(info, name) for name in EngineInfo.__dataclass_fields__}
         return EngineInfo(**(found | {"reproducible": bool(info.reproducible)}))
 
     def stats(self) -> EngineStats:
-        """Figures so far."""
+        """Statistics so far."""
         stats = native.batchllm_stats()
         with self._lock:
             native.batchllm_engine_stats(self._enter(), stats)
@@ -705,19 +711,19 @@ class Engine:
         return self._native is None
 
     def close(self) -> None:
-        """Frees the model and its memory. Another thread's call in progress ends first, with `ClosedError`.
-        Results stay good."""
+        """Frees the model and its memory. A call in progress in another thread ends first, with `ClosedError`.
+        Results remain valid."""
         engine = self._native
         if engine is None or self._forked:
             self._native = None
             return
-        native.batchllm_interrupt(engine)  # whoever is inside leaves after its step
+        native.batchllm_interrupt(engine)  # a call in progress leaves after its step
         with self._lock:
             if self._busy:
                 raise StateError("close() was called from the engine's own progress function")
             self._native = None
             self._jobs.clear()
-        # The last reference: the handle goes here, or where cancel() in another thread ends.
+        # The last reference: the engine is destroyed here, or at the end of cancel() in another thread.
         del engine
         _engines.discard(self)
 
@@ -732,7 +738,7 @@ class Engine:
     # ---- Inside ----
 
     def _enter(self) -> native.batchllm_engine:
-        """The handle, whose reference keeps it alive for as long as the caller is in the library."""
+        """The handle. The reference keeps it alive while the caller is in the library."""
         engine = self._native
         if self._forked:
             raise ForkError("the engine belongs to the parent of this process: after fork() make one here")
@@ -749,7 +755,7 @@ class Engine:
             return self._progress.rows_waiting + self._progress.rows_running == 0
 
     def _advance(self, seconds: float, report: Report) -> None:
-        """A slice of work, then what the progress function has to say. Raises what stops the run."""
+        """Does a slice of work, then calls the progress function. Raises what stops the run."""
         with self._lock:
             native.batchllm_advance(self._enter(), seconds, self._progress)
             self._log.check()
@@ -769,7 +775,7 @@ class Engine:
             self._collect()
 
     def _finish(self, job: _Job, progress: Union[bool, Callable[[Progress], object]]) -> None:
-        """Until the job is complete. Alone, its results stay in the library until the last has finished."""
+        """Runs until the job is complete. If it is the only one, its results stay in the library until the end."""
         report = reporter(progress, job.rows)
         try:
             while not self._complete(job):
@@ -829,7 +835,7 @@ class Engine:
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
 
     def _refuse_mistake(self, job: _Job) -> None:
-        """Raises where every row of a call has failed for what is not its own: parameters, a model without a template."""
+        """Raises if every row of a call failed for a reason that is not the row's: parameters, no chat template."""
         if job not in self._jobs or job.rows == 0 or self.stats().rows_failed < job.rows:
             return
         self._collect()
@@ -840,7 +846,7 @@ class Engine:
             raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
     def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
-        """By its tags a result is known to belong to a call."""
+        """Refuses tags of other calls' rows: a result's tag says which call it belongs to."""
         if tags is None:
             return
         for job in self._jobs + self._ended:
@@ -860,11 +866,11 @@ class Engine:
         return array("Q", range(first, first + n))
 
     def _collect(self) -> None:
-        """Polls what has finished and hands it to the calls that it belongs to. Under the lock.
+        """Polls finished results and hands them to the calls that they belong to. Under the lock.
 
-        Ctrl-C may strike at any call: results are in `_polled` or in the mail, never in neither or both. Nothing
-        of Python runs between the poll and the list, nor between the last assignments. The garbage collector may end
-        a forgotten stream's call at any place, which moves its job from `_jobs` to `_ended`.
+        Ctrl-C may arrive at any call: results are either in `_polled` or in the mail, never in both or neither. No
+        Python code runs between the poll and the list, nor between the last assignments. The garbage collector may end
+        the call of an abandoned stream at any point, which moves its job from `_jobs` to `_ended`.
         """
         self._polled.extend(map(native.batchllm_poll_results, (self._enter(),), (0,)))
         jobs = [job for job in self._jobs + self._ended if job in self._mail]
@@ -893,20 +899,20 @@ class Engine:
             self._ended.remove(job)
 
     def _complete(self, job: _Job) -> bool:
-        """Every row's result has come, by this call's steps or by another's; the mail may still hold some."""
+        """Whether every row has its result, from this call's steps or another's. Some may still be in the mail."""
         with self._lock:
             self._enter()
             return self._mail[job].done >= job.rows
 
     def _work(self, job: _Job, interval: float) -> Optional[Progress]:
-        """Some work for a job, -> where the engine stands then; None for a job that is complete."""
+        """Works on a job and returns the engine's progress; None if the job is complete."""
         if self._complete(job):
             return None
         self._advance_and_collect(reporter(False, 0), interval)
         return self._snapshot()
 
     def _arrived(self, job: _Job) -> tuple[list[Results], bool]:
-        """A job's results that nobody has had yet, and whether those are the last."""
+        """A job's results that were not handed out yet, and whether they are the last."""
         complete = self._complete(job)
         return list(self._each(job)), complete
 
@@ -915,13 +921,13 @@ class Engine:
         return self._arrived(job)
 
     def _results(self, job: _Job) -> Results:
-        """All of a job's results as one, in the order of its rows."""
+        """All results of a job in one, in the order of its rows."""
         with self._lock:
             parts = list(self._mail[job].parts)
         return Results(native.batchllm_results_of_rows(_joined(parts), 0, job.rows, 1))
 
     def _each(self, job: _Job) -> Iterator[Results]:
-        """A job's results so far, each forgotten once the caller has had it."""
+        """A job's results so far. Each is dropped once the caller has had it."""
         while True:
             with self._lock:
                 if not self._mail[job].parts:
@@ -933,10 +939,10 @@ class Engine:
 
 
 class _Active:
-    """A call's job, known to the engine while the call lasts.
+    """The job of a call, registered with the engine while the call lasts.
 
-    In an engine with nothing to do tags are row numbers, so that the same call draws the same random numbers;
-    otherwise they are beyond those in use.
+    If the engine is idle, tags are row numbers, so the same call draws the same random numbers. Otherwise they start
+    above those in use.
     """
 
     def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
@@ -973,12 +979,12 @@ class _Active:
                 return
             engine._ended.append(job)
             job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
-            if not job.wanted:  # the caller has left a stream, or its rows were no rows
+            if not job.wanted:  # the caller left a stream, or adding the rows failed
                 native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
 
 
 class _Reported:
-    """A report that the engine writes to while a call lasts; None where none is wanted."""
+    """A report that the engine writes to during a call; None if none was asked for."""
 
     def __init__(self, engine: Engine, wanted: bool) -> None:
         self._engine = engine
@@ -1007,7 +1013,7 @@ class _Reported:
 
 
 def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results:
-    """Results that came in parts as one, in their order."""
+    """Joins parts of results in their order."""
     parts = list(parts) or [native.batchllm_results_none()]
     while len(parts) > 1:
         pairs = [native.batchllm_results_join(a, b) for a, b in zip(parts[::2], parts[1::2])]
@@ -1020,7 +1026,7 @@ _Items = TypeVar("_Items", bound=Sequence[Any])
 
 
 def _parts(column: Union[Column, Table]) -> Iterator[tuple[_Part, Optional[Sequence[int]]]]:
-    """What is added at a call, and which of the column's rows it is; None: all."""
+    """The parts of a column that are added in one call each, with the numbers of their rows; None: all rows."""
     if not isinstance(column, Sparse):
         yield column, None
         return
@@ -1053,7 +1059,7 @@ def _add(
 
 
 def mistake_of(results: Results) -> Optional[str]:
-    """What is wrong with a whole job, by the results of all its rows; None where there is something else, or nothing."""
+    """Why no row of a job can run, if the results of all its rows say the same; else None."""
     if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
         return None
     first = results.error_text(0)
@@ -1089,7 +1095,7 @@ def _backend_options(options: Union[str, Mapping[str, object], None]) -> Optiona
 
 
 def _after_fork() -> None:
-    """The child has none of the threads that an engine needs; its copy of the handle must not be freed."""
+    """The child has none of the threads that an engine needs, and must not free its copy of the handle."""
     for engine in list(_engines):
         handle = engine._native
         if handle is not None:
@@ -1100,7 +1106,7 @@ def _after_fork() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """No engine outlives the interpreter that its log lines go to."""
+    """No engine outlives the interpreter that its log messages go to."""
     try:
         for engine in list(_engines):
             if not engine._busy:

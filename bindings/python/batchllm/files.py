@@ -1,4 +1,4 @@
-"""Whole files of rows: Parquet, CSV or Arrow IPC in, the same columns and the results out."""
+"""Runs whole files of rows: Parquet, CSV or Arrow IPC in; the same columns and the results out."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SLICE_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class FilesReport:
-    """What became of a job on files."""
+    """The outcome of a job on files."""
 
     rows: int
-    """Of the input."""
+    """Rows of the input."""
     failed: int
-    """Of them, with an error."""
+    """How many of them have an error."""
     resumed: int
-    """Of them, answered by earlier runs."""
+    """How many of them earlier runs answered."""
 
 
 class _Chunk:
-    """Rows of the input, of which some have no results yet."""
+    """Rows of the input, some of which have no results yet."""
 
     def __init__(self, number: int, first: int, table: Any) -> None:
         self.number = number
@@ -50,7 +50,7 @@ class _Chunk:
         self.writer: Any = None
 
     def close(self) -> None:
-        """Its file of rows, if it has one."""
+        """Closes its file of rows, if it has one."""
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -84,32 +84,33 @@ def run_files(
     storage_options: Optional[Mapping[str, Any]] = None,
     progress: Union[bool, Callable[[Progress], object]] = False,
 ) -> FilesReport:
-    """Runs every row of a file, and writes a file of its columns and the results: docs/files.md. Needs pyarrow.
+    """Runs every row of a file and writes its columns and the results to another: docs/files.md. Needs pyarrow.
 
         batchllm.run_files("path/to/model", "in.parquet", "out.parquet", prompt_column="question")
 
-    engine: an engine that has nothing else to do, or a model's directory.
-    input, output: Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow), on this machine or an address that fsspec knows.
-    prompt_column: of texts, lists of token ids, or lists of chat messages; None: "prompt".
-    template, fields, chat, system: prompts from several columns, as in `Engine.generate_table`; chat without a template:
-    prompt_column is the user's message.
+    engine: a model's directory, or an engine that has no other work.
+    input, output: paths or URLs that fsspec knows, of Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow) files.
+    prompt_column: the column with texts, lists of token ids or lists of chat messages; None: "prompt".
+    template, fields, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but
+    without a template, prompt_column holds the user's message.
     params: for all rows.
-    columns: of the input, passed through; None: all.
-    result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens, shared_tokens,
-    completion_tokens; where asked for sample, logprobs, top_logprobs, prompt_logprobs, prompt_top_logprobs.
-    samples: with params.n above 1: "rows": a row for each sample; "lists": a row for each prompt, with lists.
-    task: "generate"; "embed": a column `embedding` instead of text, by pooling, normalize and dimensions as in
-    `Engine.embed`; "classify": `label`, `score` (its probability) and `probabilities` of all labels.
-    continuations: rows are scored, as in `Engine.score`: a column `scores` instead of text, one for each of these;
-    continuations_column: each row's own are in this column.
-    resume: goes on with a job that was interrupted, and begins one where there is none; force: starts over.
-    chunk_rows: rows that are planned together, held in memory together and become a row group.
-    input_format, output_format: "parquet", "csv" or "arrow", where the names do not end with it.
+    columns: the input's columns to pass through; None: all.
+    result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens,
+    shared_tokens, completion_tokens, and if asked for sample, logprobs, top_logprobs, prompt_logprobs,
+    prompt_top_logprobs.
+    samples: with params.n above 1: "rows" writes a row for each sample; "lists" a row for each prompt, with lists.
+    task: "generate"; "embed": a column `embedding` instead of text, with pooling, normalize and dimensions as in
+    `Engine.embed`; "classify": `label`, `score` (its probability) and the `probabilities` of all labels.
+    continuations: scores rows as `Engine.score` does: a column `scores` instead of text, with a number for each of
+    these. continuations_column: the column that holds each row's own continuations.
+    resume: continues an interrupted job, or begins one if there is none. force: starts over.
+    chunk_rows: how many rows are planned together, held in memory together and written as a row group.
+    input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
     storage_options: for fsspec.
     progress: as in `Engine.generate`.
 
-    The output is there when every row has its result, and not before. A row that fails has an `error`, and the others
-    go on. What stops the run (Ctrl-C, a full disk) is raised; what has finished by then is kept for `resume`.
+    The output appears only when every row has its result. A row that fails has an `error`, and the others go on. Whatever
+    stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
@@ -173,7 +174,7 @@ def run_files(
 
 
 def _needed(prompts: Prompts, reader: Reader) -> set[str]:
-    """Columns that prompts are made of."""
+    """The columns that prompts are made of."""
     if prompts.template is None:
         if prompts.column not in reader.columns:
             raise InvalidArgumentError(
@@ -197,7 +198,7 @@ def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) ->
 
 
 def _begin(files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, force: bool) -> Optional[dict[str, Any]]:
-    """Makes ready what is beside the output; the state of a job that is complete, else None."""
+    """Prepares the files beside the output. Returns the state of a job that is complete already, else None."""
     files.lock()
     state, exists = files.read_state() if not force else None, files.output_exists()
     if state is None and exists and resume and not force:
@@ -216,7 +217,7 @@ def _begin(files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, f
 
 
 class _Run:
-    """One run of a job, from the first chunk without a part to the last."""
+    """One run of a job: all chunks that have no part yet."""
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class _Run:
         self._rows = self._resumed = 0
 
     def go(self, progress: Union[bool, Callable[[Progress], object]]) -> None:
-        """Until every chunk has its part."""
+        """Runs until every chunk has its part."""
         stats = self._engine.stats()
         if stats.rows > stats.rows_done:
             raise StateError("the engine has rows of other calls")
@@ -288,12 +289,12 @@ class _Run:
         return FilesReport(self._rows, failed, self._resumed)
 
     def close(self, keep_engine: bool) -> None:
-        """After whatever has ended the run: files are closed, and an engine that is kept is left without rows."""
+        """Closes the files however the run ended, and leaves an engine that is kept without rows."""
         for chunk in self._open.values():
             with suppress(OSError):  # a full disk takes no more
                 chunk.close()
         if self._open and keep_engine and not self._engine.closed:
-            with suppress(Error):  # what has ended the run is told, not what follows from it
+            with suppress(Error):  # the error that ended the run is raised, not its consequences
                 for chunk in self._open.values():
                     native.batchllm_cancel_rows(self._engine._enter(), chunk.first, chunk.table.num_rows)
                 self._engine.run()
@@ -303,7 +304,7 @@ class _Run:
     # ---- In ----
 
     def _chunks(self) -> Iterator[_Chunk]:
-        """Those that have no part yet. Counts the rows of all."""
+        """The chunks that have no part yet. Counts the rows of all."""
         size = self._chunk_rows
         pieces: list[Any] = []
         held = 0
@@ -335,7 +336,7 @@ class _Run:
         self._resumed += sum(min(size, self._rows - number * size) for number in self._done)
 
     def _add(self, chunk: _Chunk) -> int:
-        """Adds a chunk's rows that have no results; -> how many."""
+        """Adds those rows of a chunk that have no results yet, and returns how many there are."""
         for path in self._files.old_rows(chunk.number):
             chunk.results += rows_of(path, self._kept)
         known = {tag - chunk.first for batch in chunk.results for tag in batch.column("tag").to_pylist()}
@@ -372,7 +373,7 @@ class _Run:
         else:
             column = chunk.table.column(task.continuations_column)
             lists = (column if rows is None else column.take(rows)).to_pylist()
-        lists = [one if one is not None else [] for one in lists]  # without any the row has an error
+        lists = [one if one is not None else [] for one in lists]  # a row without any gets an error
         first = 0
         for part in columns_of(given):
             add_scored(
@@ -384,7 +385,7 @@ class _Run:
     # ---- Out ----
 
     def _deliver(self, results: Results) -> None:
-        """Keeps results, and writes the parts of chunks that have all of theirs."""
+        """Keeps results, and writes the parts of chunks that are complete."""
         if not len(results):
             return
         batch = self._wanted.batch(results, self._labels)

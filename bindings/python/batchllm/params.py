@@ -1,4 +1,4 @@
-"""Sampling parameters: for all rows, or for each."""
+"""Sampling parameters: one set for all rows, or one for each row."""
 
 from __future__ import annotations
 
@@ -18,52 +18,51 @@ _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pen
 
 @dataclass(frozen=True, init=False)
 class SamplingParams:
-    """How a row is continued. The defaults are the library's: greedy, up to 128 tokens.
+    """How text is generated for a row. The defaults are the library's: greedy, up to 128 tokens.
 
-    One for all rows whose value is out of its range fails the call; where each row has its own, it fails its row
-    (`ROW_INVALID_PARAMETER`). A value of another type, or beyond 32 bits (64 for `seed`), fails the call.
+    A value out of range fails the call if all rows have the same parameters; if each row has its own, it fails only its
+    row (`ROW_INVALID_PARAMETER`). A value of the wrong type, or beyond 32 bits (64 for `seed`), fails the call.
 
-    max_tokens: most tokens generated, at least 1; the row ends earlier at an end-of-sequence token or where `stop`
-    says.
-    temperature: 0: greedy, the likeliest token each time; otherwise logits are divided by it, so that above 1 is more
-    random.
-    top_p: only the likeliest tokens that together have this probability can be chosen; above 0, 1: all.
-    min_p: only tokens at least this many times as likely as the likeliest can be chosen; below 1, 0: all.
-    top_k: only so many of the likeliest tokens can be chosen; 0 or -1: all.
-    repetition_penalty: above 1: tokens that prompt or output have already become less likely (CTRL); 1: off.
-    presence_penalty: from -2 to 2, taken off the logit of a token that the output has already.
-    frequency_penalty: from -2 to 2, taken off the logit of a token once for each time that the output has it.
-    samples: results for this row, which share its prompt; `Result.sample` says which one a result is.
-    seed: with the engine's seed, the row's number and the position it fixes the random numbers: the same job gives
-    the same tokens. None is 0.
+    max_tokens: maximum tokens generated, at least 1. A row ends earlier at an end-of-sequence token or at `stop`.
+    temperature: 0: greedy, always the likeliest token. Otherwise logits are divided by it: values above 1 make the
+    output more random.
+    top_p: only the likeliest tokens that together have this probability can be chosen; above 0; 1: all.
+    min_p: only tokens with at least this share of the likeliest token's probability can be chosen; below 1; 0: all.
+    top_k: only this many of the likeliest tokens can be chosen; 0 or -1: all.
+    repetition_penalty: above 1: tokens that are already in the prompt or the output become less likely (CTRL); 1: off.
+    presence_penalty: from -2 to 2: subtracted from the logit of each token that is already in the output.
+    frequency_penalty: from -2 to 2: subtracted from a token's logit once for each time it is in the output.
+    samples: number of results for this row. They share its prompt; `Result.sample` numbers them.
+    seed: determines the random numbers, together with the engine's seed, the row's number and the position. The same
+    job always gives the same tokens. None means 0.
     ignore_eos: the model's end-of-sequence tokens do not end the row.
-    logprobs: -1 or None: none; 0: of the chosen tokens (`Result.logprobs`); n: and of the n likeliest
-    (`top_logprobs`), up to 20.
-    parse_special: False: special tokens written in the text are plain text (for text from strangers).
-    add_special: the tokenizer's template adds BOS and the like.
-    stop_tokens: token ids that end the row, besides the model's end-of-sequence tokens.
-    stop: the text is cut before the first of these found; a str is one of them.
-    logit_bias: added to the logits of these token ids; -inf: never chosen.
-    choices: the output is one of these. At most one of choices, regex, json_schema and grammar is given; a wrong one
-    fails the call.
-    regex: all of the output matches this regular expression.
-    json_schema: the output is JSON of this schema: a mapping, a text, a pydantic model or a dataclass.
+    logprobs: -1 or None: none; 0: those of the chosen tokens (`Result.logprobs`); n: also those of the n likeliest
+    tokens (`top_logprobs`), up to 20.
+    parse_special: False: special tokens spelled out in the text are plain text (for text that you do not trust).
+    add_special: whether BOS and the like are added, as the tokenizer says.
+    stop_tokens: token ids that end the row, in addition to the model's end-of-sequence tokens.
+    stop: a str or a list of them; the row ends where the first one appears, and its text is cut before it.
+    logit_bias: numbers that are added to the logits of token ids; -inf: never chosen.
+    choices: the output is one of these. At most one of choices, regex, json_schema and grammar may be given; an invalid
+    one fails the call.
+    regex: the whole output matches this regular expression.
+    json_schema: the output is JSON that matches this schema: a mapping, a str, a pydantic model or a dataclass.
     grammar: the output is a text of this grammar: GBNF, or `{"lark": text}`.
-    start_after: those four hold only behind this text in the output, such as `</think>`.
-    flexible_whitespace: JSON may have a space, or a line end and an indent, between its parts; else it has none.
-    any_member_order: members of JSON objects come in any order; else in the order in which the schema names them.
-    any_numbers: JSON numbers may be 12.0 for 12, and have exponents; else they are plain.
-    loose_schema: what a schema asks that cannot be enforced exactly is passed over, and a warning in the log says
-    what, by keyword and place; else it fails the call.
+    start_after: these four apply only after this text has appeared in the output, such as `</think>`.
+    flexible_whitespace: JSON may have a space, or a line break with an indent, between its parts; otherwise none.
+    any_member_order: members of JSON objects may come in any order; otherwise in the schema's order.
+    any_numbers: JSON numbers may be written as 12.0 for 12, and with exponents; otherwise in their plain form.
+    loose_schema: requirements of a schema that cannot be enforced exactly are ignored, and a warning in the log lists
+    them by keyword and place; otherwise they fail the call.
     n: the same as samples.
     stop_token_ids: the same as stop_tokens.
-    min_tokens: none of the first so many tokens is an end-of-sequence token or of stop_token_ids, and `stop` counts
-    only behind them; at most max_tokens.
-    bad_words: texts that are not generated, each tokenized with a space before it and without. Another spelling, or
-    the same text in other tokens, is another word.
-    prompt_logprobs: -1 or None: none; 0: of the prompt's own tokens from the second on (`Result.prompt_logprobs`); n:
-    and of the n likeliest in their places (`prompt_top_logprobs`), up to 20. Such a row computes its whole prompt for
-    itself: it shares no prefix with other rows.
+    min_tokens: none of the first so many tokens is an end-of-sequence token or one of stop_token_ids, and `stop` applies
+    only after them; at most max_tokens.
+    bad_words: texts that are never generated. Each is tokenized with and without a space before it; another spelling,
+    or the same text in other tokens, is a different word.
+    prompt_logprobs: -1 or None: none; 0: those of the prompt's tokens from the second on (`Result.prompt_logprobs`); n:
+    also those of the n likeliest tokens in each place (`prompt_top_logprobs`), up to 20. Such a row shares no prefix: its
+    whole prompt is computed for it alone.
     """
 
     max_tokens: int = 128
@@ -132,7 +131,7 @@ class SamplingParams:
         stop_token_ids: Optional[Sequence[int]] = None,
     ) -> None:
         given = dict(locals())
-        if isinstance(bad_words, str):  # whose letters would be the words
+        if isinstance(bad_words, str):  # its letters would be taken as words
             raise TypeError(f"bad_words: {bad_words!r} is a str: a list of them is expected")
         given["bad_words"] = () if bad_words is None else bad_words
         given["samples"] = _same("samples", samples, "n", n, 1)
@@ -154,7 +153,7 @@ class SamplingParams:
 
 
 def _same(name: str, value: Any, other_name: str, other: Any, default: Any) -> Any:
-    """Of two names for one parameter the one that is given."""
+    """The value of a parameter that has two names."""
     if other is None:
         return default if value is None else value
     if value is not None and value != default and value != other:
@@ -163,7 +162,7 @@ def _same(name: str, value: Any, other_name: str, other: Any, default: Any) -> A
 
 
 def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
-    """The columns of log-probabilities that results then have, and whether each lists the likeliest."""
+    """The columns of log-probabilities that the results have, and whether each lists the likeliest tokens."""
     found = []
     for name, top_name in (("logprobs", "top_logprobs"), ("prompt_logprobs", "prompt_top_logprobs")):
         asked = _or(getattr(params, name), -1)
@@ -175,7 +174,7 @@ Params = Union[SamplingParams, Sequence[SamplingParams], None]
 
 
 def params_column(params: Params, rows: int) -> Optional[native.batchllm_params_column]:
-    """The native column: None for defaults, of one item for all rows or of one for each."""
+    """The native column: None for the defaults, else with one item for all rows or one for each row."""
     if params is None:
         return None
     if isinstance(params, SamplingParams):
@@ -196,7 +195,7 @@ def _or(value: Optional[int], none: int) -> int:
     return none if value is None else value
 
 
-# What stands for a number in the C struct.
+# Values that the C struct spells differently.
 _WORDS: dict[str, Callable[[SamplingParams], int]] = {
     "top_k": lambda one: 0 if one.top_k == -1 else one.top_k,
     "seed": lambda one: _or(one.seed, 0),
@@ -248,7 +247,7 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
 
 @contextmanager
 def _named(field: str) -> Iterator[None]:
-    """Puts the field's name before what is wrong with its type or size."""
+    """Puts the field's name before an error about its type or size."""
     try:
         yield
     except OverflowError as fault:
@@ -258,7 +257,7 @@ def _named(field: str) -> Iterator[None]:
 
 
 def _texts(what: str, lists: Sequence[Sequence[str]]) -> tuple[bytes, array[int], array[int]]:
-    """Texts that end in a zero byte, where each begins, and which are whose."""
+    """Zero-terminated texts, the offset of each, and the offsets of each row's texts."""
     texts = [text.encode() + b"\0" for text in chain.from_iterable(lists)]
     if any(text.find(b"\0") != len(text) - 1 for text in texts):
         raise ValueError(f"{what} holds a zero byte")

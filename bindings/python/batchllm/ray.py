@@ -3,8 +3,8 @@
     import batchllm.ray
     answers = batchllm.ray.transform(dataset, model="/models/m", params=batchllm.SamplingParams(max_tokens=64))
 
-Rows that share a prefix go to the same partition, and a pool of actors computes the partitions, one engine each. Needs
-Ray (`pip install "ray[data]"`), and this package on every node.
+Rows that share a prefix go to the same partition. A pool of actors, each with an engine, computes the partitions. Needs
+Ray (`pip install "ray[data]"`) and this package on every node.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PARTITION_BYTES = 128 << 20
 _SAMPLE_BYTES = 64 << 20
 _KEYS_COUNTED = 4096
 _PLACE = "batchllm_place"
-# Blocks that an engine works on together: while one ends, the next fills its steps.
+# Blocks that an engine works on at a time: as one nears its end, the next fills the engine's steps.
 _BLOCKS_AT_ONCE = 2
 
 
 class _Counts:
-    """An actor of its own."""
+    """Counts, in an actor of their own."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -55,9 +55,9 @@ class _Counts:
 
 
 class Metrics:
-    """Counts of one or more transforms, as their engines work.
+    """Counts of one or more transforms, updated while their engines work.
 
-    Rows that were computed by an actor that was lost count again when they are computed again.
+    Rows of a lost actor are counted again when they are computed again.
     """
 
     def __init__(self) -> None:
@@ -70,32 +70,32 @@ class Metrics:
 
     @property
     def rows(self) -> int:
-        """Results, so with `samples` more than rows."""
+        """Number of results; with `samples` above 1 there are more than rows."""
         return self._get("rows")
 
     @property
     def errors(self) -> int:
-        """Of them, with an error."""
+        """How many of them have an error."""
         return self._get("errors")
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all rows, shared or not."""
+        """Prompt tokens of all rows, shared or not."""
         return self._get("prompt_tokens")
 
     @property
     def processed_prompt_tokens(self) -> int:
-        """Computed."""
+        """How many of these were computed."""
         return self._get("processed_prompt_tokens")
 
     @property
     def completion_tokens(self) -> int:
-        """Generated."""
+        """Tokens generated."""
         return self._get("completion_tokens")
 
     @property
     def saving_ratio(self) -> float:
-        """1 - processed / all prompt tokens."""
+        """1 - processed_prompt_tokens / prompt_tokens."""
         everything = self.prompt_tokens
         return 1 - self.processed_prompt_tokens / everything if everything else 0.0
 
@@ -143,36 +143,37 @@ def transform(
     metrics: Optional[Metrics] = None,
     **engine_options: Any,
 ) -> Any:
-    """The rows of a Ray dataset with their own columns and: text, tokens, finish_reason, error (null when there was none),
-    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, top_logprobs, prompt_logprobs,
-    prompt_top_logprobs, scores, embedding, or label, score and probabilities. Rows come in no order.
+    """Runs a model over the rows of a Ray dataset. Returns a dataset of the rows with their own columns and text, tokens,
+    finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for also
+    sample, logprobs, top_logprobs, prompt_logprobs, prompt_top_logprobs, scores, embedding, or label, score and
+    probabilities. Rows come in no particular order.
 
-    dataset: a ray.data.Dataset. It is read twice: once by this call, which looks where prompts share prefixes, and once
-    when the result is computed; its rows must be the same both times.
+    dataset: a ray.data.Dataset. It is read twice: by this call, to find where prompts share prefixes, and when the result
+    is computed. Its rows must be the same both times.
     model: a directory, at the same path on every node.
-    prompt_column: of texts, lists of token ids, or lists of chat messages.
-    template, chat, system: prompts from several columns, as in `Engine.generate_table`; chat without a template:
-    prompt_column is the user's message.
-    params: for all rows. The columns max_tokens_column to lark_grammar_column give rows parameters of their own; where one
-    is null, `params` say.
-    key_column: of integers that name rows. With the seeds, a row's key fixes its random numbers; without a key its prompt
-    does, so that equal prompts have equal answers.
-    continuations_column: rows are scored: lists of texts, or of lists of token ids.
+    prompt_column: the column with texts, lists of token ids or lists of chat messages.
+    template, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but without a
+    template, prompt_column holds the user's message.
+    params: for all rows. The columns max_tokens_column to lark_grammar_column give rows parameters of their own; where
+    they are null, `params` applies.
+    key_column: a column of integers that identify rows. A row's key and the seeds determine its random numbers. Without
+    keys its prompt takes the key's place, so equal prompts get equal answers.
+    continuations_column: a column of lists of texts, or of lists of token ids. Rows are scored.
     result_prefix: put before the names of the columns that are added.
-    task: "generate", "embed" or "classify"; pooling, normalize and dimensions as in `Engine.embed`.
-    engines: actors, each with an engine; 0: one for each GPU of the cluster, else one for each node.
-    num_gpus, num_cpus: of each actor; None: one GPU where there are any, else one CPU. An engine on the CPU uses all cores
-    of its node whatever num_cpus is: `threads` says otherwise.
-    partitions: 0: four an engine, none of more than 128 MiB, and none for fewer than 1,000 rows.
-    expected_tokens: that a row generates on average, to balance partitions; 0: max_tokens.
-    sample_rows, head_bytes: prompts that are sampled, and bytes of each (four a token) that are looked at; 0: as many as
-    64 MiB have room for.
-    window_rows, window_bytes: most that an engine plans together.
-    metrics: counts into these.
-    engine_options: the other options of `Engine`: backend, devices, compute_type, kv_memory_bytes, seed ..
+    task: "generate", "embed" or "classify", with pooling, normalize and dimensions as in `Engine.embed`.
+    engines: number of actors, each with an engine; 0: one for each GPU of the cluster, or for each node without GPUs.
+    num_gpus, num_cpus: what each actor requests; None: one GPU if there are any, else one CPU. An engine on the CPU uses
+    all cores of its node regardless of num_cpus; `threads` limits it.
+    partitions: 0: four for each engine, none larger than 128 MiB, none for fewer than 1,000 rows.
+    expected_tokens: tokens that a row generates on average, to balance partitions; 0: max_tokens.
+    sample_rows, head_bytes: how many prompts are sampled, and how many bytes of each are used (about four per token); 0:
+    chosen so that the sample fits 64 MiB.
+    window_rows, window_bytes: the most that an engine plans at a time.
+    metrics: adds its counts to these.
+    engine_options: other options of `Engine`: backend, devices, compute_type, kv_memory_bytes, seed ..
 
-    A row that fails has an `error`, and the others go on. The rows of an actor that is lost are computed again by another,
-    with the same answers.
+    A row that fails has an `error`, and the others go on. If an actor is lost, another computes its rows again, with the
+    same answers.
     """
     for name in engine_options:
         if name not in _ENGINE:
@@ -246,7 +247,7 @@ def transform(
 
 
 def _directory(model: Union[str, os.PathLike[str], None]) -> Optional[str]:
-    """Actors have a working folder of their own."""
+    """An absolute path: actors have a working directory of their own."""
     if model is None:
         return None
     return os.path.abspath(model) if os.path.isdir(model) else os.fspath(model)
@@ -282,7 +283,7 @@ def _within(value: int, least: int, most: int) -> int:
 
 
 def _gpus(ray: Any, options: Mapping[str, Any], wanted: Optional[float]) -> float:
-    """Of an actor."""
+    """GPUs of an actor."""
     if wanted is not None:
         return wanted
     if options.get("backend") in ("cpu", "sim"):
@@ -300,7 +301,7 @@ def _engines(ray: Any, gpus: float) -> int:
 
 
 def _sampled(rows: RayRows, capacity: int, head_bytes: int, block: Any) -> Any:
-    """A block -> one row: the heads of some prompts, and how often some keys are there."""
+    """A block -> one row: the beginnings of some prompts, and how often some keys occur."""
     pa = arrow()
     prompts = rows.bytes_of(block)
     keys = rows.keys_of(block)
@@ -330,7 +331,7 @@ def _sampled(rows: RayRows, capacity: int, head_bytes: int, block: Any) -> Any:
 
 
 def _take_sample(dataset: Any, rows: RayRows, sample: PromptSample) -> bool:
-    """Fills the sample; whether keys repeat, seen by all rows of those keys that have the least hashes."""
+    """Fills the sample. Returns whether keys repeat, judged by all rows of the keys with the smallest hashes."""
     counts: dict[int, int] = {}
     sampling = partial(_sampled, rows, sample.capacity, sample.head_bytes)
     for part in dataset.map_batches(sampling, batch_size=None, batch_format="pyarrow").iter_rows():
@@ -345,7 +346,7 @@ def _take_sample(dataset: Any, rows: RayRows, sample: PromptSample) -> bool:
 
 
 def _put(rows: RayRows, ranges: PrefixRanges, block: Any) -> Any:
-    """A block with the number of each row's partition."""
+    """A block with the partition of each row in a column."""
     prompts = rows.bytes_of(block)
     own = places(rows.keys_of(block), prompts)
     found = [ranges.partition(prompt, place >> 1) for prompt, place in zip(prompts, own)]
@@ -353,7 +354,7 @@ def _put(rows: RayRows, ranges: PrefixRanges, block: Any) -> Any:
 
 
 def _placed(dataset: Any, rows: RayRows, ranges: PrefixRanges) -> Any:
-    """The rows, a block a partition."""
+    """The rows in one block for each partition."""
     if ranges.partitions == 1:
         return dataset.repartition(1)
     put: Callable[[Any], Any] = partial(_put, rows, ranges)

@@ -1,4 +1,4 @@
-"""One engine of a Ray dataset's job: blocks of rows in, blocks of answers out."""
+"""An engine in a Ray actor: blocks of rows in, blocks of answers out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Rows = Sequence[Optional[bytes]]
 
 
 class _Row:
-    """One that the engine has, and all that take its answer: equal ones beside it."""
+    """A row in the engine, and the equal rows that take its answer."""
 
     def __init__(self, prompt: Optional[bytes], params: SamplingParams, continuations: Any) -> None:
         self.what = prompt, params, continuations
@@ -41,7 +41,7 @@ class _Window:
         self.params = params
         self.scored = scored
         self.left = len(tags)
-        self.waiting: list[int] = []  # rows whose tags other rows have that the engine has
+        self.waiting: list[int] = []  # rows whose tags are taken by other rows in the engine
         self.answers: list[Any] = []  # batches
         self.places: list[tuple[int, int, int]] = []  # row, sample, number in the batches
 
@@ -56,7 +56,7 @@ class _Window:
         self.left -= sum(sample == 0 for _, sample, _ in found)
 
     def table(self) -> Any:
-        """Rows and their answers, in an order that is the same whenever they are computed."""
+        """Rows and their answers, in an order that is the same each time they are computed."""
         pa = arrow()
         self.places.sort()
         answers = pa.Table.from_batches(self.answers).take(pa.array([at for _, _, at in self.places], pa.int64()))
@@ -143,7 +143,7 @@ class RowEngine:
         return table
 
     def _start(self, window: _Window, rows: Sequence[int]) -> None:
-        """Gives the engine those rows whose tags are free. Under the lock."""
+        """Adds the rows whose tags are free. Under the lock."""
         window.waiting = []
         free = []
         failed: dict[str, list[int]] = {}
@@ -187,7 +187,7 @@ class RowEngine:
             self._engine.add(column, params[0] if same else params, tags=tags)
 
     def _refusal(self, params: SamplingParams) -> Optional[str]:
-        """Why rows cannot have these parameters' constraint; None where they can."""
+        """Why the constraint of these parameters cannot be used; None if it can."""
         known = self._refusals.get(id(params))
         if known is None:
             reason = None
@@ -195,7 +195,7 @@ class RowEngine:
                 key = constraint_key(params)
                 if key is not None:
                     self._engine._constraints.prepare(self._engine._enter(), key)
-            # What fails the process, as empty memory does, is no row's result.
+            # A failure of the process, such as a lack of memory, is never a row's result.
             except (InvalidArgumentError, UnsupportedError, StateError, ValueError, TypeError) as error:
                 reason = str(error)
             if len(self._refusals) >= 4096:
@@ -206,7 +206,7 @@ class RowEngine:
     # ---- Out ----
 
     def _turn(self, open_windows: Deque[_Window]) -> None:
-        """A slice of work, by whichever thread; rows of all may finish."""
+        """Does a slice of work in any thread. Rows of any thread may finish."""
         with self._lock:
             if all(window.left == 0 for window in open_windows):
                 return
@@ -228,7 +228,7 @@ class RowEngine:
         for i, (tag, sample) in enumerate(zip(tags, samples)):
             for window, at in self._running[tag].wanted:
                 found.setdefault(window, []).append((at, sample, i))
-        for tag in set(tags):  # all of a row's samples come together
+        for tag in set(tags):  # the samples of a row arrive together
             del self._running[tag]
         for window, those in found.items():
             window.take(batch, those)

@@ -1,4 +1,4 @@
-"""Blocks of a Ray dataset -> prompts, names and parameters of rows; results -> the columns of answers."""
+"""Blocks of a Ray dataset -> prompts, keys and parameters of rows; results -> columns of answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .results import Results
 from .task_rows import Task, with_labels
 
 CONSTRAINTS = ("choices", "regex", "json_schema", "grammar", "lark_grammar")
-"""Of which a row may have one in a column of its own."""
+"""Constraints that rows may have in a column of their own."""
 
 _WHAT = "batchllm.ray"
 
@@ -30,21 +30,21 @@ def arrow() -> Any:
 
 @dataclass
 class RayRows:
-    """Where rows have their prompts, names and parameters. Travels to every worker."""
+    """Which columns hold the prompts, keys and parameters of rows. Sent to every worker."""
 
     prompts: Prompts
     key_column: Optional[str]
     continuations_column: Optional[str]
     param_columns: dict[str, str]
-    """Parameter -> the column that has it; null there: as `params` say."""
+    """Parameter -> its column; where that is null, `params` applies."""
     params: SamplingParams
     task: str
     prefix: str
     kind: str = ""
-    """Of prompts: "text", "tokens" or "chat"."""
+    """What prompts are: "text", "tokens" or "chat"."""
 
     def check(self, schema: Any) -> None:
-        """Throws for columns that are missing or cannot be used; sets `kind`."""
+        """Raises for columns that are missing or cannot be used; sets `kind`."""
         names = list(schema.names)
         named = {"key_column": self.key_column, "continuations_column": self.continuations_column, **self.param_columns}
         if self.prompts.template is None:
@@ -63,7 +63,7 @@ class RayRows:
 
     def _kind(self, schema: Any) -> str:
         if self.prompts.template is not None or self.prompts.chat:
-            self.prompts.table(schema.empty_table())  # what is wrong with the template
+            self.prompts.table(schema.empty_table())  # raises if the template is wrong
             return "chat" if self.prompts.chat else "text"
         types, name = arrow().types, self.prompts.column
         given = _plain_type(schema.field(name).type)
@@ -83,7 +83,7 @@ class RayRows:
     # ---- In ----
 
     def bytes_of(self, block: Any) -> list[Optional[bytes]]:
-        """The prompts, in bytes whose order is theirs: UTF-8, big-endian tokens, or a conversation's JSON."""
+        """The prompts as bytes that sort as prompts do: UTF-8, big-endian tokens, or the JSON of a conversation."""
         table = self.prompts.table(block)
         if table is not None:
             texts = (table[i] for i in range(len(table)))
@@ -100,7 +100,7 @@ class RayRows:
         return _token_bytes(column)
 
     def column_of(self, rows: Sequence[Optional[bytes]]) -> Any:
-        """What an engine takes, of such bytes."""
+        """What an engine takes, made from such bytes."""
         nulls = [i for i, row in enumerate(rows) if row is None]
         given = [row for row in rows if row is not None]
         column: Any
@@ -115,7 +115,7 @@ class RayRows:
         return Sparse(column, nulls) if nulls else column
 
     def keys_of(self, block: Any) -> Optional[list[int]]:
-        """The rows' names, None where they have none; throws for a row without one."""
+        """The keys of rows; None without a key column. Raises if a row has no key."""
         if self.key_column is None:
             return None
         column = block.column(self.key_column)
@@ -125,7 +125,7 @@ class RayRows:
         return keys
 
     def params_of(self, block: Any) -> list[SamplingParams]:
-        """One a row; equal ones are the same object."""
+        """Parameters of each row; equal ones are the same object."""
         if not self.param_columns:
             return [self.params] * block.num_rows
         names = list(self.param_columns)
@@ -147,7 +147,7 @@ class RayRows:
         return dataclasses.replace(self.params, **given)
 
     def continuations_of(self, block: Any) -> Optional[list[Any]]:
-        """Lists of texts or of token ids, one list a row, None for a row that has none."""
+        """Lists of texts or of token ids, one for each row; None for a row without one."""
         if self.continuations_column is None:
             return None
         return [one if one else None for one in block.column(self.continuations_column).to_pylist()]
@@ -173,7 +173,7 @@ class RayRows:
 
     @property
     def generates(self) -> bool:
-        """Whether rows are continued: not scored, embedded or classified."""
+        """Whether text is generated; otherwise rows are scored, embedded or classified."""
         return self.task == "generate" and self.continuations_column is None
 
     def batch(self, results: Results, labels: Sequence[str]) -> Any:
@@ -189,7 +189,7 @@ class RayRows:
         made = []
         for name, kind in self.result_fields():
             column = columns.get(name[len(self.prefix) :])
-            if column is None:  # no row of these has any
+            if column is None:  # none of these rows has one
                 made.append(pa.nulls(len(good), kind))
             elif pa.types.is_integer(kind) or name[len(self.prefix) :] in ("finish_reason", "error"):
                 made.append(column.cast(kind))
@@ -199,8 +199,8 @@ class RayRows:
 
 
 def identities(keys: Optional[Sequence[int]], prompts: Sequence[Optional[bytes]], repeated: bool) -> list[int]:
-    """What fixes rows' random numbers, 64 bits each: their keys; of keys and prompts, where keys repeat; else of the
-    prompts alone."""
+    """64 bits for each row that determine its random numbers: the key, a hash of key and prompt if keys repeat, or a hash
+    of the prompt if there are no keys."""
     if keys is not None and not repeated:
         return [key & 0xFFFFFFFFFFFFFFFF for key in keys]
     return places(keys, prompts)
@@ -235,7 +235,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Ray's own type of tensors is a list inside."""
+    """The list inside Ray's own tensor type."""
     storage = getattr(kind, "storage_type", kind)
     types = arrow().types
     if storage is not kind and types.is_struct(storage) and storage.get_field_index("data") >= 0:
@@ -244,8 +244,8 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _token_bytes(column: Any) -> list[Optional[bytes]]:
-    """Lists of whole numbers -> four big-endian bytes each. What is no id of any vocabulary becomes -1: the row's error
-    says so."""
+    """Lists of integers -> four big-endian bytes each. A number that cannot be a token id becomes -1, and its row gets an
+    error."""
     pa, numpy = arrow(), optional("numpy", _WHAT)
     found: list[Optional[bytes]] = []
     for chunk in column.chunks:

@@ -3,12 +3,14 @@
     from batchllm import spark
     answers = spark.transform(rows, model="/models/m", max_tokens=64)
 
-This calls the Java class BatchLlm in the driver's JVM, and the executors compute in theirs: the JARs
-batchllm.jar and batchllm-spark.jar, which batchllm.spark_jars() names, must be on the class path (the setting
-spark.jars, or spark-submit --jars), and nothing of this package is needed on the executors. Why not in Python workers (mapInArrow): those are processes, one a
-task slot. An executor's tasks could share no engine, and a worker that is idle would keep its model in
-the GPU's memory. In the JVM an executor has one engine a GPU, rows of all its tasks fill that engine's steps
-together, and no row is copied to Python. The results are the same as from Java, since it is the same code.
+This calls the Java class BatchLlm in the driver's JVM, and the executors compute in their JVMs. The JARs
+batchllm.jar and batchllm-spark.jar must be on the class path (the setting spark.jars, or spark-submit --jars);
+batchllm.spark_jars() returns their paths. Executors do not need this package.
+
+Python workers (mapInArrow) are not used because they are processes, one for each task slot: the tasks of an executor
+could not share an engine, and an idle worker would keep its model in the GPU's memory. In the JVM an executor has one
+engine per GPU, the rows of all its tasks fill that engine's steps together, and no row is copied to Python. Results are
+the same as from Java, since it is the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from .options import no_option
 
 __all__ = ["Metrics", "transform"]
 
-# Those of Java's BatchLlmOptions, where each is described; in Java they are written promptColumn and so on.
+# The options of Java's BatchLlmOptions, which describes each; in Java they are written promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
     "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
@@ -48,9 +50,9 @@ _FRACTIONS = frozenset({
 
 
 class Metrics:
-    """Counts of one or more transforms, right after an action on their results.
+    """Counts of one or more transforms, which are correct after an action on their results.
 
-    Spark counts a task again when it runs again, and not when it was killed.
+    Spark counts a task again if it runs again, but not if it was killed.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -58,32 +60,32 @@ class Metrics:
 
     @property
     def rows(self) -> int:
-        """Results, so with `samples` more than rows."""
+        """Number of results; with `samples` above 1 there are more than rows."""
         return int(self._java.rows())
 
     @property
     def errors(self) -> int:
-        """Of them, with an error."""
+        """How many of them have an error."""
         return int(self._java.errors())
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all rows, shared or not."""
+        """Prompt tokens of all rows, shared or not."""
         return int(self._java.promptTokens())
 
     @property
     def processed_prompt_tokens(self) -> int:
-        """Computed."""
+        """How many of these were computed."""
         return int(self._java.processedPromptTokens())
 
     @property
     def completion_tokens(self) -> int:
-        """Generated."""
+        """Tokens generated."""
         return int(self._java.completionTokens())
 
     @property
     def saving_ratio(self) -> float:
-        """1 - processed / all prompt tokens."""
+        """1 - processed_prompt_tokens / prompt_tokens."""
         return float(self._java.savingRatio())
 
     def __repr__(self) -> str:
@@ -91,22 +93,22 @@ class Metrics:
 
 
 def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any) -> DataFrame:
-    """The rows with their own columns, their key, and: text, tokens, finish_reason, error (null when there was none),
-    prompt_tokens, shared_tokens, completion_tokens; where asked for sample, logprobs, prompt_logprobs, scores, embedding, or label, score
-    and probabilities.
+    """Runs a model over the rows of a DataFrame. Returns the rows with their own columns, their key, and the columns text,
+    tokens, finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for
+    also sample, logprobs, prompt_logprobs, scores, embedding, or label, score and probabilities.
 
-    Rows come in no order, or, with ordered=True, in that of their keys. Sort by anything else what is written or
-    persisted: docs/spark.md says why.
+    Rows come in no particular order, or with ordered=True in the order of their keys. To sort by anything else, write or
+    persist the results first: docs/spark.md says why.
 
     Args:
-        rows: with a column of prompts: text, lists of token ids, or JSON of chat messages (messages_column).
-        metrics: counts into these.
-        options: as Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ... The json_schema may
-            be a mapping, a pydantic model or a dataclass too.
+        rows: has a column of prompts: text, lists of token ids, or the JSON of chat messages (messages_column).
+        metrics: adds its counts to these.
+        options: those of Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ... json_schema
+            may also be a mapping, a pydantic model or a dataclass.
 
     Raises:
-        TypeError: for an option that there is not, or whose value is of another type.
-        RuntimeError: when the session has no JVM in this process' reach, or its class path has no JARs of batchllm.
+        TypeError: for an unknown option, or a value of the wrong type.
+        RuntimeError: if this process cannot reach the session's JVM, or the class path lacks the JARs.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame
@@ -148,7 +150,7 @@ def _package(session: SparkSession) -> Any:
     if context is None or context._jvm is None:
         raise RuntimeError("batchllm.spark needs a session with a JVM of its own; Spark Connect has none")
     package = context._jvm.org.batchllm.spark
-    # What is on no class path looks like a package to py4j.
+    # A class that is not on the class path looks like a package to py4j.
     if isinstance(package.BatchLlmOptions, JavaPackage):
         raise RuntimeError(
             "batchllm.jar and batchllm-spark.jar are not on Spark's class path: give batchllm.spark_jars() by spark-submit"

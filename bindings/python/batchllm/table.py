@@ -1,7 +1,7 @@
-"""Tables: rows as columns and a template -> prompts, with the fields in the order that shares most if that is wanted.
+"""Makes prompts from the columns of a table and a template, on request with fields in the order that shares most.
 
-Accepted as frames: a dict of columns; a pandas or Polars DataFrame; a pyarrow Table or RecordBatch; a DuckDB relation;
-whatever has `__arrow_c_stream__` of a struct type. Columns are text, numbers, booleans or categories of these.
+Frames are a dict of columns; a pandas or Polars DataFrame; a pyarrow Table or RecordBatch; a DuckDB relation; or any
+object whose `__arrow_c_stream__` has a struct type. Columns are text, numbers, booleans or categories of these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .plan import named
 FIELDS = {"given": 0, "reorder": 1}
 
 Frame = Any
-"""See the module's text."""
+"""Described at the top of this module."""
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
 
@@ -28,12 +28,12 @@ class Table:
         table = batchllm.Table(frame, "Is this review kind?\\nTitle: {title}\\nReview: {text}\\nAnswer:")
         print(table[0], table.hit_rate)
 
-    frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation.
-    template: {name} is the row's value in the column of that name; {{ and }} write a brace.
-    fields: "given": as the template has them. "reorder": each row's fields, and what is next to what, in the order in
-    which rows share most; the template's lines from its first to its last field have one field each, and are what moves.
-    chat: prompts are conversations, of which the template's text is the user's message.
-    system: chat: the system's message before it.
+    frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table or a DuckDB relation.
+    template: {name} stands for the row's value in the column of that name; {{ and }} write a brace.
+    fields: "given" keeps the template's order. "reorder" puts each row's fields, and the rows, in the order in which rows
+    share most: whole lines move, so each line from the first field's to the last field's must have exactly one field.
+    chat: prompts become conversations with the template's text as the user's message.
+    system: with chat, the system message before it.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Table:
         return native.batchllm_table_rows(self._native)
 
     def __getitem__(self, row: int) -> Optional[str]:
-        """A row's prompt, a conversation's JSON with `chat`; None where the row lacks a value."""
+        """A row's prompt (with `chat`, the JSON of its conversation); None if a value is missing."""
         prompt = self._prompt(row)
         return None if prompt is None else prompt.decode("utf-8", "replace")
 
     def _prompt(self, row: int) -> Optional[bytes]:
-        """The same as it is: cells need not be UTF-8."""
+        """The same in bytes, since cells need not be UTF-8."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
@@ -83,7 +83,7 @@ class Table:
         return bytes(text[offsets[row] : offsets[row + 1]])
 
     def field_order(self, row: int) -> list[str]:
-        """The row's fields as its prompt has them."""
+        """The row's fields in the order of its prompt."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         first = row % len(self) * len(self.columns)
@@ -92,33 +92,33 @@ class Table:
 
     @property
     def row_order(self) -> memoryview[int]:
-        """Row numbers, neighbours sharing most. Results come in the rows' own order all the same."""
+        """Row numbers in the order in which neighbours share most. Results still come in the order of the rows."""
         return native.batchllm_table_column_row_order(self._native)
 
     @property
     def given_hit_rate(self) -> float:
-        """Share of the fields' bytes that rows, as they were given, begin with as the row before them does."""
+        """Share of the fields' bytes that a row has in common with the beginning of the row before it, in the given order."""
         return native.batchllm_table_hit_rate(self._native, 0)
 
     @property
     def sorted_hit_rate(self) -> float:
-        """The same with the rows sorted: what an engine finds without moving fields."""
+        """The same with rows sorted, which is what an engine finds without moving fields."""
         return native.batchllm_table_hit_rate(self._native, 1)
 
     @property
     def hit_rate(self) -> float:
-        """The same in the order that was found. All three are 0 with `fields="given"`."""
+        """The same in the order that was found. All three rates are 0 with `fields="given"`."""
         return native.batchllm_table_hit_rate(self._native, 2)
 
 
 def null_rows(rows: int) -> Table:
-    """Rows without a prompt: what a column's nulls are added as."""
+    """Rows without a prompt, which stand for a column's nulls."""
     return Table._of_nulls(rows)
 
 
 class TableSlices:
-    """A frame's prompts, made a slice of rows at a time, so that memory holds one slice's. With the fields as given: an
-    order of fields is found over all rows."""
+    """A frame's prompts, made a slice of rows at a time, so that memory holds only one slice. Only for fields as given,
+    since an order of fields is found over all rows."""
 
     rows_each = 65_536
 
@@ -134,10 +134,10 @@ class TableSlices:
 
 
 def _rows_of(frame: Frame) -> int:
-    """0 for what cannot be sliced."""
+    """Number of rows; 0 if the frame cannot be sliced."""
     if isinstance(frame, dict):
         lengths = [len(cells) if hasattr(cells, "__len__") and hasattr(cells, "__getitem__") else 0 for cells in frame.values()]
-        # What is wrong with columns of unlike lengths is told of the whole.
+        # Columns of different lengths are reported for the whole table.
         return lengths[0] if lengths and min(lengths) == max(lengths) else 0
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
         return len(frame)
@@ -155,7 +155,7 @@ def _sliced(frame: Frame, begin: int, end: int) -> Frame:
 def prompts_of(
     frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]
 ) -> Union[Table, TableSlices]:
-    """What is added of a frame."""
+    """The prompts of a frame, in one piece or in slices."""
     if isinstance(frame, Table) or template is None or fields != "given":
         return table_of(frame, template, fields, chat, system)
     if not isinstance(template, str):
@@ -164,7 +164,7 @@ def prompts_of(
 
 
 def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:
-    """A frame's table, or the one that is given for it."""
+    """A frame's table, or the frame itself if it is one."""
     if isinstance(frame, Table):
         if template is not None:
             raise TypeError("template: a Table has its own")

@@ -15,7 +15,6 @@ namespace {
 // processor, few enough for vocabularies of hundreds of thousands.
 constexpr int64_t kHeadRows = 64;
 constexpr int64_t kDefaultPageTokens = 16;
-constexpr double kDefaultKvFraction = 0.4;
 
 struct Choice {
     DType element = DType::f32;
@@ -95,7 +94,7 @@ Result<int64_t> kv_bytes(const BackendOptions &options) {
                      "kv_memory_bytes: the memory available here is not known; name a number");
     }
     const double fraction =
-        options.kv_memory_fraction > 0 ? options.kv_memory_fraction : kDefaultKvFraction;
+        options.kv_memory_fraction > 0 ? options.kv_memory_fraction : cpu_kv_fraction;
     return static_cast<int64_t>(static_cast<double>(available) * fraction);
 }
 

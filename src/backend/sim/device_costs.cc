@@ -86,7 +86,10 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
 }
 
 // Descriptions made before there were such keys have none.
-Status read_experts(const JsonValue &root, DeviceCosts *costs) {
+Status read_later_keys(const JsonValue &root, DeviceCosts *costs) {
+    if (const auto fraction = root.given("kv_fraction")) {
+        ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
+    }
     if (const auto experts = root.given("experts")) {
         ASSIGN_OR_RETURN(costs->experts, read_products(*experts));
     }
@@ -144,6 +147,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     const JsonValue root = document.root();
     RETURN_IF_ERROR(root.only_keys({"name",
                                     "memory_bytes",
+                                    "kv_fraction",
                                     "page_tokens",
                                     "step_tokens",
                                     "batches_in_flight",
@@ -180,7 +184,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
         ASSIGN_OR_RETURN(const JsonValue value, root.at(key.name));
         ASSIGN_OR_RETURN(costs.*key.field, value.number(key.least, key.most));
     }
-    RETURN_IF_ERROR(read_experts(root, &costs));
+    RETURN_IF_ERROR(read_later_keys(root, &costs));
     return costs;
 }
 
@@ -191,6 +195,7 @@ std::string device_costs_text(const DeviceCosts &costs) {
         text += plain ? c : ' ';
     }
     text += "\",\n  \"memory_bytes\": " + std::to_string(costs.memory_bytes);
+    text += ",\n  \"kv_fraction\": " + number_text(costs.kv_fraction);
     text += ",\n  \"page_tokens\": " + std::to_string(costs.page_tokens);
     text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);
     text += ",\n  \"batches_in_flight\": " + std::to_string(costs.batches_in_flight);

@@ -1,10 +1,10 @@
 // What a device takes for the parts of a step, as numbers: measured once on a device and kept in a file, or
 // one of the descriptions that the library knows by name. StepCost (step_cost.h) makes seconds of them.
 //
-// A file is JSON, with every key, and no other; those of experts may be absent:
+// A file is JSON, with every key, and no other; kv_fraction and those of experts may be absent:
 //
-//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "page_tokens": 64, "step_tokens": 4096, "batches_in_flight": 2,
-//      "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
+//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 4096,
+//      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
 //      "attention_flops": 5.6e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.8,
 //      "attention_us": 12, "merge_ns": 1.9, "step_us": 60, "host_us": 100, "host_token_us": 0.2,
 //      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192}
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/state_memory.h"
 #include "base/status.h"
 
 namespace batchllm {
@@ -27,9 +28,10 @@ struct DeviceCosts {
         double flops = 0; // a second: 2 * rows * matrix elements / seconds
     };
 
-    std::string name;         // for people
-    int64_t memory_bytes = 0; // of the device
-    int32_t page_tokens = 0;  // of the backend
+    std::string name;                     // for people
+    int64_t memory_bytes = 0;             // of the device
+    double kv_fraction = gpu_kv_fraction; // of what weights leave, unless the options say
+    int32_t page_tokens = 0;              // of the backend
     int64_t step_tokens = 0;
     int32_t batches_in_flight = 1;
     std::vector<Product> products;  // rows rising; seconds between two are on the line through both

@@ -126,8 +126,7 @@ Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
 // KV memory where neither pages nor kv_memory_bytes say it.
 int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
     if (!out.costs) return int64_t{64} << 30;
-    return out.costs->kv_bytes(options.kv_memory_fraction > 0 ? options.kv_memory_fraction
-                                                              : default_kv_fraction);
+    return out.costs->kv_bytes(options.kv_memory_fraction);
 }
 
 } // namespace

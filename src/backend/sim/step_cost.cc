@@ -218,7 +218,8 @@ int64_t StepCost::bytes_beside_pages() const {
 
 int64_t StepCost::kv_bytes(double fraction) const {
     const int64_t left = std::max<int64_t>(costs_.memory_bytes - bytes_beside_pages(), 0);
-    return static_cast<int64_t>(static_cast<double>(left) * fraction);
+    return static_cast<int64_t>(static_cast<double>(left) *
+                                (fraction > 0 ? fraction : costs_.kv_fraction));
 }
 
 } // namespace batchllm

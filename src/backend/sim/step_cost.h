@@ -21,8 +21,6 @@
 
 namespace batchllm {
 
-constexpr double default_kv_fraction = 0.9; // of the memory that is left, as cuda has it
-
 struct StepSeconds {
     double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0;
 
@@ -39,7 +37,8 @@ class StepCost {
     double host_seconds(const TokenBatch &batch) const;
     // Weights, and what a backend takes for its work.
     int64_t bytes_beside_pages() const;
-    // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave.
+    // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave; 0: the
+    // device's default.
     int64_t kv_bytes(double fraction) const;
 
     const DeviceCosts &costs() const { return costs_; }
