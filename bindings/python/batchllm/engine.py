@@ -103,6 +103,7 @@ class EngineInfo:
     kv_pages, kv_page_bytes: of this device.
     step_tokens: most tokens of a batch.
     max_request_tokens: most tokens of a row, prompt and output.
+    state_slots, state_slot_bytes: of this device; 0 slots for a model whose layers have no state.
     """
 
     device_count: int
@@ -119,6 +120,8 @@ class EngineInfo:
     kv_page_bytes: int
     step_tokens: int
     max_request_tokens: int
+    state_slots: int
+    state_slot_bytes: int
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class EngineStats:
     saving_ratio: 1 - processed / logical.
     load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time in loading, in
     each part of the work, in the model (of the device that took longest), and in all steps.
+    state_slots_total, state_slots_peak, state_slot_bytes: as for KV pages, of the states that some models' layers have.
     """
 
     rows: int
@@ -160,6 +164,9 @@ class EngineStats:
     schedule_seconds: float
     backend_seconds: float
     run_seconds: float
+    state_slots_total: int
+    state_slots_peak: int
+    state_slot_bytes: int
 
 
 class _Job:
@@ -200,7 +207,8 @@ class Engine:
     compute_type: "auto", "bf16", "f16" or "f32".
     backend_options: of the backend, a dict or "key=value,..": docs/backends.md.
     threads: of the CPU; 0: every core that this process may use.
-    kv_memory_bytes: of each device for keys and values; 0: by kv_memory_fraction.
+    kv_memory_bytes: of each device for keys and values, and for the states of layers that have one; 0: by
+    kv_memory_fraction.
     kv_memory_fraction: of the memory that is free once the model is loaded; 0: 0.9 of a GPU's, 0.4 of a CPU's.
     step_tokens: most tokens computed in a step.
     max_request_tokens: longest prompt with its output; 0: what the model states.
