@@ -149,7 +149,10 @@ typedef struct batchllm_engine_options {
      * computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
      * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). */
     const char *backend_options;
-    int64_t kv_memory_bytes;   /* bytes of KV pages on each device; 0: by kv_memory_fraction */
+    /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
+     * row and each shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens'
+     * pages for each, or backend_options' state_slots. 0: by kv_memory_fraction. */
+    int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
@@ -551,6 +554,8 @@ typedef struct batchllm_info {
     int64_t kv_page_bytes;
     int64_t step_tokens;        /* maximum tokens of a batch on this device */
     int64_t max_request_tokens; /* maximum tokens of a row: prompt and output */
+    int64_t state_slots;        /* of this device; 0: no layer has a state (docs/scheduling.md) */
+    int64_t state_slot_bytes;
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The caller
@@ -585,6 +590,9 @@ typedef struct batchllm_stats {
     double backend_seconds; /* in the model, on the busiest device; with backend "sim" the modelled
                                time */
     double run_seconds;     /* in step */
+    int64_t state_slots_total; /* of all devices; 0: no layer has a state */
+    int64_t state_slots_peak;  /* sum of each device's peak */
+    int64_t state_slot_bytes;
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */

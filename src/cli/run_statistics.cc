@@ -76,6 +76,15 @@ Status RunJob::write_stats(double seconds) const {
         .field("page_bytes", stats.kv_page_bytes)
         .field("peak_bytes", stats.kv_pages_peak * stats.kv_page_bytes);
     kv.close();
+    if (stats.state_slots_total > 0) {
+        object.key("states");
+        JsonObject states(&out);
+        states.field("slots_total", stats.state_slots_total)
+            .field("slots_peak", stats.state_slots_peak)
+            .field("slot_bytes", stats.state_slot_bytes)
+            .field("peak_bytes", stats.state_slots_peak * stats.state_slot_bytes);
+        states.close();
+    }
     if (predicted_.rows > 0) append_prediction(&object, &out, predicted_);
     object.field("peak_memory_bytes", peak_resident_bytes());
     object.close();

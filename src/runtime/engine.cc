@@ -137,6 +137,8 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;
     info.max_request_tokens = max_request_tokens_;
+    info.state_slots = of.state_slots;
+    info.state_slot_bytes = of.state_bytes;
     return info;
 }
 
@@ -270,9 +272,12 @@ batchllm_stats Engine::stats() const {
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);
     stats.kv_page_bytes = devices_.front().info.page_bytes;
+    stats.state_slot_bytes = devices_.front().info.state_bytes;
     for (const auto &lane : lanes_) {
         stats.kv_pages_total += lane->info().pages;
         stats.kv_pages_peak += lane->scheduler().pages_peak();
+        stats.state_slots_total += lane->info().state_slots;
+        stats.state_slots_peak += lane->scheduler().states_peak();
         stats.backend_seconds = std::max(stats.backend_seconds, lane->seconds());
     }
     if (stats.logical_prompt_tokens > 0) {

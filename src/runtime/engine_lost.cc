@@ -24,6 +24,8 @@ Status Engine::run_on_what_is_left() {
                                        " rows that it had are computed again");
         stats_.kv_pages_total += (*lost)->info().pages;
         stats_.kv_pages_peak += (*lost)->scheduler().pages_peak();
+        stats_.state_slots_total += (*lost)->info().state_slots;
+        stats_.state_slots_peak += (*lost)->scheduler().states_peak();
         stats_.backend_seconds = std::max(stats_.backend_seconds, (*lost)->seconds());
         lanes_.erase(lost);
         RETURN_IF_ERROR(plan_again());

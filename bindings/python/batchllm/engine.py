@@ -103,6 +103,7 @@ class EngineInfo:
     kv_pages, kv_page_bytes: number and size of this device's KV pages.
     step_tokens: maximum tokens of a batch.
     max_request_tokens: maximum tokens of a row, prompt plus output.
+    state_slots, state_slot_bytes: number and size of this device's state slots; 0 slots for a model whose layers have no state.
     """
 
     device_count: int
@@ -119,6 +120,8 @@ class EngineInfo:
     kv_page_bytes: int
     step_tokens: int
     max_request_tokens: int
+    state_slots: int
+    state_slot_bytes: int
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class EngineStats:
     saving_ratio: 1 - processed / logical.
     load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time spent loading, in
     each part of the work, in the model (on the busiest device), and in all steps.
+    state_slots_total, state_slots_peak, state_slot_bytes: the same as for KV pages, for the states that some models' layers have.
     """
 
     rows: int
@@ -160,6 +164,9 @@ class EngineStats:
     schedule_seconds: float
     backend_seconds: float
     run_seconds: float
+    state_slots_total: int
+    state_slots_peak: int
+    state_slot_bytes: int
 
 
 class _Job:
@@ -201,7 +208,8 @@ class Engine:
     compute_type: "auto", "bf16", "f16" or "f32".
     backend_options: options of the backend, as a dict or as "key=value,..": docs/backends.md.
     threads: CPU threads; 0: every core that this process may use.
-    kv_memory_bytes: memory for keys and values on each device; 0: set by kv_memory_fraction.
+    kv_memory_bytes: memory for keys and values, and for the states of layers that have one, on each device; 0: set by
+    kv_memory_fraction.
     kv_memory_fraction: share of the memory that is free after the model is loaded; 0: 0.9 on a GPU, 0.4 on a CPU.
     step_tokens: maximum tokens computed in a step.
     max_request_tokens: longest prompt plus output; 0: what the model states.

@@ -124,6 +124,8 @@ class batchllm_info(_Handle):
     kv_page_bytes: int
     step_tokens: int
     max_request_tokens: int
+    state_slots: int
+    state_slot_bytes: int
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -149,6 +151,9 @@ class batchllm_stats(_Handle):
     schedule_seconds: float
     backend_seconds: float
     run_seconds: float
+    state_slots_total: int
+    state_slots_peak: int
+    state_slot_bytes: int
 
 class batchllm_plan_options(_Handle):
     def __init__(self) -> None: ...

@@ -14,6 +14,8 @@ public final class EngineInfo {
     private final boolean reproducible;
     private final long kvPages;
     private final long kvPageBytes;
+    private final long stateSlots;
+    private final long stateSlotBytes;
     private final long stepTokens;
     private final long maxRequestTokens;
 
@@ -30,6 +32,8 @@ public final class EngineInfo {
         reproducible = info.getReproducible() != 0;
         kvPages = info.getKv_pages();
         kvPageBytes = info.getKv_page_bytes();
+        stateSlots = info.getState_slots();
+        stateSlotBytes = info.getState_slot_bytes();
         stepTokens = info.getStep_tokens();
         maxRequestTokens = info.getMax_request_tokens();
     }
@@ -140,6 +144,24 @@ public final class EngineInfo {
      */
     public long kvPageBytes() {
         return kvPageBytes;
+    }
+
+    /**
+     * State slots of this device; 0 for a model whose layers have no state.
+     *
+     * @return slots
+     */
+    public long stateSlots() {
+        return stateSlots;
+    }
+
+    /**
+     * The size of a state slot.
+     *
+     * @return bytes
+     */
+    public long stateSlotBytes() {
+        return stateSlotBytes;
     }
 
     /**

@@ -19,6 +19,9 @@ public final class EngineStats {
     private final long kvPagesTotal;
     private final long kvPagesPeak;
     private final long kvPageBytes;
+    private final long stateSlotsTotal;
+    private final long stateSlotsPeak;
+    private final long stateSlotBytes;
     private final double savingRatio;
     private final double loadSeconds;
     private final double tokenizeSeconds;
@@ -43,6 +46,9 @@ public final class EngineStats {
         kvPagesTotal = stats.getKv_pages_total();
         kvPagesPeak = stats.getKv_pages_peak();
         kvPageBytes = stats.getKv_page_bytes();
+        stateSlotsTotal = stats.getState_slots_total();
+        stateSlotsPeak = stats.getState_slots_peak();
+        stateSlotBytes = stats.getState_slot_bytes();
         savingRatio = stats.getSaving_ratio();
         loadSeconds = stats.getLoad_seconds();
         tokenizeSeconds = stats.getTokenize_seconds();
@@ -185,6 +191,33 @@ public final class EngineStats {
      */
     public long kvPageBytes() {
         return kvPageBytes;
+    }
+
+    /**
+     * State slots of all devices; 0 for a model whose layers have no state.
+     *
+     * @return slots
+     */
+    public long stateSlotsTotal() {
+        return stateSlotsTotal;
+    }
+
+    /**
+     * The most state slots in use.
+     *
+     * @return slots
+     */
+    public long stateSlotsPeak() {
+        return stateSlotsPeak;
+    }
+
+    /**
+     * The size of a state slot.
+     *
+     * @return bytes
+     */
+    public long stateSlotBytes() {
+        return stateSlotBytes;
     }
 
     /**
