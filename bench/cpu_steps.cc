@@ -45,7 +45,7 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
 
     RowScheduler scheduler(&rows, sharing, 16, page_count, step_tokens, model.kv_groups.size());
     if (model.state_size() > 0) {
-        auto states = StatePool::create(model, scheduler.state_slots());
+        auto states = StatePool::create(model, DType::f32, scheduler.state_slots());
         check(states.status());
         forward.take_states(std::move(states).value());
     }

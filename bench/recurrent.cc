@@ -2,7 +2,7 @@
 // decode beside the rate of a copy, and prompts in chunks with what their parts take.
 //
 //     recurrent
-//     recurrent --key-heads 16 --value-heads 32
+//     recurrent --key-heads 16 --value-heads 32 --state bf16
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -21,12 +21,14 @@ constexpr int32_t kDim = 128;
 // A layer with random inputs, and the lists of one step.
 struct Bench {
     int32_t key_heads = 16, value_heads = 32, sms = 1;
+    DType state = DType::f32;
     DeviceMemory projected, vectors, states, out, mixed, gates, w, p;
     DeviceMemory items, level, chunks;
 
     DeltaArguments delta(int32_t most_items) const {
         DeltaArguments a{};
         a.element = DType::bf16;
+        a.state = state;
         a.projected = projected.data();
         a.stride = stride();
         // All the same numbers: only the time counts.
@@ -48,7 +50,7 @@ struct Bench {
     int64_t stride() const {
         return (channels() + kDim * value_heads + 2 * value_heads + 15) / 16 * 16;
     }
-    int64_t matrix_bytes() const { return int64_t{value_heads} * kDim * kDim * 4; }
+    int64_t matrix_bytes() const { return int64_t{value_heads} * kDim * kDim * dtype_bytes(state); }
     int64_t slot_bytes() const { return matrix_bytes() + kRing * channels() * 2; }
 
     void make(int32_t tokens, int32_t slots) {
@@ -101,12 +103,6 @@ void time_decode(Bench *bench, double copied) {
         bench->set_step(rows, 1, false);
         const float took =
             time_launches(20, [&] { require(launch_delta_steps(bench->delta(rows), nullptr)); });
-        for (const int ahead : {0, 1, 2}) {
-            DeltaArguments other = bench->delta(rows);
-            other.ahead = ahead;
-            const float t = time_launches(20, [&] { require(launch_delta_steps(other, nullptr)); });
-            std::printf("ahead %d: %.1f us  ", ahead, static_cast<double>(t) * 1e3);
-        }
         const double rate =
             2e3 * rows * static_cast<double>(bench->matrix_bytes()) / static_cast<double>(took);
         std::printf("decode, %4d rows: %7.1f us, state at %.2f TB/s, %.1f %% of a copy\n", rows,
@@ -158,6 +154,9 @@ int main(int count, char **values) {
         if (std::strcmp(values[i], "--key-heads") == 0) bench.key_heads = std::atoi(values[i + 1]);
         if (std::strcmp(values[i], "--value-heads") == 0) {
             bench.value_heads = std::atoi(values[i + 1]);
+        }
+        if (std::strcmp(values[i], "--state") == 0 && std::strcmp(values[i + 1], "bf16") == 0) {
+            bench.state = DType::bf16;
         }
     }
     cudaDeviceProp properties{};

@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "attention/attention.h"
-#include "backend/state_memory.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -44,16 +43,9 @@ Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &devic
                  device.name, device.major, device.minor);
 }
 
-// Chooses attention kernels for reproducible. Of the family sm90, items of more than kNarrowRows rows are not computed
-// by row; a prompt's chunks of a delta net end where the step does.
+// Chooses attention kernels for reproducible: of the family sm90, items of more than kNarrowRows rows are not computed
+// by row.
 Status choose_by_row(const Model &model, std::string *attention) {
-    for (size_t i = 0; i < model.layers.size(); ++i) {
-        if (!model.layers[i].delta) continue;
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: reproducible: layer %zu is a gated delta net; the cpu backend "
-                     "has it",
-                     i);
-    }
     const bool wide = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
         return layer.attention.kv_heads > 0 && layer.attention.gqa_ratio() > kNarrowRows;
     });
@@ -194,21 +186,26 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             forward.residual = value == "f32" ? DType::f32 : forward.element;
         } else if (key == "quantize") {
             ASSIGN_OR_RETURN(forward.quantize, read_quantize(value));
-        } else if (key == "state_slots") {
-            ASSIGN_OR_RETURN(read.state_slots, read_state_slots(value, model));
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
             forward.tuning_cache = value;
         } else {
+            ASSIGN_OR_RETURN(const bool known,
+                             read_state_option(key, value, model.state_size() > 0, &read.states));
+            if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                         "fast_accumulation, state_slots, profile and random_weights",
+                         "fast_accumulation, state_slots, state_type, profile and random_weights",
                          key.c_str());
         }
     }
-    if (options.reproducible) RETURN_IF_ERROR(choose_by_row(model, &attention));
+    forward.state = read.states.type;
+    if (options.reproducible) {
+        RETURN_IF_ERROR(check_reproducible(read.states));
+        RETURN_IF_ERROR(choose_by_row(model, &attention));
+    }
     forward.attention.family = find_attention(attention, device.major, device.minor);
     if (forward.attention.family == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/state_memory.h"
 #include "device/device.h"
 #include "step/forward.h"
 
@@ -13,7 +14,7 @@ namespace batchllm::cuda {
 struct CudaOptions {
     ForwardOptions forward;
     bool overlap = true;
-    int64_t state_slots = 0; // 0: by memory
+    StateOptions states;
 };
 
 // The one device that "devices" names; 0 for "".

@@ -46,7 +46,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
 
     BackendInfo &info = backend->info_;
     info.name = "cuda";
-    info.compute_type = backend->forward_->compute_type();
+    info.compute_type = backend->forward_->compute_type() + name_of_states(read.states);
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
@@ -57,7 +57,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.batches_in_flight = read.overlap ? kSlots : 1;
     info.warning = backend->forward_->warning();
     info.kv_windows = model.kv_windows();
-    RETURN_IF_ERROR(backend->take_memory(options, read.state_slots));
+    RETURN_IF_ERROR(backend->take_memory(options, read.states.slots));
     RETURN_IF_CUDA(cudaDeviceSynchronize());
     return backend;
 }

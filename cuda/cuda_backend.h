@@ -19,6 +19,7 @@
 //   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
 //   state_slots=N         of a model with states (backend/backend.h). By default what memory allows beside
 //                         keys and values
+//   state_type=f32|bf16   in which states are kept between steps
 //   profile=0|1           events between a step's parts; no overlap, no graphs
 //   random_weights=0|1|skewed  made on the device; the model's tensors are not read (for benches).
 //                         skewed: half of the turns go to an eighth of a layer's experts

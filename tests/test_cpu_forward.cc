@@ -90,7 +90,8 @@ struct Run {
     int32_t threads = 2;
     DType element = DType::f32;
     Isa isa = Isa::portable;
-    bool poison = false; // fill the pages with NaN first
+    bool poison = false;       // fill the pages with NaN first
+    DType states = DType::f32; // in which they are kept
 };
 
 // Computes the rows' outputs. An error's text, or an empty string.
@@ -112,12 +113,12 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     RowScheduler scheduler(rows, run.sharing, run.page_tokens, page_count, run.step_tokens,
                            model.kv_groups.size());
     if (model.state_size() > 0) {
-        auto states = StatePool::create(model, scheduler.state_slots());
+        auto states = StatePool::create(model, run.states, scheduler.state_slots());
         if (!states.ok()) return states.status().message();
         if (run.poison) {
-            std::memset(
-                states->matrices(0, 0), 0xFF,
-                static_cast<size_t>(scheduler.state_slots() * StatePool::slot_bytes(model)));
+            std::memset(states->matrix(0, 0, model.layers[0].delta, 0), 0xFF,
+                        static_cast<size_t>(scheduler.state_slots() *
+                                            StatePool::slot_bytes(model, run.states)));
         }
         (*forward)->take_states(std::move(states).value());
     }

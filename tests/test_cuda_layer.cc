@@ -190,6 +190,8 @@ void compare(const std::vector<std::vector<float>> &got, const std::vector<refer
         return;
     }
     for (size_t i = 0; i < got.size(); ++i) {
+        const double wrong = error_of(got[i], wanted[i]);
+        if (wrong > limit / 2) print_message("%s, row %d: %.2g\n", what.c_str(), int(i), wrong);
         const std::string row = what + ", row " + std::to_string(i);
         assert_close(got[i], wanted[i], limit, row.c_str());
     }

@@ -165,8 +165,9 @@ std::vector<Sequence> make_sequences(Random &random, const DeltaNet &net, const 
 }
 
 struct Layers { // of one
-    Layers(const Shape &shape, DType type, int32_t slots, int64_t rows, const Vectors &vectors)
-        : model(model_of(shape)), step(model, type, sms),
+    Layers(const Shape &shape, const DeltaOptions &options, int32_t slots, int64_t rows,
+           const Vectors &vectors)
+        : model(model_of(shape)), step(model, options),
           convolution(vectors.convolution, DType::f32), decay(vectors.decay, DType::f32),
           bias(vectors.step, DType::f32), norm(vectors.norm, DType::f32) {
         check(step.allocate(rows, &input));
@@ -262,12 +263,14 @@ struct Job {
     Shape shape;
     DType type;
     int32_t sequences, longest, most; // tokens of a sequence, and in a step
+    DType state = DType::f32;
 };
 
 void run_job(Random &random, const Job &job, double limit) {
     const DeltaNet net = net_of(job.shape);
     const Vectors vectors = make_vectors(random, net);
-    Layers layers(job.shape, job.type, job.sequences, int64_t{job.sequences} * job.most, vectors);
+    Layers layers(job.shape, {job.type, job.state, sms}, job.sequences,
+                  int64_t{job.sequences} * job.most, vectors);
     std::vector<Sequence> all = make_sequences(random, net, vectors, layers.weights.qkv.rows,
                                                job.type, job.sequences, job.longest);
     while (run_step(random, &layers, job.type, job.most, &all)) {}
@@ -279,9 +282,11 @@ void run_job(Random &random, const Job &job, double limit) {
     }
     assert_int_equal(got.size(), wanted.size());
     const std::string what =
-        std::string(dtype_name(job.type)) + ", heads " + std::to_string(net.key_heads) + "/" +
-        std::to_string(net.value_heads) + " of " + std::to_string(net.key_dim) + "/" +
-        std::to_string(net.value_dim) + ", steps of " + std::to_string(job.most);
+        std::string(dtype_name(job.type)) +
+        (job.state == DType::f32 ? "" : std::string(", states in ") + dtype_name(job.state)) +
+        ", heads " + std::to_string(net.key_heads) + "/" + std::to_string(net.value_heads) +
+        " of " + std::to_string(net.key_dim) + "/" + std::to_string(net.value_dim) + ", steps of " +
+        std::to_string(job.most);
     print_message("%s: relative error %.2g\n", what.c_str(), error_of(got, wanted));
     assert_close(got, wanted, limit, what.c_str());
     assert_true(layers.stepped > 0);
@@ -330,6 +335,48 @@ void chunks_are_the_references(void **) {
     }
 }
 
+// bf16 keeps 8 bits of each number of a state at the end of each step.
+void states_in_bf16_are_close_to_the_references(void **) {
+    Random random(kSeed + 3);
+    for (const Shape &shape : kShapes) {
+        if (few && &shape > kShapes + 1) break;
+        for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+            for (const int32_t most : {1, 9, 90}) {
+                if (few && most != 90) continue;
+                run_job(random, {shape, type, 9, 100, most, DType::bf16}, 4e-2);
+            }
+        }
+    }
+}
+
+// Wherever the steps' ends are.
+void reproducible_results_are_the_same_bits(void **) {
+    Random random(kSeed + 4);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        const DeltaNet net = net_of(kShapes[0]);
+        const Vectors vectors = make_vectors(random, net);
+        std::vector<Sequence> all;
+        std::vector<std::vector<float>> first; // of each sequence
+        for (const int32_t most : {100, 33, 1}) {
+            if (few && most == 1) continue;
+            Layers layers(kShapes[0], {type, DType::f32, sms, true}, 9, int64_t{9} * most, vectors);
+            if (all.empty()) {
+                all = make_sequences(random, net, vectors, layers.weights.qkv.rows, type, 9, 100);
+            }
+            while (run_step(random, &layers, type, most, &all)) {}
+            assert_int_equal(layers.chunked, 0);
+            for (size_t i = 0; i < all.size(); ++i) {
+                if (first.size() <= i) first.push_back(all[i].got);
+                assert_int_equal(all[i].got.size(), first[i].size());
+                assert_memory_equal(all[i].got.data(), first[i].data(),
+                                    first[i].size() * sizeof(float));
+                all[i].done = 0;
+                all[i].got.clear();
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -342,6 +389,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(steps_are_the_references),
         cmocka_unit_test(long_sequences_in_f32_are_the_references),
         cmocka_unit_test(chunks_are_the_references),
+        cmocka_unit_test(states_in_bf16_are_close_to_the_references),
+        cmocka_unit_test(reproducible_results_are_the_same_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -422,25 +422,14 @@ void whatever_the_model_is(void **) {
     compare_all(subjects, machine().gpu() ? 3 : 4, seed_of_run());
 }
 
-void hybrids_are_refused() {
-    Random random(1);
-    batchllm_engine_options options =
-        options_of({"golden/qwen3_next_bf16", "bf16", Wish::greedy}, random);
-    options.model_dir = "golden/qwen3_next_bf16";
-    batchllm_engine *engine = nullptr;
-    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_UNSUPPORTED);
-    assert_non_null(std::strstr(batchllm_last_error(), "reproducible: layer 0 is a gated delta"));
-}
-
 // Gated delta nets, whose states are made token by token.
 void hybrids_too(void **) {
-    if (machine().gpu()) return hybrids_are_refused();
     std::vector<Subject> subjects;
     for (const char *model :
          {"golden/qwen3_next_bf16", "golden/qwen3_5_bf16", "golden/qwen3_5_moe_bf16"}) {
         for (const char *type : compute_types()) {
             subjects.push_back(
-                {model, type, Wish::greedy, 1, Sharing::any, 150, "state_slots=6,", false});
+                {model, type, Wish::greedy, 1, sharings(type)[0], 150, "state_slots=6,", false});
         }
     }
     compare_all(subjects, 8, seed_of_run());
@@ -515,6 +504,12 @@ void what_is_no_such_mode_is_refused_by_name(void **) {
     options.reproducible = 2;
     assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(batchllm_last_error(), "reproducible is 2"));
+    options.model_dir = "golden/qwen3_5_bf16";
+    options.backend = machine().backend;
+    options.backend_options = "state_type=bf16";
+    options.reproducible = 1;
+    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_UNSUPPORTED);
+    assert_non_null(std::strstr(batchllm_last_error(), "state_type=bf16"));
 }
 
 } // namespace

@@ -245,7 +245,7 @@ advance_state(const AcrossTiles &tiles, const AcrossChunk &chunk, StateRows &sta
     }
 }
 
-template <typename T> __device__ __forceinline__ void
+template <typename T, typename S> __device__ __forceinline__ void
 run_item(const ChunkArguments &c, const AcrossPlace &place, const AcrossTiles &tiles) {
     copy_first<T>(c, place, tiles, 0);
     copy_second<T>(c, place, tiles, 0);
@@ -253,9 +253,9 @@ run_item(const ChunkArguments &c, const AcrossPlace &place, const AcrossTiles &t
     load_u<T>(c, place, 0, u);
     StateRows state = {};
     if (place.item.from >= 0) {
-        const float *from = state_of(c.delta, place.item.from, place.head) + place.column;
+        const S *from = state_of<S>(c.delta, place.item.from, place.head) + place.column;
         visit_state([&](int m, int n, int e, int row, int column) {
-            const float2 x = *reinterpret_cast<const float2 *>(from + row * kHeadDim + column);
+            const float2 x = load_state_pair(from + row * kHeadDim + column);
             state[m][n][e] = x.x;
             state[m][n][e + 1] = x.y;
         });
@@ -278,14 +278,13 @@ run_item(const ChunkArguments &c, const AcrossPlace &place, const AcrossTiles &t
         __syncthreads();
         copy_second<T>(c, place, tiles, first + kDeltaChunk);
     }
-    float *to = state_of(c.delta, place.item.state, place.head) + place.column;
+    S *to = state_of<S>(c.delta, place.item.state, place.head) + place.column;
     visit_state([&](int m, int n, int e, int row, int column) {
-        *reinterpret_cast<float2 *>(to + row * kHeadDim + column) =
-            make_float2(state[m][n][e], state[m][n][e + 1]);
+        store_state_pair(to + row * kHeadDim + column, state[m][n][e], state[m][n][e + 1]);
     });
 }
 
-template <typename T> __global__ void __launch_bounds__(kThreads)
+template <typename T, typename S> __global__ void __launch_bounds__(kThreads)
     across_chunks(const __grid_constant__ ChunkArguments c) {
     extern __shared__ __align__(128) unsigned char memory[];
     const AcrossTiles tiles(*reinterpret_cast<AcrossShared *>(memory));
@@ -301,7 +300,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
         place.head = part / kParts;
         place.key_head = place.head / (a.value_heads / a.key_heads);
         place.column = part % kParts * kColumns;
-        run_item<T>(c, place, tiles);
+        run_item<T, S>(c, place, tiles);
     }
 }
 
@@ -312,13 +311,15 @@ cudaError_t launch_across_chunks(const ChunkArguments &a, cudaStream_t stream) {
     const int64_t most = int64_t{a.most_chunks} * a.delta.value_heads * (kHeadDim / kColumns);
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.delta.sms} * 64));
     return with_half(a.delta.element, [&](auto t) {
-        const auto kernel = across_chunks<decltype(t)>;
-        constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
-        const cudaError_t set =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (set != cudaSuccess) return set;
-        kernel<<<blocks, kThreads, bytes, stream>>>(a);
-        return cudaGetLastError();
+        return with_state(a.delta.state, [&](auto s) {
+            const auto kernel = across_chunks<decltype(t), decltype(s)>;
+            constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
+            const cudaError_t set =
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+            if (set != cudaSuccess) return set;
+            kernel<<<blocks, kThreads, bytes, stream>>>(a);
+            return cudaGetLastError();
+        });
     });
 }
 

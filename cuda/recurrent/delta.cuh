@@ -1,14 +1,67 @@
 // What kernels of delta nets share: the convolution and the gates of a token.
 #pragma once
 
+#include "attention/mma.cuh"
 #include "elementwise/element.cuh"
 #include "recurrent/delta.h"
 
 namespace batchllm::cuda {
 
-__device__ __forceinline__ float *state_of(const DeltaArguments &a, int slot, int head) {
-    return reinterpret_cast<float *>(a.states + int64_t{slot} * a.slot_bytes) +
+// S: DeltaArguments::state's
+template <typename S>
+__device__ __forceinline__ S *state_of(const DeltaArguments &a, int slot, int head) {
+    return reinterpret_cast<S *>(a.states + int64_t{slot} * a.slot_bytes) +
            int64_t{head} * a.key_dim * a.value_dim;
+}
+
+// Neighbouring columns of S as they are stored.
+template <typename S> struct StateFour;
+template <> struct StateFour<float> {
+    using Raw = float4;
+    static __device__ __forceinline__ float4 wide(Raw x) { return x; }
+    static __device__ __forceinline__ Raw narrow(float4 x) { return x; }
+};
+template <> struct StateFour<__nv_bfloat16> {
+    using Raw = uint2;
+    static __device__ __forceinline__ float4 wide(Raw x) {
+        const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(x.x));
+        const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(x.y));
+        return make_float4(low.x, low.y, high.x, high.y);
+    }
+    static __device__ __forceinline__ Raw narrow(float4 x) {
+        return {pack(x.x, x.y, __nv_bfloat16()), pack(x.z, x.w, __nv_bfloat16())};
+    }
+};
+
+__device__ __forceinline__ float2 load_state_pair(const float *from) {
+    return *reinterpret_cast<const float2 *>(from);
+}
+__device__ __forceinline__ float2 load_state_pair(const __nv_bfloat16 *from) {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(from));
+}
+__device__ __forceinline__ void store_state_pair(float *to, float x, float y) {
+    *reinterpret_cast<float2 *>(to) = make_float2(x, y);
+}
+__device__ __forceinline__ void store_state_pair(__nv_bfloat16 *to, float x, float y) {
+    *reinterpret_cast<uint32_t *>(to) = pack(x, y, __nv_bfloat16());
+}
+
+// A StateFour's Raw from global to shared memory; zeros when not `valid`.
+__device__ __forceinline__ void copy_state(uint32_t destination, const void *source, bool valid,
+                                           float4) {
+    copy_async(destination, source, valid);
+}
+__device__ __forceinline__ void copy_state(uint32_t destination, const void *source, bool valid,
+                                           uint2) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination), "l"(source),
+                 "r"(valid ? 8 : 0)
+                 : "memory");
+}
+
+// Calls action with a value of the type of S.
+template <typename Action> cudaError_t with_state(DType type, const Action &action) {
+    if (type == DType::bf16) return action(__nv_bfloat16{});
+    return type == DType::f32 ? action(float{}) : cudaErrorInvalidValue;
 }
 
 template <typename T> __device__ __forceinline__ T *ring_of(const DeltaArguments &a, int slot) {

@@ -2,7 +2,7 @@
 // matrix takes: convolution, gates, the delta rule over each context node of a step, gated norm.
 //
 // A node's state in a slot, of one layer:
-//     S      [value_heads][key_dim][value_dim] f32
+//     S      [value_heads][key_dim][value_dim] f32, or bf16, rounded at the end of each step
 //     ring   [kRing][channels] elements: what the convolution saw at position p, in row p % kRing
 // S and ring are read from the slot `from` and written to the slot `state`, which may be the same one.
 //
@@ -39,6 +39,7 @@ struct DeltaLevel {
 
 struct DeltaArguments {
     DType element;
+    DType state;           // S: f32 or bf16
     const void *projected; // [tokens, stride]: q, k, v, z, b, a of all heads
     int64_t stride;
     const float *convolution; // [channels, kRing], the newest token's last
@@ -55,13 +56,12 @@ struct DeltaArguments {
     int32_t key_heads, value_heads, key_dim,
         value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;
-    int32_t ahead = 2;
 
     __host__ __device__ int32_t keys_size() const { return key_heads * key_dim; }
     __host__ __device__ int32_t values_size() const { return value_heads * value_dim; }
     __host__ __device__ int32_t channels() const { return 2 * keys_size() + values_size(); }
     __host__ __device__ int64_t ring_begin() const {
-        return int64_t{values_size()} * key_dim * static_cast<int64_t>(sizeof(float));
+        return int64_t{values_size()} * key_dim * (state == DType::f32 ? 4 : 2);
     }
 };
 

@@ -1,5 +1,5 @@
 // The gated delta rule token by token. Bound by memory: a token of one request moves S once in and once out, 128
-// KB a head of 128 by 128.
+// KB a head of 128 by 128 in f32.
 //
 // A block has one head of one item, and S in its registers: eight warps have 16 rows (keys) each, a lane four
 // columns (values). So a warp's accesses are 512 bytes of one row. The rows' sums go through shared memory:
@@ -160,12 +160,18 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
     meanwhile();
     mix(a, place, inputs, shared);
     __syncthreads();
-    const float *key = shared->mixed[1] + warp * kRows, *query = shared->mixed[0] + warp * kRows;
+    const auto *keys = reinterpret_cast<const float4 *>(shared->mixed[1] + warp * kRows);
+    const auto *queries = reinterpret_cast<const float4 *>(shared->mixed[0] + warp * kRows);
     const float of_key = shortening(*shared, 1);
-    const float of_query = shortening(*shared, 0) * rsqrtf(static_cast<float>(a.key_dim));
     float4 known = {};
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) add_scaled(&known, state[r], key[r]);
+    for (int r = 0; r < kRows; r += 4) {
+        const float4 key = keys[r / 4];
+        add_scaled(&known, state[r], key.x);
+        add_scaled(&known, state[r + 1], key.y);
+        add_scaled(&known, state[r + 2], key.z);
+        add_scaled(&known, state[r + 3], key.w);
+    }
     shared->known[warp][lane] = known;
     __syncthreads();
     known = over_warps(shared->known, lane);
@@ -174,32 +180,48 @@ __device__ __forceinline__ void step_token(const DeltaArguments &a, const StepPl
     const float4 change =
         make_float4(learn * (value.x - forget * known.x), learn * (value.y - forget * known.y),
                     learn * (value.z - forget * known.z), learn * (value.w - forget * known.w));
+    const float of_query = shortening(*shared, 0) * rsqrtf(static_cast<float>(a.key_dim));
     float4 result = {};
+    const auto advance = [&](float4 *row, float key, float query) {
+        row->x *= decay, row->y *= decay, row->z *= decay, row->w *= decay;
+        add_scaled(row, change, key);
+        add_scaled(&result, *row, query);
+    };
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-        state[r].x *= decay, state[r].y *= decay, state[r].z *= decay, state[r].w *= decay;
-        add_scaled(&state[r], change, key[r]);
-        add_scaled(&result, state[r], query[r] * of_query);
+    for (int r = 0; r < kRows; r += 4) {
+        const float4 key = keys[r / 4], query = queries[r / 4];
+        advance(&state[r], key.x, query.x);
+        advance(&state[r + 1], key.y, query.y);
+        advance(&state[r + 2], key.z, query.z);
+        advance(&state[r + 3], key.w, query.w);
     }
+    result.x *= of_query, result.y *= of_query, result.z *= of_query, result.w *= of_query;
     shared->result[warp][lane] = result;
     __syncthreads();
     // The next token's mix() and sums write nothing that is read here.
     if (warp == 0) finish<T>(a, place, token, gate, over_warps(shared->result, lane));
 }
 
-// Where a block's S is read from: a thread's 16 bytes of each of its rows.
-struct StepRows {
-    const float *from; // null: zeros
-    int first;         // of the warp's rows
-    bool inside;       // the thread has columns
+// A thread's part of a block's S: four columns of each of its warp's rows.
+template <typename S> struct StepRows {
+    S *slot; // null: zeros
+    int first;
+    bool inside; // the thread has columns
 
     __device__ bool has(const DeltaArguments &a, int r) const {
-        return from != nullptr && inside && first + r < a.key_dim;
+        return slot != nullptr && inside && first + r < a.key_dim;
     }
-    __device__ const float *at(const DeltaArguments &a, int r) const {
-        return from + (first + r) * a.value_dim;
+    __device__ typename StateFour<S>::Raw *at(const DeltaArguments &a, int r) const {
+        return reinterpret_cast<typename StateFour<S>::Raw *>(slot + (first + r) * a.value_dim);
     }
 };
+
+template <typename S>
+__device__ __forceinline__ StepRows<S> rows_of(const DeltaArguments &a, int slot, int head) {
+    const int column = threadIdx.x % 32 * 4;
+    return {slot < 0 ? nullptr : state_of<S>(a, slot, head) + column,
+            static_cast<int>(threadIdx.x / 32) * kRows, column < a.value_dim};
+}
 
 __device__ __forceinline__ StepPlace step_place(const DeltaArguments &a, int begin, int i) {
     StepPlace place;
@@ -211,79 +233,47 @@ __device__ __forceinline__ StepPlace step_place(const DeltaArguments &a, int beg
     return place;
 }
 
-__device__ __forceinline__ StepRows rows_of(const DeltaArguments &a, const StepPlace &place) {
-    const int column = threadIdx.x % 32 * 4;
-    return {place.item.from < 0 ? nullptr : state_of(a, place.item.from, place.head) + column,
-            static_cast<int>(threadIdx.x / 32) * kRows, column < a.value_dim};
-}
-
 // A block has one item and head after another. While it computes one, the next one's S is copied to shared memory,
-// where each thread finds what it has copied itself.
-template <typename T, bool kEarly> __global__ void __launch_bounds__(kThreads, 2)
-    delta_steps_ahead(const __grid_constant__ DeltaArguments a) {
+// where each thread finds what it has copied itself. The copy begins once the loads that the current token waits
+// for are on their way.
+template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 2)
+    delta_steps(const __grid_constant__ DeltaArguments a) {
+    using Raw = typename StateFour<S>::Raw;
     __shared__ __align__(16) StepShared shared;
-    extern __shared__ __align__(16) float4 ahead[]; // [kRows][kThreads]
+    extern __shared__ __align__(16) unsigned char memory[];
+    Raw *const ahead = reinterpret_cast<Raw *>(memory) + threadIdx.x; // [kRows][kThreads]
     const DeltaLevel level = *a.level;
     const int count = (level.chunked - level.begin) * a.value_heads;
-    const auto copy = [&](const StepRows &rows) {
-#pragma unroll
+    const auto copy = [&](int i) {
+        if (i >= count) return;
+        const StepPlace place = step_place(a, level.begin, i);
+        const StepRows<S> rows = rows_of<S>(a, place.item.from, place.head);
+        // Few addresses at a time: S fills half of the registers.
+#pragma unroll 4
         for (int r = 0; r < kRows; ++r) {
             const bool valid = rows.has(a, r);
-            copy_async(shared_address(ahead + r * kThreads + threadIdx.x),
-                       valid ? rows.at(a, r) : a.norm, valid);
+            const void *from = valid ? static_cast<const void *>(rows.at(a, r)) : a.norm;
+            copy_state(shared_address(ahead + r * kThreads), from, valid, Raw());
         }
         copy_async_commit();
     };
     int i = static_cast<int>(blockIdx.x);
-    if (i < count) copy(rows_of(a, step_place(a, level.begin, i)));
+    copy(i);
     for (; i < count; i += static_cast<int>(gridDim.x)) {
         float4 state[kRows];
         copy_async_wait<0>();
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) state[r] = ahead[r * kThreads + threadIdx.x];
-        const int next = i + static_cast<int>(gridDim.x);
-        if (!kEarly && next < count) copy(rows_of(a, step_place(a, level.begin, next)));
-        const StepPlace now = step_place(a, level.begin, i);
-        for (int t = 0; t < now.item.token_count; ++t) {
-            step_token<T>(a, now, t, &shared, state, [&] {
-                if (kEarly && t == 0 && next < count)
-                    copy(rows_of(a, step_place(a, level.begin, next)));
+        for (int r = 0; r < kRows; ++r) state[r] = StateFour<S>::wide(ahead[r * kThreads]);
+        const StepPlace place = step_place(a, level.begin, i);
+        for (int t = 0; t < place.item.token_count; ++t) {
+            step_token<T>(a, place, t, &shared, state, [&] {
+                if (t == 0) copy(i + static_cast<int>(gridDim.x));
             });
         }
-        StepRows to = rows_of(a, now);
-        to.from = state_of(a, now.item.state, now.head) + threadIdx.x % 32 * 4;
+        const StepRows<S> to = rows_of<S>(a, place.item.state, place.head);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            if (to.has(a, r)) {
-                *reinterpret_cast<float4 *>(const_cast<float *>(to.at(a, r))) = state[r];
-            }
-        }
-    }
-}
-
-template <typename T> __global__ void __launch_bounds__(kThreads, 2)
-    delta_steps(const __grid_constant__ DeltaArguments a) {
-    __shared__ __align__(16) StepShared shared;
-    const DeltaLevel level = *a.level;
-    const int count = (level.chunked - level.begin) * a.value_heads;
-    for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
-        const StepPlace place = step_place(a, level.begin, i);
-        const StepRows from = rows_of(a, place);
-        float4 state[kRows] = {};
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            if (from.has(a, r)) state[r] = *reinterpret_cast<const float4 *>(from.at(a, r));
-        }
-        for (int t = 0; t < place.item.token_count; ++t) {
-            step_token<T>(a, place, t, &shared, state, [] {});
-        }
-        StepRows to = from;
-        to.from = state_of(a, place.item.state, place.head) + threadIdx.x % 32 * 4;
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            if (to.has(a, r)) {
-                *reinterpret_cast<float4 *>(const_cast<float *>(to.at(a, r))) = state[r];
-            }
+            if (to.has(a, r)) *to.at(a, r) = StateFour<S>::narrow(state[r]);
         }
     }
 }
@@ -315,21 +305,17 @@ cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
     if (a.most_items == 0) return cudaSuccess;
     if (!fits(a)) return cudaErrorInvalidValue;
     const int64_t most = int64_t{a.most_items} * a.value_heads;
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 64));
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 2));
     return with_type(a.element, [&](auto t) {
-        if (a.ahead > 0) {
-            const auto kernel = a.ahead == 1 ? delta_steps_ahead<decltype(t), false>
-                                             : delta_steps_ahead<decltype(t), true>;
-            constexpr int bytes = kRows * kThreads * 16;
+        return with_state(a.state, [&](auto s) {
+            const auto kernel = delta_steps<decltype(t), decltype(s)>;
+            constexpr int bytes = kRows * kThreads * 4 * static_cast<int>(sizeof(s));
             const cudaError_t set =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
             if (set != cudaSuccess) return set;
-            kernel<<<static_cast<unsigned>(std::min<int64_t>(most, int64_t{a.sms} * 2)), kThreads,
-                     bytes, stream>>>(a);
+            kernel<<<blocks, kThreads, bytes, stream>>>(a);
             return cudaGetLastError();
-        }
-        delta_steps<decltype(t)><<<blocks, kThreads, 0, stream>>>(a);
-        return cudaGetLastError();
+        });
     });
 }
 

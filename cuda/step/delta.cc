@@ -14,16 +14,16 @@ constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
 
-StepDelta::StepDelta(const Model &model, DType element, int32_t sms)
-    : model_(model), element_(element), sms_(sms) {
-    chunked_ = true;
+StepDelta::StepDelta(const Model &model, const DeltaOptions &options)
+    : model_(model), options_(options) {
+    chunked_ = !options_.reproducible;
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
         const DeltaNet &delta = layer.delta;
         if (!delta) continue;
-        chunked_ = chunked_ && takes_chunks(element_, delta.key_dim, delta.value_dim);
-        const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(DType::f32) +
-                              kRing * delta.channels() * dtype_bytes(element_);
+        chunked_ = chunked_ && takes_chunks(options_.element, delta.key_dim, delta.value_dim);
+        const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(options_.state) +
+                              kRing * delta.channels() * dtype_bytes(options_.element);
         slot_bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
     }
 }
@@ -47,7 +47,7 @@ Status StepDelta::allocate(int64_t rows, StepInput *input) {
         heads = std::max<int64_t>(heads, delta.value_heads);
     }
     const char *what = "activations";
-    const int64_t element = dtype_bytes(element_);
+    const int64_t element = dtype_bytes(options_.element);
     ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(rows * channels * element, what));
     ASSIGN_OR_RETURN(w_, DeviceMemory::create(rows * keys * element, what));
     ASSIGN_OR_RETURN(p_, DeviceMemory::create(rows * heads * kDeltaChunk * element, what));
@@ -119,7 +119,8 @@ DeltaArguments StepDelta::arguments(size_t layer, const DeviceLayer &weights,
                                     const StepInput &input) const {
     const DeltaNet &delta = model_.layers[layer].delta;
     DeltaArguments a{};
-    a.element = element_;
+    a.element = options_.element;
+    a.state = options_.state;
     a.stride = weights.qkv.rows;
     a.convolution = weights.delta.convolution;
     a.decay = weights.delta.decay;
@@ -133,7 +134,7 @@ DeltaArguments StepDelta::arguments(size_t layer, const DeviceLayer &weights,
     a.value_heads = delta.value_heads;
     a.key_dim = delta.key_dim;
     a.value_dim = delta.value_dim;
-    a.sms = sms_;
+    a.sms = options_.sms;
     return a;
 }
 

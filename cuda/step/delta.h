@@ -14,9 +14,17 @@
 
 namespace batchllm::cuda {
 
+struct DeltaOptions {
+    DType element;
+    DType state = DType::f32; // or bf16
+    int32_t sms = 1;
+    // Token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
+    bool reproducible = false;
+};
+
 class StepDelta {
   public:
-    StepDelta(const Model &model, DType element, int32_t sms);
+    StepDelta(const Model &model, const DeltaOptions &options);
 
     // Of a slot: S and ring of all layers; 0: no layer has a delta net.
     int64_t slot_bytes() const { return slot_bytes_; }
@@ -42,12 +50,11 @@ class StepDelta {
                              const StepInput &input) const;
 
     const Model &model_;
-    DType element_;
-    int32_t sms_;
+    DeltaOptions options_;
     int64_t slot_bytes_ = 0;
-    std::vector<int64_t> begin_;         // [layers] of their parts of a slot
-    bool chunked_ = false;               // all layers' heads have kernels for chunks
-    DeviceMemory slots_;                 // [slots][layers] { S, ring }
+    std::vector<int64_t> begin_; // [layers] of their parts of a slot
+    bool chunked_ = false;       // prompts go in chunks: all layers' heads have kernels for them
+    DeviceMemory slots_;         // [slots][layers] { S, ring }
     DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
 
     // Of the staged step.

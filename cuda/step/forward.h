@@ -38,6 +38,7 @@ namespace batchllm::cuda {
 struct ForwardOptions {
     DType element = DType::bf16;
     DType residual = DType::bf16; // element's type or f32
+    DType state = DType::f32;     // of layers with a state; or bf16
     int64_t step_tokens = 0;
     bool tune = true;
     std::string tuning_cache; // a path; none; "": the default

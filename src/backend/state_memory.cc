@@ -31,18 +31,37 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
     return MemoryShares{slots, bytes - slots * needs.slot_bytes};
 }
 
-Result<int64_t> read_state_slots(const std::string &value, const Model &model) {
-    int64_t slots = 0;
-    const char *end = value.data() + value.size();
-    const auto [stop, failure] = std::from_chars(value.data(), end, slots);
-    if (failure != std::errc() || stop != end || slots < 1) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "backend option state_slots=%s: not a number of at least 1", value.c_str());
+Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
+                               StateOptions *out) {
+    const auto wrong = [&](const char *why) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option %s=%s: %s", key.c_str(),
+                     value.c_str(), why);
+    };
+    if (key == "state_slots") {
+        const char *end = value.data() + value.size();
+        const auto [stop, failure] = std::from_chars(value.data(), end, out->slots);
+        if (failure != std::errc() || stop != end || out->slots < 1) {
+            return wrong("not a number of at least 1");
+        }
+    } else if (key == "state_type") {
+        if (value != "f32" && value != "bf16") return wrong("f32 or bf16");
+        out->type = value == "f32" ? DType::f32 : DType::bf16;
+    } else {
+        return false;
     }
-    if (model.state_size() > 0) return slots;
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "backend option state_slots=%s: the model has no layer with a state",
-                 value.c_str());
+    if (!has_states) return wrong("the model has no layer with a state");
+    return true;
+}
+
+std::string name_of_states(const StateOptions &options) {
+    return options.type == DType::f32 ? "" : std::string(", states in ") + dtype_name(options.type);
+}
+
+Status check_reproducible(const StateOptions &options) {
+    if (options.type == DType::f32) return {};
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "backend option state_type=%s: reproducible needs states in f32",
+                 dtype_name(options.type));
 }
 
 } // namespace batchllm

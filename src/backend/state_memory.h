@@ -1,11 +1,11 @@
-// The size of a pool's memory, and how it is divided between states and keys and values.
+// The size of a pool's memory, options for the states of layers, and how memory is divided between states and keys and values.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "base/dtype.h"
 #include "base/status.h"
-#include "model/model.h"
 
 namespace batchllm {
 
@@ -30,7 +30,20 @@ struct MemoryShares {
 // than that never run. An error if the memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
-// The backend option state_slots=VALUE of a model.
-Result<int64_t> read_state_slots(const std::string &value, const Model &model);
+struct StateOptions {
+    int64_t slots = 0;       // 0: by memory
+    DType type = DType::f32; // in which a state is kept between steps; or bf16
+};
+
+// The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. has_states: the
+// model's layers.
+Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
+                               StateOptions *out);
+
+// For BackendInfo::compute_type: "", or ", states in bf16".
+std::string name_of_states(const StateOptions &options);
+
+// Rounding at the end of each step makes a row's bits depend on where steps end.
+Status check_reproducible(const StateOptions &options);
 
 } // namespace batchllm

@@ -20,7 +20,7 @@ struct Choice {
     DType element = DType::f32;
     Isa isa = Isa::portable;
     int32_t page_tokens = kDefaultPageTokens;
-    int64_t state_slots = 0; // 0: by memory
+    StateOptions states;
 };
 
 Result<Choice> read_options(const Model &model, const BackendOptions &options) {
@@ -53,8 +53,6 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              "backend option page_tokens=%s: not a multiple of 16 from 16 to 1024",
                              value.c_str());
             }
-        } else if (key == "state_slots") {
-            ASSIGN_OR_RETURN(choice.state_slots, read_state_slots(value, model));
         } else if (key == "kernels") {
             ASSIGN_OR_RETURN(choice.isa, isa_from_name(value.c_str()));
             if (!isa_runs_here(choice.isa) || kernels_for(choice.isa, choice.element) == nullptr) {
@@ -63,12 +61,16 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              value.c_str(), dtype_name(choice.element));
             }
         } else {
-            return error(
-                BATCHLLM_ERROR_INVALID_ARGUMENT,
-                "backend option %s: the cpu backend has page_tokens, state_slots and kernels",
-                key.c_str());
+            ASSIGN_OR_RETURN(const bool known,
+                             read_state_option(key, value, model.state_size() > 0, &choice.states));
+            if (known) continue;
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend option %s: the cpu backend has page_tokens, state_slots, "
+                         "state_type and kernels",
+                         key.c_str());
         }
     }
+    if (options.reproducible) RETURN_IF_ERROR(check_reproducible(choice.states));
     return choice;
 }
 
@@ -118,7 +120,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
 
     BackendInfo &info = backend->info_;
     info.name = "cpu";
-    info.compute_type = dtype_name(choice.element);
+    info.compute_type = dtype_name(choice.element) + name_of_states(choice.states);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
     info.reproducible = options.reproducible;
@@ -133,11 +135,12 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
                                                         info.step_tokens, options.reproducible));
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
-    const MemoryNeeds needs{StatePool::slot_bytes(model),
+    const MemoryNeeds needs{StatePool::slot_bytes(model, choice.states.type),
                             KvPages::token_bytes(model, choice.element), info.step_tokens};
-    ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, choice.state_slots));
+    ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, choice.states.slots));
     if (shares.state_slots > 0) {
-        ASSIGN_OR_RETURN(StatePool states, StatePool::create(model, shares.state_slots));
+        ASSIGN_OR_RETURN(StatePool states,
+                         StatePool::create(model, choice.states.type, shares.state_slots));
         backend->forward_->take_states(std::move(states));
         info.state_slots = shares.state_slots;
         info.state_bytes = needs.slot_bytes;

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/forward_tasks.h"
 #include "backend/state_levels.h"
+#include "base/narrow_floats.h"
 
 namespace batchllm::cpu {
 namespace {
@@ -15,12 +16,22 @@ namespace {
 constexpr int32_t kChunkedTokens = 16;
 constexpr int32_t kMostWidth = 64;
 
+void widen(const std::byte *from, int64_t count, float *to) {
+    const auto *numbers = reinterpret_cast<const uint16_t *>(from);
+    for (int64_t i = 0; i < count; ++i) to[i] = bfloat16_to_float(numbers[i]);
+}
+
+void narrow(const float *from, int64_t count, std::byte *to) {
+    auto *numbers = reinterpret_cast<uint16_t *>(to);
+    for (int64_t i = 0; i < count; ++i) numbers[i] = float_to_bfloat16(from[i]);
+}
+
 float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 } // namespace
 
 Status DeltaLayers::allocate(const Model &model, int64_t step_tokens) {
-    int64_t projected = 0, channels = 0, heads = 0, scratch = 0;
+    int64_t projected = 0, channels = 0, heads = 0, scratch = 0, wide = 0;
     for (const Layer &layer : model.layers) {
         const DeltaNet &delta = layer.delta;
         if (!delta) continue;
@@ -32,6 +43,7 @@ Status DeltaLayers::allocate(const Model &model, int64_t step_tokens) {
         channels = std::max(channels, delta.channels());
         heads = std::max<int64_t>(heads, delta.value_heads);
         scratch = std::max(scratch, delta_scratch_floats(delta.key_dim, delta.value_dim));
+        wide = std::max(wide, StatePool::matrix_numbers(delta));
     }
     if (projected == 0) return {};
     const char *what = "a step's buffers";
@@ -43,6 +55,8 @@ Status DeltaLayers::allocate(const Model &model, int64_t step_tokens) {
     for (int32_t t = 0; t < pool_->size(); ++t) {
         ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(scratch * 4, what));
         scratch_.push_back(std::move(buffer));
+        ASSIGN_OR_RETURN(buffer, Buffer::create(wide * 4, what));
+        wide_.push_back(std::move(buffer));
     }
     return {};
 }
@@ -115,7 +129,6 @@ void DeltaLayers::gates(const DeltaNet &delta, const PackedDelta &weights, int64
 void DeltaLayers::run_head(const DeltaNet &delta, size_t layer, const Node &node, int64_t head,
                            int32_t thread) {
     const int64_t key_head = head / (delta.value_heads / delta.key_heads);
-    const int64_t matrix = head * StatePool::matrix_floats(delta);
     float *rows = mixed(delta, node.token_begin);
     DeltaCall call;
     call.tokens = node.token_count;
@@ -128,11 +141,24 @@ void DeltaLayers::run_head(const DeltaNet &delta, size_t layer, const Node &node
     call.log_decay = log_decay_.floats() + node.token_begin * delta.value_heads + head;
     call.rate = rate_.floats() + node.token_begin * delta.value_heads + head;
     call.gate_stride = delta.value_heads;
-    call.from = node.from < 0 ? nullptr : states_.matrices(node.from, layer) + matrix;
-    call.state = states_.matrices(node.state, layer) + matrix;
     call.scratch = scratch_[static_cast<size_t>(thread)].floats();
     const bool recurrent = reproducible_ || call.tokens < kChunkedTokens;
-    (recurrent ? kernels_.delta_recurrent : kernels_.delta_chunked)(call);
+    const auto run = recurrent ? kernels_.delta_recurrent : kernels_.delta_chunked;
+    const std::byte *from = node.from < 0 ? nullptr : states_.matrix(node.from, layer, delta, head);
+    std::byte *to = states_.matrix(node.state, layer, delta, head);
+    if (states_.type() == DType::f32) {
+        call.from = reinterpret_cast<const float *>(from);
+        call.state = reinterpret_cast<float *>(to);
+        return run(call);
+    }
+    const int64_t numbers = StatePool::matrix_numbers(delta);
+    call.state = wide_[static_cast<size_t>(thread)].floats();
+    if (from != nullptr) {
+        widen(from, numbers, call.state);
+        call.from = call.state;
+    }
+    run(call);
+    narrow(call.state, numbers, to);
 }
 
 // The convolution's last inputs into the node's slot.

@@ -86,6 +86,7 @@ class DeltaLayers {
     Buffer rate_;      // [tokens, value_heads] float
     std::vector<float> zeros_;    // [most channels]
     std::vector<Buffer> scratch_; // [threads]
+    std::vector<Buffer> wide_;    // [threads] S of a head in float, where slots have it in bf16
 };
 
 } // namespace batchllm::cpu

@@ -3,26 +3,28 @@
 namespace batchllm::cpu {
 
 // Whole cache lines.
-int64_t StatePool::layer_floats(const DeltaNet &delta) {
+int64_t StatePool::layer_bytes(const DeltaNet &delta, DType type) {
     if (!delta) return 0;
-    const int64_t floats =
-        matrix_floats(delta) * delta.value_heads + (delta.width - 1) * delta.channels();
-    return (floats + kLanes - 1) / kLanes * kLanes;
+    constexpr int64_t line = kLanes * sizeof(float);
+    const int64_t bytes = matrix_numbers(delta) * delta.value_heads * dtype_bytes(type) +
+                          (delta.width - 1) * delta.channels() * int64_t{sizeof(float)};
+    return (bytes + line - 1) / line * line;
 }
 
-int64_t StatePool::slot_bytes(const Model &model) {
-    int64_t floats = 0;
-    for (const Layer &layer : model.layers) floats += layer_floats(layer.delta);
-    return floats * static_cast<int64_t>(sizeof(float));
+int64_t StatePool::slot_bytes(const Model &model, DType type) {
+    int64_t bytes = 0;
+    for (const Layer &layer : model.layers) bytes += layer_bytes(layer.delta, type);
+    return bytes;
 }
 
-Result<StatePool> StatePool::create(const Model &model, int64_t slots) {
+Result<StatePool> StatePool::create(const Model &model, DType type, int64_t slots) {
     StatePool pool;
+    pool.type_ = type;
     for (const Layer &layer : model.layers) {
-        pool.begin_.push_back(pool.slot_floats_);
-        pool.slot_floats_ += layer_floats(layer.delta);
+        pool.begin_.push_back(pool.slot_bytes_);
+        pool.slot_bytes_ += layer_bytes(layer.delta, type);
     }
-    ASSIGN_OR_RETURN(pool.data_, Buffer::create(slots * slot_bytes(model), "state slots"));
+    ASSIGN_OR_RETURN(pool.data_, Buffer::create(slots * pool.slot_bytes_, "state slots"));
     return pool;
 }
 

@@ -1,6 +1,6 @@
 // The states of delta nets: one slot for a context node, with the states of all layers.
 //
-//   [slot][layer] { S [value_head][key_dim][padded value_dim], inputs [width - 1][channels] } float
+//   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
 // The padding is zero; the inputs are those of the convolution's last tokens, oldest first. Address
 // space is reserved at once, and memory is used as slots are first written.
@@ -11,6 +11,7 @@
 
 #include "backend/cpu/buffer.h"
 #include "backend/cpu/kernels.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "model/model.h"
 
@@ -18,26 +19,32 @@ namespace batchllm::cpu {
 
 class StatePool {
   public:
-    static int64_t slot_bytes(const Model &model); // 0: the model has no delta nets
-    static Result<StatePool> create(const Model &model, int64_t slots);
+    // type: of S
+    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has no delta nets
+    static Result<StatePool> create(const Model &model, DType type, int64_t slots);
 
-    // A layer's part of a slot.
-    float *matrices(int32_t slot, size_t layer) const {
-        return data_.floats() + slot * slot_floats_ + begin_[layer];
+    DType type() const { return type_; }
+    // A layer's S of a value head.
+    std::byte *matrix(int32_t slot, size_t layer, const DeltaNet &delta, int64_t head) const {
+        return layer_of(slot, layer) + head * matrix_numbers(delta) * dtype_bytes(type_);
     }
     float *inputs(int32_t slot, size_t layer, const DeltaNet &delta) const {
-        return matrices(slot, layer) + matrix_floats(delta) * delta.value_heads;
+        return reinterpret_cast<float *>(matrix(slot, layer, delta, delta.value_heads));
     }
     // Of one value head.
-    static int64_t matrix_floats(const DeltaNet &delta) {
+    static int64_t matrix_numbers(const DeltaNet &delta) {
         return int64_t{delta.key_dim} * padded_head_dim(delta.value_dim);
     }
 
   private:
-    static int64_t layer_floats(const DeltaNet &delta);
+    static int64_t layer_bytes(const DeltaNet &delta, DType type);
+    std::byte *layer_of(int32_t slot, size_t layer) const {
+        return data_.data() + slot * slot_bytes_ + begin_[layer];
+    }
 
     Buffer data_;
-    int64_t slot_floats_ = 0;
+    DType type_ = DType::f32;
+    int64_t slot_bytes_ = 0;
     std::vector<int64_t> begin_; // [layers]
 };
 

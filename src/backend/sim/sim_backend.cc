@@ -68,7 +68,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
-    info_.state_slots = options.state_slots;
+    info_.state_slots = options.states.slots;
     info_.state_bytes = options.state_bytes;
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/state_memory.h"
-
 namespace batchllm {
 
 namespace {
@@ -33,8 +31,6 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     constexpr double int32 = std::numeric_limits<int32_t>::max();
     if (key == "page_tokens")
         return read_number(key, value, 1, 4096, "not in [1, 4096]", &out->page_tokens);
-    if (key == "state_slots")
-        return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->state_slots);
     if (key == "pages") return read_number(key, value, 1, int32, "not in [1, 2^31)", &out->pages);
     if (key == "vocabulary")
         return read_number(key, value, 2, int32, "not in [2, 2^31)", &out->vocabulary);
@@ -83,7 +79,16 @@ void shape_keys_and_values(const Model *model, SimOptions *out) {
         out->kv_groups.push_back(shape);
     }
     out->slot_bytes = largest * model->kv_planes();
-    out->state_bytes = model->state_size() * static_cast<int64_t>(sizeof(float));
+}
+
+// In float but for S, which has a type of its own.
+int64_t state_bytes(const Model &model, DType type) {
+    constexpr auto number = static_cast<int64_t>(sizeof(float));
+    int64_t bytes = model.state_size() * number;
+    for (const Layer &layer : model.layers) {
+        bytes -= layer.delta.values_size() * layer.delta.key_dim * (number - dtype_bytes(type));
+    }
+    return bytes;
 }
 
 // The description that the options ask for; none where they do not.
@@ -144,7 +149,12 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         ASSIGN_OR_RETURN(device, read_device(options));
     }
     if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), &out));
-    for (const auto &[key, value] : options.extra) RETURN_IF_ERROR(read_option(key, value, &out));
+    const bool has_states = model != nullptr && model->state_size() > 0;
+    for (const auto &[key, value] : options.extra) {
+        ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, has_states, &out.states));
+        if (!read) RETURN_IF_ERROR(read_option(key, value, &out));
+    }
+    if (has_states) out.state_bytes = state_bytes(*model, out.states.type);
     if (out.eos_token >= out.vocabulary)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: eos_token=%d is not below the vocabulary, %d", out.eos_token,
@@ -163,19 +173,15 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                      "backend_options: max_length and mean_length exclude each other");
     if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
         out.fails_after = -1;
-    if (out.state_slots > 0 && out.state_bytes == 0)
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "backend_options: state_slots=%lld: the model has no layer with a state",
-                     static_cast<long long>(out.state_slots));
     int64_t memory =
         options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
     const MemoryNeeds needs{out.state_bytes,
                             out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
                             options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
     // Pages that are given are not of this memory.
-    if (out.state_slots == 0 || out.pages == 0) {
-        ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.state_slots));
-        out.state_slots = shares.state_slots;
+    if (out.states.slots == 0 || out.pages == 0) {
+        ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.states.slots));
+        out.states.slots = shares.state_slots;
         memory = shares.bytes_left;
     }
     if (out.pages == 0) {

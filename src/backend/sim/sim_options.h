@@ -5,6 +5,7 @@
 //   page_tokens         16             KV slots a page
 //   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) less the states' / page_bytes
 //   state_slots         by memory      slots for states, in a model with delta nets
+//   state_type          f32            type of their matrices; or bf16
 //   vocabulary          the model's    ids are drawn from [0, vocabulary)
 //   eos_token           the model's    id that ends a row; -1: none, every row runs to max_tokens
 //   min_length          1              with max_length: a row's output length, the EOS included, is
@@ -32,6 +33,7 @@
 
 #include "backend/backend.h"
 #include "backend/sim/step_cost.h"
+#include "backend/state_memory.h"
 #include "base/status.h"
 #include "model/model.h"
 
@@ -63,8 +65,8 @@ struct SimOptions {
     std::vector<GroupShape> kv_groups;
     std::optional<StepCost> costs; // of `device`
     int64_t slot_bytes = 0;        // that a page has for it: the groups' most
-    int64_t state_slots = 0;
-    int64_t state_bytes = 0; // of a state slot, in float; 0: the model has none
+    StateOptions states;
+    int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };
 
 // model may be null: the shape of Llama-3-8B. device: as the option of that name gives one.
