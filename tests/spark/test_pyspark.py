@@ -42,14 +42,16 @@ def test_prompts_are_made_of_a_template():
     rows = session.createDataFrame([(i, f"number {i}", "what every row of this table says in so many words") for i in range(40)],
                                    ["id", "own", "all"])  # fmt: skip
     cpu = dict(model=model, backend="cpu", key_column="id", kv_memory_bytes=64 << 20, max_tokens=2)
-    saved = []
+    saved, warned = [], []
     for fields in ("given", "reorder"):
         metrics = spark.Metrics(session)
         answers = spark.transform(rows, template="Tell.\n{own}\n{all}\nAnswer:", fields=fields, metrics=metrics, **cpu)
         assert answers.columns[:4] == ["id", "own", "all", "text"], answers.columns
         assert all(row.error is None for row in answers.collect()) and metrics.rows == 40
         saved.append(metrics.saving_ratio)
+        warned.append(metrics.warnings)
     assert saved[0] < 0.3 < 0.5 < saved[1], saved
+    assert len(warned[0]) == 1 and "Put what rows have in common first" in warned[0][0], warned
     raises(Exception, "no column title", lambda: spark.transform(rows, template="{title}", **cpu))
 
 

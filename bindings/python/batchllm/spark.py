@@ -84,6 +84,12 @@ class Metrics:
         return int(self._java.completionTokens())
 
     @property
+    def warnings(self) -> list[str]:
+        """What executors' engines have warned of, for example prompts that could share more than they do. The driver logs
+        each of these when the first task with it ends. Warnings that differ only in numbers are kept once."""
+        return [str(text) for text in self._java.warnings()]
+
+    @property
     def saving_ratio(self) -> float:
         """1 - processed_prompt_tokens / prompt_tokens."""
         return float(self._java.savingRatio())

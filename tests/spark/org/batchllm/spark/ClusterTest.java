@@ -6,6 +6,7 @@ import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -13,6 +14,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.spark.SparkEnv;
@@ -29,7 +33,7 @@ import scala.collection.immutable.ArraySeq;
 /**
  * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once as
  * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Between the
- * two, constraints of the options and of a column in both executors. Arguments: a folder for its files, and
+ * two, constraints of the options and of a column in both executors, and warnings of their engines. Arguments: a folder for its files, and
  * one with a model that has a tokenizer.
  */
 public final class ClusterTest {
@@ -67,6 +71,7 @@ public final class ClusterTest {
         check(found.equals(Set.of("0: 1, 1, 3", "1: 1, 1, 3")),
                 "one engine an executor, on the device of its tasks");
         constrained(spark, arguments[1]);
+        warned(spark, options);
 
         Path marks = Files.createDirectories(folder.resolve("marks"));
         BatchLlmMetrics metricsOfKilled = new BatchLlmMetrics(spark.sparkContext());
@@ -123,6 +128,42 @@ public final class ClusterTest {
         }
         System.out.println("constrained rows: " + found + ", by executors " + executors);
         check(found == 48 && executors.size() == 2, found + " constrained rows, by executors " + executors);
+    }
+
+    /** Prompts that begin with what differs: the driver's log says so, once, although two executors' engines found it. */
+    private static void warned(SparkSession spark, BatchLlmOptions options) {
+        List<String> logged = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger(BatchLlm.class.getName());
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                logged.add(line.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        log.addHandler(handler);
+        try {
+            // 50 tokens of the row's own before 200 that all rows have.
+            Dataset<Row> rows = spark.range(0, 400, 1, 4).select(functions.col("id"),
+                    functions.expr("concat(transform(sequence(1, 50), x -> cast(pmod(xxhash64(id, x), 32000) as int)),"
+                            + " sequence(1000, 1199))").as("prompt"));
+            BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+            long answered = BatchLlm.transform(rows, options.partitions(4), metrics).filter("error is null").count();
+            options.partitions(PARTITIONS);
+            System.out.println("warned: " + metrics.warnings() + ", on the driver: " + logged);
+            check(answered == 400, answered + " rows answered");
+            check(metrics.warnings().size() == 1, metrics.warnings().toString());
+            String text = metrics.warnings().get(0);
+            check(text.contains("tokens are saved, and about") && text.contains("Put what rows have in common first"), text);
+            check(logged.equals(List.of("on an executor: " + text)), logged.toString());
+        } finally {
+            log.removeHandler(handler);
+        }
     }
 
     private static MapPartitionsFunction<Row, String> textsWithExecutors() {

@@ -20,10 +20,10 @@ import java.util.stream.LongStream;
  * }
  * }</pre>
  *
- * <p>One thread uses an engine at a time, and another that tries gets an {@link
- * IllegalStateException}; {@link #cancel} and {@link #interrupt} are for any thread at any
- * time. Closing during a use throws, and so does use after close. An engine that nobody can
- * reach any more is freed some time; its memory is large, so close it.
+ * <p>An engine is used by one thread at a time; a second one gets an {@link IllegalStateException}.
+ * {@link #cancel} and {@link #interrupt} may be called by any thread at any time. Closing an engine that
+ * is in use throws, and so does using a closed one. An engine that is no longer reachable is freed
+ * eventually, but its memory is large, so close it.
  */
 public final class Engine implements AutoCloseable {
     private static final double SLICE_SECONDS = 0.1;
@@ -34,7 +34,7 @@ public final class Engine implements AutoCloseable {
     private final Constraints constraints;
     // Of the thread that uses the engine.
     private boolean running;
-    private boolean polled = true; // no row is without a result that poll has given
+    private boolean polled = true; // poll has returned a result for every row
 
     private Engine(batchllm_engine engine, Constraints constraints, Runnable free) {
         this.engine = engine;
@@ -64,7 +64,7 @@ public final class Engine implements AutoCloseable {
         return new Engine(engine, constraints, freeing(engine, constraints, logNumber));
     }
 
-    /** Refers to no Engine, as what a cleaner runs must not. */
+    /** What a cleaner runs must not refer to the Engine. */
     private static Runnable freeing(batchllm_engine engine, Constraints constraints, long logNumber) {
         return () -> {
             constraints.clear();
@@ -74,10 +74,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Adds rows. The columns are copied, all in one native call; every row gets its result, also a bad
-     * one.
+     * Adds rows. The columns are copied in one native call. Every row gets a result, even an invalid one.
      *
-     * @param rows better many at a time: they are planned together
+     * @param rows add many at a time, since they are planned together
      */
     public void add(Rows rows) {
         try (Handle.Use use = handle.use()) {
@@ -87,11 +86,11 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Makes a constraint now rather than with the first row that names one that is equal: so that a wrong one is known
+     * Makes a constraint now rather than with the first row that has an equal one, so that an invalid one is found
      * early.
      *
      * @param constraint for rows of this engine
-     * @return what a loose schema was widened by, by keyword and place; empty when nothing was
+     * @return what a loose schema does not enforce, by keyword and place; empty if it enforces everything
      */
     public List<String> prepare(Constraint constraint) {
         try (Handle.Use use = handle.use()) {
@@ -101,10 +100,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * From now on the engine writes to the report what it plans, computes and hands out. It has one report: another one
-     * takes its place.
+     * Makes the engine record in this report what it plans, computes and returns. An engine has one report at a time.
      *
-     * @param report that no other engine writes to; null: none
+     * @param report must not be in use by another engine; null: stops recording
      */
     public void setReport(Report report) {
         try (Handle.Use use = handle.use()) {
@@ -118,7 +116,7 @@ public final class Engine implements AutoCloseable {
         }
     }
 
-    /** Plans all rows that were added and have not started. A step does so by itself. */
+    /** Plans all added rows that have not started. A step does this by itself. */
     public void buildGroups() {
         try (Handle.Use use = handle.use()) {
             Native.batchllm_build_groups(engine);
@@ -128,7 +126,7 @@ public final class Engine implements AutoCloseable {
     /**
      * Runs one step.
      *
-     * @return how far the engine is
+     * @return the engine's progress
      */
     public Progress step() {
         try (Handle.Use use = handle.use()) {
@@ -146,33 +144,33 @@ public final class Engine implements AutoCloseable {
     /**
      * Steps until every row has its result.
      *
-     * @return true; false when {@link #interrupt}, or an interruption of this thread, whose flag stays
-     *     set, stopped it: call again to go on
+     * @return true; false if {@link #interrupt} or an interruption of this thread (whose flag stays set)
+     *     stopped it: call again to continue
      */
     public boolean run() {
         return run(progress -> true);
     }
 
     /**
-     * The same, telling about ten times a second how far the engine is.
+     * The same, and reports progress about ten times a second.
      *
      * @param listener can stop the run
-     * @return false when it was stopped
+     * @return false if it was stopped
      */
     public boolean run(ProgressListener listener) {
         return run(listener, Duration.ofNanos((long) (SLICE_SECONDS * 1e9)));
     }
 
     /**
-     * The same, telling as often as asked, but not within a step.
+     * The same, and reports progress at an interval, but never within a step.
      *
      * @param listener can stop the run
-     * @param interval at least so long between two calls; zero: after each step
-     * @return false when it was stopped
+     * @param interval minimum time between two calls; zero: after each step
+     * @return false if it was stopped
      */
     public boolean run(ProgressListener listener, Duration interval) {
         Objects.requireNonNull(listener);
-        // Without a listener in a hurry, an interruption of the thread is still seen soon.
+        // An interruption of the thread is noticed soon even if the interval is long.
         double slice = Math.min(SLICE_SECONDS, interval.toNanos() * 1e-9);
         try (Handle.Use use = handle.use()) {
             refuseInsideRun();
@@ -200,7 +198,7 @@ public final class Engine implements AutoCloseable {
         }
     }
 
-    /** Whether every row that was added has an outcome. */
+    /** Whether every added row has a result. */
     private boolean complete() {
         EngineStats stats = stats();
         return stats.rowsDone() == stats.rows();
@@ -229,10 +227,10 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * The same for tags that follow each other, in one native call.
+     * The same for consecutive tags, in one native call.
      *
-     * @param firstTag the first of them
-     * @param count how many
+     * @param firstTag the first tag
+     * @param count the number of tags
      */
     public void cancel(long firstTag, long count) {
         try (Handle.Use use = handle.share()) {
@@ -248,7 +246,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Takes out all finished results.
+     * Removes and returns all finished results.
      *
      * @return in the order in which they finished; to be closed
      */
@@ -257,9 +255,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Takes out finished results.
+     * Removes and returns finished results.
      *
-     * @param max at most so many, but a row's samples are never split; 0: all
+     * @param max the most to return, though a row's samples are never split; 0: all
      * @return in the order in which they finished; to be closed
      */
     public Results poll(long max) {
@@ -271,18 +269,18 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * A whole job: adds the rows, runs, and gives all results, in the order of the rows.
+     * A whole job: adds the rows, runs them, and returns all results in the order of the rows.
      *
-     * @param rows without tags: they are 0, 1, 2, ... The engine must have no other rows unpolled
+     * @param rows without tags: they become 0, 1, 2, ... All other rows of the engine must have been polled
      * @return to be closed
-     * @throws BatchLlmException.Stopped when the run was stopped; the rows stay with the engine
+     * @throws BatchLlmException.Stopped if the run was stopped; the rows stay in the engine
      */
     public Results generate(Rows rows) {
         return generate(rows, progress -> true);
     }
 
     /**
-     * The same, telling how far it is.
+     * The same, and reports progress.
      *
      * @param rows without tags
      * @param listener as for {@link #run(ProgressListener)}
@@ -302,10 +300,10 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * A whole job of vectors: {@link Results#embeddings} has them one after the other, in the order of the rows, without
-     * a copy, and {@link Results#embeddingArrays} as arrays.
+     * A whole job of vectors. {@link Results#embeddings} has them in one buffer, in the order of the rows and without a
+     * copy; {@link Results#embeddingArrays} returns them as arrays.
      *
-     * @param rows without tags; their parameters may say {@link SamplingParams.Builder#pooling}, {@link
+     * @param rows without tags; their parameters may set {@link SamplingParams.Builder#pooling}, {@link
      *     SamplingParams.Builder#normalize} and {@link SamplingParams.Builder#dimensions}
      * @return to be closed
      */
@@ -314,7 +312,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * A whole job of labels, by a model with a classification head: {@link Results#labelLogits} and {@link
+     * A whole job of labels, for a model with a classification head: {@link Results#labelLogits} and {@link
      * Results#labelProbabilities}, in the order of {@link #labels} and of the rows.
      *
      * @param rows without tags
@@ -325,12 +323,12 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * How likely each prompt goes on with one text rather than with another, by a reranker that answers yes or no.
+     * How likely each prompt is to continue with one text rather than another, for rerankers that answer yes or no.
      *
-     * @param prompts each a query and a document in the words that the model was trained on
-     * @param positive what the model says of a document that answers the query, such as "yes"
-     * @param negative the contrary
-     * @return from 0 to 1, in the order of the prompts; NaN of one that failed
+     * @param prompts each with a query and a document, worded as the model was trained
+     * @param positive the answer for a document that answers the query, such as "yes"
+     * @param negative the answer for one that does not
+     * @return from 0 to 1, in the order of the prompts; NaN for a prompt that failed
      */
     public double[] rerank(Collection<String> prompts, String positive, String negative) {
         try (Results results = generate(Rows.ofScores(prompts, List.of(positive, negative)))) {
@@ -347,7 +345,7 @@ public final class Engine implements AutoCloseable {
     /**
      * The labels of a model with a classification head.
      *
-     * @return in the order of {@link Results#labelLogits}; empty of other models
+     * @return in the order of {@link Results#labelLogits}; empty for other models
      */
     public List<String> labels() {
         try (Handle.Use use = handle.use()) {
@@ -359,8 +357,8 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * A whole job whose results come as they finish: adds the rows now, and runs while more are asked
-     * for. The engine can be used between two results, also to cancel rows.
+     * A whole job whose results come as they finish: adds the rows now, and runs when the next result is
+     * requested. Between two results the engine can be used, for example to cancel rows.
      *
      * @param rows with tags or without
      * @return each row's result, once
@@ -398,9 +396,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * What "auto" and 0 in the options became, and the sizes of the model.
+     * The effective options, with "auto" and 0 resolved, and the sizes of the model.
      *
-     * @param device its place among the options' devices, from 0
+     * @param device an index in the options' devices, from 0
      * @return a copy
      */
     public EngineInfo info(int device) {
@@ -416,7 +414,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * The same of the first device, which mostly is the only one.
+     * The same for the first device, which usually is the only one.
      *
      * @return a copy
      */
@@ -425,7 +423,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * What the engine has done so far.
+     * Statistics so far.
      *
      * @return a copy
      */
@@ -442,9 +440,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * The next planning uses this plan, which is copied, for the rows added since the last one. Rows
-     * that are not the plan's are planned afresh, and so are all when the plan was made with another
-     * {@link Sharing} or another least prefix than the engine's.
+     * Takes the groups of the rows added since the last planning from this plan, which is copied. Rows that
+     * are not in it are planned now; so are all rows if the plan was made with a different {@link Sharing} or
+     * minimum prefix than the engine's.
      *
      * @param plan of the same tokenizer
      */
@@ -456,7 +454,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * The plan of the rows taken by the last planning, to be saved.
+     * The plan of the rows that were planned last, to be saved.
      *
      * @return to be closed
      */
@@ -466,7 +464,7 @@ public final class Engine implements AutoCloseable {
         }
     }
 
-    /** Ends the engine; its rows without results get none. Throws during a use. */
+    /** Frees the engine. Unfinished rows get no results. Throws if the engine is in use. */
     @Override
     public void close() {
         handle.close();

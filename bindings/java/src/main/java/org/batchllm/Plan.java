@@ -5,8 +5,8 @@ import java.nio.file.Path;
 import java.util.Arrays;
 
 /**
- * Which rows share which prefix, and in which order they are computed; made without an engine or a
- * model, saved, and used by a later job. One thread uses a plan at a time.
+ * Which rows share which prefix, and in which order they are computed. A plan is made without an engine or a
+ * model; it can be saved and used by a later job. It is used by one thread at a time.
  */
 public final class Plan implements AutoCloseable {
     final batchllm_plan plan;
@@ -33,8 +33,8 @@ public final class Plan implements AutoCloseable {
      * @param rows token ids
      * @param options of the plan
      * @param decodeLengths how many tokens each row will generate, for the order of groups; null: equal
-     * @param previous a plan of an earlier version of the rows, or null: rows that are the same keep
-     *     their groups, and only new or changed rows are planned afresh
+     * @param previous a plan of an earlier version of the rows, or null: unchanged rows keep their groups, and
+     *     only new or changed rows are planned
      * @return to be closed
      */
     public static Plan create(TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous) {
@@ -64,7 +64,7 @@ public final class Plan implements AutoCloseable {
     }
 
     /**
-     * Writes a plan file in one piece: an existing one is replaced or, on any error, left as it was.
+     * Writes a plan file atomically: an existing file is replaced or, on any error, left as it was.
      *
      * @param file to be written
      */
@@ -92,7 +92,7 @@ public final class Plan implements AutoCloseable {
     }
 
     /**
-     * All groups, rows that share nothing included as groups of one.
+     * All groups. Rows that share nothing are groups of one.
      *
      * @return a copy
      */
@@ -110,7 +110,7 @@ public final class Plan implements AutoCloseable {
     /**
      * What to put first in the prompts so that rows share more.
      *
-     * @return a sentence or two; "" where there is nothing to say
+     * @return a sentence or two; "" if there is no advice
      */
     public String advice() {
         try (Handle.Use use = handle.use()) {

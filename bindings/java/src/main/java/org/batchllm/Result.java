@@ -4,7 +4,7 @@ import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 
-/** One result, in memory of its own: it stays when the {@link Results} are closed. */
+/** One result, in its own memory: it remains valid after the {@link Results} are closed. */
 public final class Result {
     private final long tag;
     private final int status;
@@ -67,7 +67,7 @@ public final class Result {
     /**
      * The row's tag.
      *
-     * @return what {@link Rows#withTags} gave it, or its number
+     * @return the tag from {@link Rows#withTags}, or the row's number
      */
     public long tag() {
         return tag;
@@ -94,7 +94,7 @@ public final class Result {
     /**
      * Why the row failed.
      *
-     * @return the status's name and a text: "BATCHLLM_ERROR_ROW_TOO_LONG: ..."; null when it did not
+     * @return the status's name and a text: "BATCHLLM_ERROR_ROW_TOO_LONG: ..."; null if it did not
      */
     public String error() {
         return error;
@@ -128,7 +128,7 @@ public final class Result {
     }
 
     /**
-     * Of the prompt's tokens, those that were not computed for this result alone.
+     * How many of the prompt's tokens were not computed for this result alone.
      *
      * @return tokens
      */
@@ -137,7 +137,7 @@ public final class Result {
     }
 
     /**
-     * What was generated. An EOS or stop token that ended the row is its last token, but not part of
+     * The generated tokens. An EOS or stop token that ended the row is its last token, but not part of
      * its text.
      *
      * @return a copy of the token ids
@@ -147,27 +147,27 @@ public final class Result {
     }
 
     /**
-     * What was generated. Bytes that are not UTF-8, as a row may end within a character, are U+FFFD.
+     * The generated text. A row may end within a character; such bytes become U+FFFD.
      *
-     * @return the text; empty when the engine has no tokenizer
+     * @return the text; empty if the engine has no tokenizer
      */
     public String text() {
         return text;
     }
 
     /**
-     * The log-probability of each generated token, when {@link SamplingParams.Builder#logprobs} asked.
+     * The log-probability of each generated token, if {@link SamplingParams.Builder#logprobs} asked for it.
      *
-     * @return a copy; else empty
+     * @return a copy; otherwise empty
      */
     public float[] logprobs() {
         return logprobs.values.clone();
     }
 
     /**
-     * For each item of {@link #logprobs} the likeliest tokens, likeliest first.
+     * The likeliest tokens for each item of {@link #logprobs}, likeliest first.
      *
-     * @return as many lists; each empty when none were asked for
+     * @return as many lists; each empty if none were asked for
      */
     public int[][] topTokens() {
         return copy(logprobs.topTokens);
@@ -183,19 +183,19 @@ public final class Result {
     }
 
     /**
-     * The log-probability of each token of the prompt, from the second on, when {@link
-     * SamplingParams.Builder#promptLogprobs} asked; of samples the first has them.
+     * The log-probability of each token of the prompt, from the second on, if {@link
+     * SamplingParams.Builder#promptLogprobs} asked for it. Only a row's first sample has them.
      *
-     * @return a copy; else empty
+     * @return a copy; otherwise empty
      */
     public float[] promptLogprobs() {
         return promptLogprobs.values.clone();
     }
 
     /**
-     * For each item of {@link #promptLogprobs} the likeliest tokens in its place, likeliest first.
+     * The likeliest tokens in the place of each item of {@link #promptLogprobs}, likeliest first.
      *
-     * @return as many lists; each empty when none were asked for
+     * @return as many lists; each empty if none were asked for
      */
     public int[][] promptTopTokens() {
         return copy(promptLogprobs.topTokens);
@@ -211,45 +211,45 @@ public final class Result {
     }
 
     /**
-     * Of a scored row, the sum of each continuation's log-probabilities.
+     * The sum of each continuation's log-probabilities, for a scored row.
      *
-     * @return one a continuation; else empty
+     * @return one for each continuation; empty for other rows
      */
     public double[] scores() {
         return scores.clone();
     }
 
     /**
-     * Of a scored row, the log-probability of each token of each continuation.
+     * The log-probability of each token of each continuation, for a scored row.
      *
-     * @return one list a continuation
+     * @return a list for each continuation
      */
     public float[][] scoreLogprobs() {
         return copy(scoreLogprobs);
     }
 
     /**
-     * Of an embedded row, its vector.
+     * The vector of an embedded row.
      *
-     * @return a copy; else empty
+     * @return a copy; empty for other rows
      */
     public float[] embedding() {
         return embedding.clone();
     }
 
     /**
-     * Of a classified row, the logit of each label, in the order of {@link Engine#labels}.
+     * The logit of each label of a classified row, in the order of {@link Engine#labels}.
      *
-     * @return a copy; else empty
+     * @return a copy; empty for other rows
      */
     public float[] labelLogits() {
         return labelLogits.clone();
     }
 
     /**
-     * Of a classified row, the probability of each label.
+     * The probability of each label of a classified row.
      *
-     * @return a copy; else empty
+     * @return a copy; empty for other rows
      */
     public float[] labelProbabilities() {
         return labelProbabilities.clone();

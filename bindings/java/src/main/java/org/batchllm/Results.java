@@ -16,14 +16,14 @@ import java.util.NoSuchElementException;
 import java.util.function.Function;
 
 /**
- * A column batch of results: one result a row, or as many adjacent ones as the row has samples. Any
- * number of threads may read it; it outlives its engine.
+ * A column batch of results: one result for each row, or adjacent ones for a row with several samples. Any
+ * number of threads may read it. It outlives its engine.
  *
  * <p>The columns are read-only direct buffers over the library's memory, in the machine's byte order;
  * item i of a column with offsets is [offsets[i], offsets[i + 1]). A buffer stays readable after
- * {@link #close}, which gives the memory back at once when no column was taken, and otherwise when
- * the garbage collector finds none of them, nor a view of one, in use any more. {@link #get} and the
- * iterator copy, and take no column.
+ * {@link #close}, which frees the memory at once if no column was taken, and otherwise when the garbage
+ * collector finds that no column, and no view of one, is in use any more. {@link #get} and the iterator copy
+ * and take no column.
  */
 public final class Results implements AutoCloseable, Iterable<Result> {
     private enum Column {
@@ -66,7 +66,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         }
     }
 
-    /** Every column, for use while the results are open, by code that lets none of them out. */
+    /** All columns, for code that uses them only while the results are open. */
     static final class Columns {
         final LongBuffer tags;
         final IntBuffer statuses;
@@ -223,9 +223,9 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * How many results there are.
+     * The number of results.
      *
-     * @return the number, also when closed
+     * @return the number, even after close
      */
     public int size() {
         return size;
@@ -279,7 +279,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
      * One result's text.
      *
      * @param i from 0
-     * @return as {@link Result#text} says
+     * @return as {@link Result#text}
      */
     public String text(int i) {
         checkIndex(i);
@@ -324,7 +324,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * How each row did: {@link Status}.
+     * The {@link Status} of each row.
      *
      * @return [size]
      */
@@ -333,7 +333,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Why each row ended: {@link FinishReason#number}.
+     * Why each row ended, as {@link FinishReason#number}.
      *
      * @return [size]
      */
@@ -360,7 +360,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Of the prompts' tokens, those that were not computed for the result alone.
+     * How many of the prompt's tokens were not computed for each result alone.
      *
      * @return [size]
      */

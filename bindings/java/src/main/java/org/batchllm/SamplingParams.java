@@ -9,7 +9,7 @@ import java.util.function.Function;
 import java.util.function.ToDoubleFunction;
 import java.util.function.ToLongFunction;
 
-/** How a row is generated. Immutable; what is not set has the library's default. */
+/** How text is generated for a row. Immutable; parameters that are not set have the library's defaults. */
 public final class SamplingParams {
     /** Greedy, up to 128 tokens. */
     public static final SamplingParams DEFAULT = builder().build();
@@ -70,8 +70,8 @@ public final class SamplingParams {
     }
 
     /**
-     * For the library: of one row, which is then all rows', or of each. A field costs a native call,
-     * and only when some row does not have its default; rows cost none. To be deleted by the caller.
+     * The native parameters, one for all rows or one for each row. A field takes one native call, and
+     * only if some row does not have its default. To be deleted by the caller.
      */
     static batchllm_params_column column(List<SamplingParams> rows) {
         batchllm_params_column column = Native.batchllm_params_column_create(rows.size());
@@ -127,7 +127,7 @@ public final class SamplingParams {
         }
     }
 
-    /** All rows' texts, each followed by a zero byte, and where each begins. */
+    /** The texts of all rows, each followed by a zero byte, and the offset of each. */
     private static final class Texts {
         final byte[] bytes;
         final long[] starts;
@@ -146,7 +146,7 @@ public final class SamplingParams {
         }
     }
 
-    /** Offsets of lists of these lengths; whether there is anything in them. */
+    /** Offsets of lists of these lengths; returns whether any list has an item. */
     private static boolean lists(List<SamplingParams> rows, long[] offsets, ToLongFunction<Builder> length) {
         int i = 0;
         for (SamplingParams row : rows) {
@@ -156,7 +156,7 @@ public final class SamplingParams {
         return offsets[i] > 0;
     }
 
-    /** Sets parameters. A value out of its range fails the rows that have it, each for itself. */
+    /** Sets parameters. A value out of range fails only the rows that have it. */
     public static final class Builder {
         private int maxTokens = 128;
         private float temperature;
@@ -215,7 +215,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Most tokens generated.
+         * Maximum tokens generated.
          *
          * @param value at least 1; default 128
          * @return this
@@ -228,7 +228,7 @@ public final class SamplingParams {
         /**
          * What logits are divided by.
          *
-         * @param value 0, the default, takes the likeliest token always
+         * @param value 0, the default: always the likeliest token
          * @return this
          */
         public Builder temperature(double value) {
@@ -248,7 +248,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Leaves out tokens less probable than this share of the likeliest one's.
+         * Samples only from tokens with at least this share of the likeliest token's probability.
          *
          * @param value in [0, 1); default 0: off
          * @return this
@@ -259,7 +259,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Samples from so many of the likeliest tokens.
+         * Samples from this many of the likeliest tokens.
          *
          * @param value at least 1; default 0: off, as is -1
          * @return this
@@ -270,7 +270,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Makes tokens of prompt and output less likely, as in CTRL.
+         * Makes tokens less likely that are already in the prompt or the output, as in CTRL.
          *
          * @param value above 0; default 1: off
          * @return this
@@ -281,7 +281,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Taken off the logits of tokens in the output.
+         * Subtracted from the logit of each token that is already in the output.
          *
          * @param value in [-2, 2]; default 0
          * @return this
@@ -292,7 +292,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Taken off the logits of tokens in the output, times how often they are there.
+         * Subtracted from a token's logit once for each time it is in the output.
          *
          * @param value in [-2, 2]; default 0
          * @return this
@@ -303,7 +303,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Results for the row.
+         * Number of results for the row.
          *
          * @param value at least 1; default 1
          * @return this
@@ -314,7 +314,7 @@ public final class SamplingParams {
         }
 
         /**
-         * With the engine's seed, the row's tag and the position it fixes the random numbers.
+         * Determines the random numbers, together with the engine's seed, the row's tag and the position.
          *
          * @param value 64 bits
          * @return this
@@ -325,7 +325,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Whether the model's EOS ids do not stop the row.
+         * Whether the row continues after the model's EOS ids.
          *
          * @param value default false
          * @return this
@@ -336,7 +336,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Log-probabilities: of the chosen tokens, and of so many of the likeliest.
+         * Log-probabilities of the chosen tokens, and of this many of the likeliest.
          *
          * @param value 0 to 20; default -1: none at all
          * @return this
@@ -347,9 +347,9 @@ public final class SamplingParams {
         }
 
         /**
-         * Whether special tokens that are written in the text are taken as such.
+         * Whether special tokens spelled out in the text are read as such.
          *
-         * @param value default true; false for text from strangers
+         * @param value default true; false for text that you do not trust
          * @return this
          */
         public Builder parseSpecial(boolean value) {
@@ -358,7 +358,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Whether the tokenizer's template adds BOS and the like.
+         * Whether BOS and the like are added, as the tokenizer says.
          *
          * @param value default true
          * @return this
@@ -369,7 +369,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Token ids that end the row, besides the model's EOS ids.
+         * Token ids that end the row, in addition to the model's EOS ids.
          *
          * @param values copied
          * @return this
@@ -380,7 +380,7 @@ public final class SamplingParams {
         }
 
         /**
-         * The text is cut before the first of these that is found.
+         * The row ends where the first of these appears, and its text is cut before it.
          *
          * @param values not empty, without zero characters
          * @return this
@@ -391,8 +391,8 @@ public final class SamplingParams {
         }
 
         /**
-         * Texts that are not generated, each tokenized with a space before it and without. Another spelling, or the
-         * same text in other tokens, is another word.
+         * Texts that are never generated. Each is tokenized with and without a space before it; another spelling, or the
+         * same text in other tokens, is a different word.
          *
          * @param values not empty, without zero characters
          * @return this
@@ -409,8 +409,8 @@ public final class SamplingParams {
         }
 
         /**
-         * None of the first so many tokens ends the row: they are no EOS id and no stop token, and stop strings count
-         * only behind them.
+         * None of the first so many tokens ends the row: EOS ids and stop tokens are excluded, and stop strings apply
+         * only after them.
          *
          * @param value from 0, the default, to maxTokens
          * @return this
@@ -421,8 +421,8 @@ public final class SamplingParams {
         }
 
         /**
-         * Log-probabilities of the prompt's own tokens, from the second on, and of so many of the likeliest in their
-         * places. Such a row computes its whole prompt for itself: it shares no prefix with other rows.
+         * Log-probabilities of the prompt's tokens, from the second on, and of this many of the likeliest in each place.
+         * Such a row shares no prefix: its whole prompt is computed for it alone.
          *
          * @param value 0 to 20; default -1: none at all
          * @return this
@@ -444,10 +444,10 @@ public final class SamplingParams {
         }
 
         /**
-         * What the output must look like. Log-probabilities are then of the model's distribution over the tokens that
-         * are allowed.
+         * What the output must look like. Log-probabilities then refer to the model's distribution over the allowed
+         * tokens.
          *
-         * @param value null, the default: anything
+         * @param value null, the default: no constraint
          * @return this
          */
         public Builder constraint(Constraint value) {
@@ -456,8 +456,8 @@ public final class SamplingParams {
         }
 
         /**
-         * What the result is. With a task other than {@link Task#GENERATE} only {@link #addSpecial} and {@link
-         * #parseSpecial} count of the parameters above.
+         * The kind of result. With a task other than {@link Task#GENERATE} only {@link #addSpecial} and {@link
+         * #parseSpecial} of the parameters above apply.
          *
          * @param value default {@link Task#GENERATE}
          * @return this
@@ -481,7 +481,7 @@ public final class SamplingParams {
         /**
          * Whether a vector is scaled to length 1.
          *
-         * @param value default: as modules.json of the model says, without one not
+         * @param value default: what the model's modules.json says, or no without that file
          * @return this
          */
         public Builder normalize(boolean value) {
@@ -490,7 +490,7 @@ public final class SamplingParams {
         }
 
         /**
-         * The first so many numbers of a vector, before it is scaled.
+         * Keeps only the first so many elements of a vector, before it is scaled.
          *
          * @param value default 0: all
          * @return this

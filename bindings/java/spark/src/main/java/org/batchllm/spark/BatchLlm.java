@@ -35,14 +35,15 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  * Dataset<Row> answers = BatchLlm.transform(rows, new BatchLlmOptions().model("/models/m").maxTokens(64));
  * }</pre>
  *
- * <p>The result has the rows' own columns, the key, and: text, tokens, finish_reason, error (null when
- * there was none), prompt_tokens, shared_tokens, completion_tokens; and where asked for sample, logprobs,
- * scores, embedding, label. Rows come in no order, or, with {@link BatchLlmOptions#ordered}, in that of their keys.
+ * <p>The result has the rows' own columns, the key, and the columns text, tokens, finish_reason, error (null if
+ * there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for also sample, logprobs, scores,
+ * embedding or label. Rows come in no particular order, or with {@link BatchLlmOptions#ordered} in the order of
+ * their keys.
  *
- * <p>The rows are read twice: once, by this call, to see where their prompts share prefixes (a sample
- * of prompts goes to the driver), and when the result is computed. Rows that share a prefix meet
- * in a partition; each executor has one engine for each of its GPUs (or for its CPU), shared by its tasks.
- * Rows must be the same in both readings, as Spark wants it of everything that it may compute again.
+ * <p>The rows are read twice: by this call, to find where their prompts share prefixes (a sample of prompts goes
+ * to the driver), and when the result is computed. They must be the same both times, as Spark requires of anything
+ * that it may compute again. Rows that share a prefix go to the same partition. Each executor has one engine for
+ * each of its GPUs (or one for its CPU), which its tasks share.
  */
 public final class BatchLlm {
     private static final Logger LOG = Logger.getLogger(BatchLlm.class.getName());
@@ -59,7 +60,7 @@ public final class BatchLlm {
         return transform(rows, options, new BatchLlmMetrics(rows.sparkSession().sparkContext()));
     }
 
-    /** Counts into metrics. */
+    /** The same, and adds its counts to the metrics. */
     public static Dataset<Row> transform(
             Dataset<Row> rows, BatchLlmOptions given, BatchLlmMetrics metrics) {
         given.check();
@@ -104,7 +105,7 @@ public final class BatchLlm {
         return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
     }
 
-    /** The rows with a column of prompts, made of the template. */
+    /** The rows with a column of prompts made from the template. */
     private static Dataset<Row> withPrompts(Dataset<Row> keyed, BatchLlmOptions options) {
         Columns.requireNone(keyed.schema(), Columns.PROMPT, "rename it");
         Template template = Template.parse(options.template);
@@ -119,7 +120,7 @@ public final class BatchLlm {
                 options.chat ? template.conversation(options.system) : template.prompt());
     }
 
-    /** Of the rows' cells, by one pass over the rows: of each two hashes and its length. */
+    /** A sample of the rows' cells, from one pass over the rows: two hashes and the length of each. */
     private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
         List<Column> wanted = new ArrayList<>();
         List<Column> identity = new ArrayList<>(); // of a row, by which it is sampled: keys may be equal
@@ -150,9 +151,9 @@ public final class BatchLlm {
     }
 
     /**
-     * By key, over all partitions. orderBy would do it too, but it has to sample the answers first, for which Spark
-     * computes them; here the rows' keys are known. Whatever reads the result twice in one query, as such an orderBy by
-     * another column, finds this shuffle's files.
+     * The answers sorted by key over all partitions. orderBy would sample them first, and so compute them twice; here the
+     * keys are known already. A query that reads the result twice, such as an orderBy by another column, finds the files
+     * of this shuffle.
      */
     private static Dataset<Row> inOrder(Dataset<Row> answers, Columns columns, long[] cuts) {
         int[] names = partitionNames(cuts.length + 1);
@@ -163,7 +164,7 @@ public final class BatchLlm {
                 .sortWithinPartitions(columns.order());
     }
 
-    /** Of the prompts' heads, by one pass over the rows. */
+    /** A sample of the beginnings of prompts, from one pass over the rows. */
     private static PromptSample sample(
             Dataset<Row> keyed, Columns columns, BatchLlmOptions options, JavaSparkContext context) {
         int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
@@ -203,8 +204,8 @@ public final class BatchLlm {
     }
 
     /**
-     * For each partition a number that Spark's hash partitioning puts into it, so that a column of such
-     * numbers says where rows go. (Spark 4.1 has repartitionById for that; this serves older ones too.)
+     * A number for each partition that Spark's hash partitioning sends there, so that a column of such numbers
+     * decides where rows go. (Spark 4.1 has repartitionById for this, older versions do not.)
      */
     static int[] partitionNames(int partitions) {
         int[] names = new int[partitions];

@@ -1,13 +1,14 @@
 package org.batchllm.spark;
 
 import java.io.Serializable;
+import java.util.List;
 import java.util.Locale;
 import org.apache.spark.SparkContext;
 import org.apache.spark.util.LongAccumulator;
 
 /**
- * Counts of one or more transforms, as accumulators: on the driver after an action, and in Spark's UI
- * with each stage. Spark counts a task again when it runs again, and not when it was killed.
+ * Counts of one or more transforms, as accumulators: correct on the driver after an action, and shown in
+ * Spark's UI with each stage. Spark counts a task again if it runs again, but not if it was killed.
  */
 public final class BatchLlmMetrics implements Serializable {
     private static final long serialVersionUID = 1;
@@ -17,6 +18,7 @@ public final class BatchLlmMetrics implements Serializable {
     final LongAccumulator promptTokens;
     final LongAccumulator processedPromptTokens;
     final LongAccumulator completionTokens;
+    final Warnings warnings;
 
     public BatchLlmMetrics(SparkContext context) {
         rows = context.longAccumulator("batchllm rows");
@@ -24,25 +26,27 @@ public final class BatchLlmMetrics implements Serializable {
         promptTokens = context.longAccumulator("batchllm prompt tokens");
         processedPromptTokens = context.longAccumulator("batchllm processed prompt tokens");
         completionTokens = context.longAccumulator("batchllm completion tokens");
+        warnings = new Warnings(context);
     }
 
-    /** Results, so with {@code samples} more than rows. */
+    /** Number of results; with {@code samples} above 1 there are more than rows. */
     public long rows() {
         return rows.value();
     }
 
-    /** Of them, with an error. */
+    /** How many of them have an error. */
     public long errors() {
         return errors.value();
     }
 
-    /** Of all rows, shared or not. */
+    /** Prompt tokens of all rows, shared or not. */
     public long promptTokens() {
         return promptTokens.value();
     }
 
     /**
-     * Computed. Exact in sum; engines being shared by tasks, a single task's count may hold others' tokens.
+     * How many of these were computed. The sum is exact, but tasks share engines, so a single task's count may
+     * include tokens of others.
      */
     public long processedPromptTokens() {
         return processedPromptTokens.value();
@@ -50,6 +54,14 @@ public final class BatchLlmMetrics implements Serializable {
 
     public long completionTokens() {
         return completionTokens.value();
+    }
+
+    /**
+     * What executors' engines have warned of, for example prompts that could share more than they do. The driver logs
+     * each of these when the first task with it ends. Warnings that differ only in numbers are kept once.
+     */
+    public List<String> warnings() {
+        return warnings.value();
     }
 
     /** 1 - processed / all prompt tokens. */

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
 import org.apache.spark.broadcast.Broadcast;
@@ -41,8 +42,9 @@ final class NativeEngine implements AutoCloseable {
     private long polled; // rows
     private boolean ready; // there is something to poll
 
-    NativeEngine(BatchLlmOptions options, String devices) {
-        engine = Engine.create(engineOptions(options, devices));
+    /** warnings: called on any thread. */
+    NativeEngine(BatchLlmOptions options, String devices, Consumer<String> warnings) {
+        engine = Engine.create(engineOptions(options, devices, warnings));
         labels = engine.labels();
     }
 
@@ -57,12 +59,13 @@ final class NativeEngine implements AutoCloseable {
                 Long.toString(options.maxRequests), Boolean.toString(options.reproducible));
     }
 
-    private static EngineOptions engineOptions(BatchLlmOptions options, String devices) {
+    private static EngineOptions engineOptions(BatchLlmOptions options, String devices, Consumer<String> warnings) {
         EngineOptions.Builder builder = options.model == null ? EngineOptions.builder()
                                                               : EngineOptions.builder(Path.of(options.model));
         builder.backend(options.backend)
                 .computeType(options.computeType)
-                .backendOptions(options.backendOptions);
+                .backendOptions(options.backendOptions)
+                .logger(new EngineLog(System.getLogger("org.batchllm"), warnings));
         if (!devices.isEmpty()) builder.devices(devices);
         if (options.enlarge != null)
             builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));

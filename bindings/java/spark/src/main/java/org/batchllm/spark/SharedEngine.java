@@ -26,6 +26,7 @@ import java.util.concurrent.atomic.AtomicLong;
  */
 final class SharedEngine implements AutoCloseable {
     private static final AtomicLong LOADED = new AtomicLong();
+    private static final int MOST_WARNINGS = 20;
 
     private final LinkedBlockingQueue<Runnable> commands = new LinkedBlockingQueue<>();
     private final Thread thread;
@@ -33,6 +34,8 @@ final class SharedEngine implements AutoCloseable {
     private volatile Throwable failure;
     /** Prompt tokens that the engine has computed and no task has counted yet. */
     private final AtomicLong processed = new AtomicLong();
+    /** Of the engine's log, which no task has taken yet. */
+    private final Set<String> warnings = ConcurrentHashMap.newKeySet();
 
     // Of the thread alone.
     private NativeEngine engine;
@@ -93,6 +96,15 @@ final class SharedEngine implements AutoCloseable {
         return processed.getAndSet(0);
     }
 
+    /** What the engine has warned of since the last call, by whichever task. */
+    List<String> takeWarnings() {
+        return warnings.stream().filter(warnings::remove).toList();
+    }
+
+    private void warn(String text) {
+        if (warnings.size() < MOST_WARNINGS) warnings.add(text);
+    }
+
     /** Frees the model. No task may use it any more. */
     @Override
     public void close() {
@@ -112,7 +124,7 @@ final class SharedEngine implements AutoCloseable {
     // ---- The thread ----
 
     private void drive(BatchLlmOptions options, String devices, CountDownLatch loaded) {
-        try (NativeEngine created = new NativeEngine(options, devices)) {
+        try (NativeEngine created = new NativeEngine(options, devices, this::warn)) {
             engine = created;
             LOADED.incrementAndGet();
             loaded.countDown();

@@ -113,6 +113,7 @@ final class TaskRows implements Iterator<Row> {
         // Also when the task fails, is killed, or its rows are not all wanted.
         context.addTaskCompletionListener((TaskContext done) -> {
             metrics.processedPromptTokens.add(engine.takeProcessed());
+            engine.takeWarnings().forEach(metrics.warnings::add);
             engine.abandon(feed);
             Engines.release(engine, devices);
         });
