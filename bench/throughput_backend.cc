@@ -13,17 +13,18 @@
 namespace batchllm {
 namespace {
 
-// What the eighth of the experts that has most has of the turns.
+// What the eighth of the experts that has most has of the turns of the last step, whose tokens random weights
+// generated: not of the whole job's.
 Status print_turns(cuda::CudaBackend *backend) {
     ASSIGN_OR_RETURN(std::vector<int64_t> turns, backend->step().expert_turns());
     if (turns.empty()) return {};
     std::sort(turns.rbegin(), turns.rend());
     const auto eighth = static_cast<int64_t>(turns.size() / 8);
     const auto all = static_cast<double>(std::reduce(turns.begin(), turns.end()));
-    std::printf(
-        "  an eighth of the experts has %.3f of the turns, the most of one %.1f of the mean\n",
-        static_cast<double>(std::reduce(turns.begin(), turns.begin() + eighth)) / all,
-        static_cast<double>(turns[0]) * static_cast<double>(turns.size()) / all);
+    std::printf("  in the last step an eighth of the experts has %.3f of the turns, the most of "
+                "one %.1f of the mean\n",
+                static_cast<double>(std::reduce(turns.begin(), turns.begin() + eighth)) / all,
+                static_cast<double>(turns[0]) * static_cast<double>(turns.size()) / all);
     return {};
 }
 

@@ -2,6 +2,7 @@
 // device has: with scales of rows and of blocks, gathered or not, for experts with and without turns.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -203,7 +204,9 @@ void check_product(const Product &p, uint64_t seed) {
             if (p.gated) {
                 assert_quantised(got, wanted, width, what);
             } else {
-                assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 1.5e-3, what);
+                // In f16 it is the tensor cores' own sums that count, of some 14 bits: off by up to 1.8e-3 among
+                // three million.
+                assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 3e-3, what);
                 assert_close(got.y, wanted, tolerance(type), what.c_str());
             }
             const Result again = multiply(p, in, scaling, type);
@@ -289,6 +292,38 @@ void what_is_not_finite_stays_so(void **) {
     }
 }
 
+// Nothing is launched where a result would be wrong.
+void what_has_no_kernel_is_refused(void **) {
+    const DeviceMemory zeros = upload(std::vector<float>(1 << 16));
+    const auto refused = [&](const std::function<void(GroupedArguments *)> &change) {
+        const Product p{1, 256, 128, true, Activation::silu, {5}, false};
+        Random random(kSeed + 95);
+        Inputs in;
+        make_turns(random, p, &in);
+        const ProductLists lists(p, in);
+        GroupedArguments a = lists.arguments;
+        a.element = DType::e4m3;
+        a.x = a.w = a.y = zeros.data();
+        const float *ones = zeros.as<float>() + (1 << 15);
+        a.scales = {Scaling::rows, ones, ones, zeros.as<float>() + (1 << 14), DType::bf16};
+        change(&a);
+        const cudaError_t status = launch_grouped(GroupedKernel::sm90, a, sms, nullptr);
+        check(cudaDeviceSynchronize());
+        return status == cudaErrorInvalidValue;
+    };
+    assert_false(refused([](GroupedArguments *) {}));
+    assert_true(refused([&](GroupedArguments *a) { a->bias = zeros.as<float>(); }));
+    assert_true(refused([](GroupedArguments *a) { a->activation = Activation::gelu; }));
+    assert_true(refused([](GroupedArguments *a) { a->rows = 128; }));
+    assert_true(refused([](GroupedArguments *a) { a->columns = 64; }));
+    assert_true(refused([](GroupedArguments *a) { a->scales.scaling = Scaling::none; }));
+    assert_true(refused([](GroupedArguments *a) { a->scales.y = nullptr; }));
+    assert_true(refused([](GroupedArguments *a) {
+        a->gated = false;
+        a->scales.y_type = DType::f32;
+    }));
+}
+
 } // namespace
 
 int main() {
@@ -305,6 +340,7 @@ int main() {
         cmocka_unit_test(products_in_e4m3_of_many_experts_are_the_references),
         cmocka_unit_test(a_turns_result_in_e4m3_depends_on_itself_alone),
         cmocka_unit_test(what_is_not_finite_stays_so),
+        cmocka_unit_test(what_has_no_kernel_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -185,8 +185,9 @@ void checkpoints_of_four_bits_are_quantised_at_load(void **) {
 }
 
 // Where the sizes of experts do not suit it, attention and dense layers alone are in fp8, or nothing is. A rounding
-// may change which experts a token goes through; and norms in delta nets make a small result, and what is wrong with
-// it, as large as any other.
+// may change which experts a token goes through, in gpt_oss_bf16 where it goes to bf16 already
+// (tests/test_cuda_engine.cc); and norms in delta nets make a small result, and what is wrong with it, as large as any
+// other.
 void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
     bool good = true;
     int32_t in_fp8 = 0, whole = 0;
@@ -198,7 +199,9 @@ void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
         const std::string type = compute_type_of(engine);
         in_fp8 += type == "bf16, some products in fp8 (e4m3)";
         whole += type == "bf16, products in fp8 (e4m3)";
-        const double factor = config_has(golden, "linear_num_value_heads") ? 3 : 1.5;
+        const double factor = config_has(golden, "linear_num_value_heads") ? 3
+                              : config_has(golden, "\"gpt_oss\"")          ? 2
+                                                                           : 1.5;
         good &= error_of_scores(golden, way) < factor * kQuantised;
     }
     assert_true(good && in_fp8 >= 4 && whole >= 2);

@@ -162,8 +162,8 @@ void what_cannot_be_predicted_says_why(void **) {
     batchllm_plan_destroy(plan);
 }
 
-// What fp8 takes and what a state takes no description says; of four bits, and of fp8 on a CPU, the weights
-// are widened, and what is predicted is the same model in 16 bits.
+// What fp8 takes and what a state takes no description says; of four bits, and of fp8 on a CPU or with
+// quantize=none, the weights are widened, and what is predicted is the same model in 16 bits.
 void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     const Rows rows;
     batchllm_plan *plan = nullptr;
@@ -198,9 +198,13 @@ void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     refused("llama_ct_tensor_fp8", nullptr, "in fp8");
     refused("qwen3_bf16", "quantize=fp8", "in fp8");
     refused("qwen3_5_bf16", nullptr, "gated delta nets");
-    const auto bits = predict("llama_awq", "h200", nullptr);
-    assert_int_equal(bits.first, BATCHLLM_OK);
-    assert_true(bits.second > 0);
+    refused("llama_awq", "quantize=fp8", "in fp8");
+    for (const auto &[model, extra] : {std::pair<const char *, const char *>{"llama_awq", nullptr},
+                                       {"qwen3_block_fp8", "quantize=none"}}) {
+        const auto [status, seconds] = predict(model, "h200", extra);
+        assert_int_equal(status, BATCHLLM_OK);
+        assert_true(seconds > 0);
+    }
     batchllm_plan_destroy(plan);
 }
 

@@ -35,9 +35,9 @@ inline int64_t padded_columns(int64_t columns, DType element) {
 struct GroupedScales {
     Scaling scaling; // of W: rows or blocks
     const float *x;  // [., columns / kScaleBlock]
-    const float *
-        w; // rows: [experts, rows]; blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2]: of
-    // these rows of W those of gate and those of up; where not gated, twice the same
+    // Rows: [experts, rows]. Blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2], for each kScaleBlock
+    // rows of W the scale of gate's and that of up's; where not gated, the same twice.
+    const float *w;
     float *y;     // gated: [turns, rows / 2 / kScaleBlock]
     DType y_type; // of what is not gated: bf16 or f16
 };

@@ -57,8 +57,8 @@ template <int Turns> __device__ __forceinline__ void add_bias(const GroupedArgum
     }
 }
 
-template <typename T, Form F> __device__ void compute(const GroupedArguments &a, const Queue &queue,
-                                                      Ring place, unsigned char *shared) {
+template <typename T, Epilogue F> __device__ void
+compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const int steps = (a.columns + kPanel - 1) / kPanel;
     unsigned char *out = shared + kOut + group * out_bytes(kOutTurns);
@@ -73,7 +73,7 @@ template <typename T, Form F> __device__ void compute(const GroupedArguments &a,
     });
 }
 
-template <typename T, Form F> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
     grouped(const __grid_constant__ GroupedArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
@@ -93,16 +93,16 @@ template <typename T, Form F> __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    if (!a.gated) return launch_with_shared(grouped<T, Form::plain>, kShared, a, sms, stream);
+    if (!a.gated) return launch_with_shared(grouped<T, Epilogue::plain>, kShared, a, sms, stream);
     switch (a.activation) {
     case Activation::silu:
-        return launch_with_shared(grouped<T, Form::silu>, kShared, a, sms, stream);
+        return launch_with_shared(grouped<T, Epilogue::silu>, kShared, a, sms, stream);
     case Activation::gelu:
-        return launch_with_shared(grouped<T, Form::gelu>, kShared, a, sms, stream);
+        return launch_with_shared(grouped<T, Epilogue::gelu>, kShared, a, sms, stream);
     case Activation::gelu_tanh:
-        return launch_with_shared(grouped<T, Form::gelu_tanh>, kShared, a, sms, stream);
+        return launch_with_shared(grouped<T, Epilogue::gelu_tanh>, kShared, a, sms, stream);
     case Activation::clamped_swiglu:
-        return launch_with_shared(grouped<T, Form::clamped_swiglu>, kShared, a, sms, stream);
+        return launch_with_shared(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -131,12 +131,12 @@ __device__ __forceinline__ void release(uint32_t barrier) {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
-enum class Form { plain, silu, gelu, gelu_tanh, clamped_swiglu }; // of the results
-constexpr Activation activation_of(Form form) {
-    return form == Form::silu        ? Activation::silu
-           : form == Form::gelu      ? Activation::gelu
-           : form == Form::gelu_tanh ? Activation::gelu_tanh
-                                     : Activation::clamped_swiglu;
+enum class Epilogue { plain, silu, gelu, gelu_tanh, clamped_swiglu }; // of the results
+constexpr Activation activation_of(Epilogue of) {
+    return of == Epilogue::silu        ? Activation::silu
+           : of == Epilogue::gelu      ? Activation::gelu
+           : of == Epilogue::gelu_tanh ? Activation::gelu_tanh
+                                       : Activation::clamped_swiglu;
 }
 
 // Bytes of the room for so many of a warpgroup's turns, the stride clear of bank conflicts.
@@ -145,10 +145,10 @@ constexpr int out_bytes(int turns) { return turns * (128 * 2 + 16); }
 // Turns [OutTurns Chunk, OutTurns Chunk + OutTurns) of the warpgroup's rows of W, of whose sums a thread has, for
 // each 64 of them, of rows lane / 4 and lane / 4 + 8 of its warp's sixteen, for each eight turns, two turns beside each
 // other. out: its own room, a row a turn.
-template <typename T, Form F, int OutTurns, int Turns, int Chunk>
+template <typename T, Epilogue F, int OutTurns, int Turns, int Chunk>
 __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int group,
                                       const float (&sums)[2][Turns / 2], unsigned char *out) {
-    constexpr bool gated = F != Form::plain;
+    constexpr bool gated = F != Epilogue::plain;
     constexpr int columns = gated ? 64 : 128, stride = columns * 2 + 16;
     constexpr int eights = OutTurns / 8, first = eights * Chunk;
     constexpr int last = first + eights < Turns / 8 ? first + eights : Turns / 8;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWo
 }
 
 // All of a tile's turns, OutTurns at a time.
-template <typename T, Form F, int OutTurns, int Turns, int Chunk = 0>
+template <typename T, Epilogue F, int OutTurns, int Turns, int Chunk = 0>
 __device__ __forceinline__ void store_all(const GroupedArguments &a, const GroupedWork &work,
                                           int group, const float (&sums)[2][Turns / 2],
                                           unsigned char *out) {

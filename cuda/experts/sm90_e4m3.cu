@@ -292,9 +292,10 @@ compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char
                 before.begin = work.begin, before.count = work.count, before.column = work.column;
                 keep<Turns>(sums, before, group, shared);
             } else if (a.scales.y_type == DType::bf16) {
-                store_all<__nv_bfloat16, Form::plain, kOutTurns, Turns>(a, work, group, sums, out);
+                store_all<__nv_bfloat16, Epilogue::plain, kOutTurns, Turns>(a, work, group, sums,
+                                                                            out);
             } else {
-                store_all<__half, Form::plain, kOutTurns, Turns>(a, work, group, sums, out);
+                store_all<__half, Epilogue::plain, kOutTurns, Turns>(a, work, group, sums, out);
             }
         });
     });

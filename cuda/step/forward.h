@@ -49,8 +49,7 @@ struct ForwardOptions {
     bool random_weights = false;
     bool skewed_routing = false; // of random weights
     bool profile = false;
-    bool reproducible =
-        false; // a token's results are the same bits in whatever step it is computed
+    bool reproducible = false; // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
     uint64_t seed = 0;

@@ -49,7 +49,7 @@ class SplitQueries {
 MatrixSource delta_input(const DeltaNet &delta, int64_t hidden);
 
 // How the device keeps a matrix. none: in the compute type; else in e4m3.
-struct Form {
+struct MatrixForm {
     Scaling scaling = Scaling::none;
     bool own = false; // elements and scales of the checkpoint
 };

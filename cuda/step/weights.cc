@@ -178,9 +178,9 @@ class Loader {
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
-        Form of_qkv = form_of(qkv, false);
+        MatrixForm of_qkv = form_of(qkv, false);
         // What experts share a layer with takes rows of the compute type.
-        Form of_gate_up = layer.experts ? Form{} : form_of(gate_up, false);
+        MatrixForm of_gate_up = layer.experts ? MatrixForm{} : form_of(gate_up, false);
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
         }
@@ -203,14 +203,15 @@ class Loader {
                (model_.quantization == nullptr || is_stored_quantised(source));
     }
 
-    Form form_of(const MatrixSource &source, bool ends) const {
+    MatrixForm form_of(const MatrixSource &source, bool ends) const {
         if (options_.quantize == Quantize::none) return {};
         const auto takes = [&](Scaling scaling) {
             return options_.takes(source.rows, source.columns, scaling, ends);
         };
         const Scaling own = random_ ? Scaling::none : own_scaling(source);
         if (own != Scaling::none && takes(own)) return {own, true};
-        return is_wanted(source) && takes(Scaling::rows) ? Form{Scaling::rows, false} : Form{};
+        return is_wanted(source) && takes(Scaling::rows) ? MatrixForm{Scaling::rows, false}
+                                                         : MatrixForm{};
     }
 
     static bool has_any(const std::vector<MatrixPart> &parts) {
@@ -320,7 +321,7 @@ class Loader {
         return base_ == nullptr ? Status() : fill(source, to, element_);
     }
 
-    Status matrix(const MatrixSource &source, Form form, Matrix *out, DeviceWeights *all) {
+    Status matrix(const MatrixSource &source, MatrixForm form, Matrix *out, DeviceWeights *all) {
         if (form.scaling == Scaling::none) {
             if (is_stored_in_e4m3(source)) ++all->widened;
             return matrix(source, out);
