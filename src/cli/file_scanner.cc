@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <unistd.h>
+#include <utility>
 
 namespace batchllm::cli {
 
@@ -39,7 +40,8 @@ std::string_view FileScanner::take(size_t bytes) {
 }
 
 Result<bool> FileScanner::fill() {
-    constexpr size_t chunk = size_t{1} << 18;
+    constexpr size_t most = size_t{1} << 18;
+    const size_t chunk = std::exchange(chunk_, std::min(4 * chunk_, most));
     buffer_.erase(0, begin_);
     begin_ = 0;
     const size_t size = buffer_.size();

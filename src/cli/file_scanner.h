@@ -30,6 +30,7 @@ class FileScanner {
     int64_t offset_;
     std::string buffer_;
     size_t begin_ = 0;
+    size_t chunk_ = 4096; // read next; larger each time, since most state files are small
 };
 
 } // namespace batchllm::cli

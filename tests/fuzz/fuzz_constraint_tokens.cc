@@ -80,12 +80,15 @@ bool is_allowed(const AllowedTokens &allowed, int32_t token) {
     return (allowed.words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// The tokens that advance() takes; those of the mask are the same.
+// The tokens of the mask. advance() takes them, and no others: one token in so many is tried, from `first` on.
+constexpr int32_t kTriedEvery = 8;
 std::vector<int32_t> tokens_of(ConstraintState *state, const AllowedTokens &allowed,
-                               const std::string &forced) {
+                               const std::string &forced, int32_t first) {
     const TokenVocabulary &tokens = state->constraint().vocabulary();
     std::vector<int32_t> found;
     for (int32_t token = 0; token < tokens.size(); ++token) {
+        if (is_allowed(allowed, token)) found.push_back(token);
+        if (token % kTriedEvery != first) continue;
         ConstraintState copy = *state;
         const Status taken = copy.advance(token);
         check(taken.ok() || taken.code() == BATCHLLM_ERROR_INVALID_ARGUMENT ||
@@ -93,7 +96,6 @@ std::vector<int32_t> tokens_of(ConstraintState *state, const AllowedTokens &allo
         if (taken.code() == BATCHLLM_ERROR_ROW_CONSTRAINT) continue;
         check(taken.ok() == is_allowed(allowed, token));
         if (!taken.ok()) continue;
-        found.push_back(token);
         check(copy.ended() == tokens.is_eos(token));
         if (copy.ended()) continue;
         const std::string_view bytes = tokens.bytes(token);
@@ -116,9 +118,10 @@ void follow(const std::shared_ptr<const Constraint> &constraint,
             check((known.ok() ? allowed.status() : known).code() == BATCHLLM_ERROR_ROW_CONSTRAINT);
             return;
         }
-        const std::vector<int32_t> found = tokens_of(&state, *allowed, forced);
+        const auto low = static_cast<unsigned char>(choices[2 * step + 1]);
+        const std::vector<int32_t> found = tokens_of(&state, *allowed, forced, low % kTriedEvery);
         check(!found.empty());
-        check(found.size() <= static_cast<size_t>(allowed->count));
+        check(found.size() == static_cast<size_t>(allowed->count));
         check(allowed->only == (allowed->count == 1 ? found[0] : -1));
         for (const int32_t eos : tokens.eos_ids())
             check(is_allowed(*allowed, eos) == state.complete());
@@ -126,11 +129,11 @@ void follow(const std::shared_ptr<const Constraint> &constraint,
               (found == std::vector<int32_t>(tokens.eos_ids().begin(), tokens.eos_ids().end())));
         const auto same = other.allowed();
         check(!same.ok() || std::equal(same->words, same->words + tokens.words(), allowed->words));
-        const size_t choice = static_cast<unsigned char>(choices[2 * step]) * 256U +
-                              static_cast<unsigned char>(choices[2 * step + 1]);
+        const size_t choice = static_cast<unsigned char>(choices[2 * step]) * 256U + low;
         const int32_t token = found[choice % found.size()];
-        check(state.advance(token).ok());
-        if (!other.advance(token).ok() || state.ended()) return;
+        const Status advanced = state.advance(token);
+        check(advanced.ok() || advanced.code() == BATCHLLM_ERROR_ROW_CONSTRAINT);
+        if (!advanced.ok() || !other.advance(token).ok() || state.ended()) return;
     }
 }
 

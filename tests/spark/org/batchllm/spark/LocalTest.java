@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -48,6 +49,7 @@ public final class LocalTest {
         equalKeysShareLikeOthers();
         aJobThatCannotBeAddedHoldsNoOther();
         samplesAreRowsOfTheirOwn();
+        functionsThatFollowReadResultsByName();
         orderedResultsAreSortedAndComputedOnce();
         rowsAreScored();
         logprobsComeWithTokens();
@@ -386,6 +388,22 @@ public final class LocalTest {
                         && some.stream().allMatch(
                                 row -> row.<String>getAs("error").startsWith("ROW_UNKNOWN_TOKEN")),
                 some.toString());
+    }
+
+    private static void functionsThatFollowReadResultsByName() {
+        Dataset<Row> results = BatchLlm.transform(SkewedRows.rows(spark, 50, 2), sim());
+        MapFunction<Row, String> read = row -> row.<Long>getAs("id") + " " + row.<Integer>getList(row.fieldIndex("tokens"));
+        List<String> collected = new ArrayList<>();
+        for (Row row : results.collectAsList()) {
+            collected.add(row.<Long>getAs("id") + " " + row.<Integer>getList(row.fieldIndex("tokens")));
+        }
+        List<String> mapped = new ArrayList<>(results.map(read, Encoders.STRING()).collectAsList());
+        List<String> distributed = new ArrayList<>(results.toJavaRDD().map(read::call).collect());
+        collected.sort(null);
+        mapped.sort(null);
+        distributed.sort(null);
+        check(collected.size() == 50 && mapped.equals(collected), "after map: " + mapped);
+        check(distributed.equals(collected), "of an RDD: " + distributed);
     }
 
     private static void orderedResultsAreSortedAndComputedOnce() {

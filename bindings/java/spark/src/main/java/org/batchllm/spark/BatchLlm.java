@@ -100,7 +100,10 @@ public final class BatchLlm {
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
-        Dataset<Row> answers = placed.mapPartitions(compute, Encoders.row(columns.result()));
+        // A condition that always holds. Without it Spark would hand the rows made here as they are, with no schema and
+        // with Java's arrays, to a function that follows (map, toJavaRDD).
+        Dataset<Row> answers =
+                placed.mapPartitions(compute, Encoders.row(columns.result())).filter(columns.promptTokens().geq(0));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
         return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
     }

@@ -50,6 +50,7 @@ final class Columns implements Serializable {
     private final DataType tokenType; // null: text
     private final boolean sampled;
     private final String sampleName;
+    private final String promptTokensName;
     private final boolean logprobs;
     private final boolean promptLogprobs;
     private final Task task;
@@ -72,6 +73,7 @@ final class Columns implements Serializable {
         common = new RowParams(options.maxTokens, options.temperature, options.seed, constraints.common());
         sampled = options.samples > 1;
         sampleName = options.resultPrefix + "sample";
+        promptTokensName = options.resultPrefix + "prompt_tokens";
         logprobs = options.logprobs;
         promptLogprobs = options.promptLogprobs;
 
@@ -206,6 +208,11 @@ final class Columns implements Serializable {
 
     Column key() {
         return col(quoted(keyName)).cast(DataTypes.LongType);
+    }
+
+    /** Of results. */
+    Column promptTokens() {
+        return col(quoted(promptTokensName));
     }
 
     /** Rows' keys alone do not tell them apart: their prompts do too. */
