@@ -57,7 +57,8 @@ Status check_first_window(const Window &window, bool whole_file) {
         })) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
     }
-    if (whole_file && window.failed.size() > 1 &&
+    constexpr size_t least = 8; // few lines are a matter of rows
+    if (whole_file && window.failed.size() >= least &&
         all([](const auto &row) { return std::string_view(row.error.code) == "ROW_JSON"; })) {
         return error(
             BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -277,14 +277,14 @@ class Usage(ProgramTest):
 
     def test_a_file_of_which_no_line_is_json_ends_the_job(self):
         file = self.directory / "rows.txt"
-        file.write_bytes(b"id,prompt\n1,x\n2,y\n")
+        file.write_bytes(b"id,prompt\n" + b"1,x\n" * 7)
         done = self.run_program("run", *SIM, "-i", file, "-o", self.output)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn(b"no row can run: no line is JSON", done.stderr)
         self.assertIn(b"python -m batchllm run", done.stderr)
         self.assertFalse(self.output.exists())
-        # One row that can run, or a single line, is a matter of rows.
-        for content, rows in ((b"id,prompt\n" + lines(token_rows(1)), 2), (b"x\n", 1)):
+        # Where one row can run, or there are few, each is an error of its own.
+        for content, rows in ((b"x\n" * 9 + lines(token_rows(1)), 10), (b"x\n" * 7, 7)):
             file.write_bytes(content)
             done = self.run_program("run", *SIM, "-i", file, "-o", self.output, "--force")
             self.assertEqual(done.returncode, 3, done.stderr)
