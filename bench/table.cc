@@ -2,9 +2,13 @@
 // optimum on small cut-outs of them, and how long it takes.
 //     build/bench/table              a line a table
 //     build/bench/table ROWS FIELDS  one table of so many rows and fields, timed
+//     build/bench/table NAME ROWS FOLDER  writes so many rows of one of the seven as FOLDER/NAME.jsonl, and its template
+//                                    as FOLDER/NAME.txt, for batchllm run
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
 
 #include "../tests/table_jobs.h"
@@ -95,9 +99,47 @@ void time_one(int32_t rows, int32_t fields) {
         100 * table.planned.ratio(), 100 * table.given.ratio());
 }
 
+// Rows of one of the seven tables as lines of JSON, whose cells need no escapes. A table of fewer rows has fewer
+// distinct values too, so that rows share as much. 0: written.
+int write_job(const std::string &name, int32_t rows, const std::string &folder) {
+    std::vector<table_jobs::Job> jobs = table_jobs::all();
+    const auto job = std::find_if(jobs.begin(), jobs.end(),
+                                  [&](const table_jobs::Job &one) { return name == one.name; });
+    if (job == jobs.end()) {
+        std::fprintf(stderr, "%s: there is no such table\n", name.c_str());
+        return 1;
+    }
+    bool named = false; // by a field
+    for (table_jobs::Field &field : job->fields) {
+        named |= std::string_view(field.name) == "id";
+        const int64_t fewer = int64_t{field.distinct} * rows / job->rows;
+        field.distinct = std::min(field.distinct, std::max(12, static_cast<int32_t>(fewer)));
+    }
+    const std::vector<table_jobs::Column> columns = table_jobs::make(*job, rows, 1);
+    std::ofstream lines(folder + "/" + name + ".jsonl");
+    for (int32_t row = 0; row < rows; ++row) {
+        lines << '{';
+        if (!named) lines << "\"id\": \"" << row << "\", ";
+        for (const table_jobs::Column &column : columns) {
+            const auto at = static_cast<size_t>(row);
+            const auto begin = static_cast<size_t>(column.offsets[at]);
+            const auto end = static_cast<size_t>(column.offsets[at + 1]);
+            lines << (&column == columns.data() ? "\"" : ", \"") << column.name << "\": \""
+                  << column.text.substr(begin, end - begin) << '"';
+        }
+        lines << "}\n";
+    }
+    std::ofstream prompt(folder + "/" + name + ".txt");
+    prompt << table_jobs::template_of(*job);
+    if (lines.flush() && prompt.flush()) return 0;
+    std::fprintf(stderr, "%s: cannot be written to\n", folder.c_str());
+    return 1;
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
+    if (argc > 3) return write_job(argv[1], std::atoi(argv[2]), argv[3]);
     if (argc > 2) {
         time_one(std::atoi(argv[1]), std::atoi(argv[2]));
     } else {

@@ -46,8 +46,9 @@ class Section:
 
 
 def help_of(program, *command):
+    """Without the examples at its end: the manual has its own."""
     done = subprocess.run([program, *command, "--help"], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return done.stdout.partition("\nExamples:")[0].splitlines()
 
 
 def read_option(line):

@@ -206,7 +206,7 @@ static void each_bad_parameter_is_its_rows_error(void **state) {
     params[1].temperature = -0.5f;
     params[2].top_p = 0;
     params[3].min_p = 1;
-    params[4].top_k = -2;
+    params[4].top_k = -2; /* -1 is off */
     params[5].samples = 0;
     params[6].logprobs = 21;
     params[7].repetition_penalty = 0;

@@ -14,6 +14,7 @@
 #include "cli/sampling_options.h"
 #include "cli/size_text.h"
 #include "cli/terminate_guard.h"
+#include "cli/unknown_options.h"
 
 namespace batchllm::cli {
 namespace {
@@ -184,6 +185,29 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     return tokenize;
 }
 
+// At the end of --help.
+void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspect,
+                  CLI::App *tokenize) {
+    const std::string job = "  batchllm run --model ./model --input rows.jsonl --output out.jsonl";
+    const std::string plans =
+        "  batchllm plan --model ./model --input rows.jsonl --output rows.plan";
+    app->footer("Examples:\n" + job + " --max-tokens 64\n" + plans +
+                " --device h200\n"
+                "  batchllm run --help\n"
+                "Parquet, CSV and Arrow files: python -m batchllm run --help");
+    run->footer("Examples:\n" + job + " --report job.html\n" + job + " --resume\n" + job +
+                " --template \"Review: {text} Answer:\"\n" + job +
+                " --choices yes --choices no\n"
+                "An input line: {\"id\": \"a\", \"prompt\": \"The capital of France is\"}");
+    plan->footer("Examples:\n" + plans + "\n" + plans + " --device h200 --max-tokens 100\n" +
+                 plans + " --previous old.plan");
+    inspect->footer("Examples:\n  batchllm inspect rows.plan\n"
+                    "  batchllm inspect rows.plan --report plan.html --model ./model");
+    tokenize->footer(
+        "Examples:\n  echo '{\"text\": \"a text\"}' | batchllm tokenize --model ./model\n"
+        "  echo '{\"tokens\": [1, 2]}' | batchllm tokenize --model ./model --decode");
+}
+
 std::string version_text() {
     const uint32_t version = batchllm_version();
     return "batchllm " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) +
@@ -205,6 +229,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     CLI::App *plan = add_plan(&app, &plan_options);
     CLI::App *inspect = add_inspect(&app, &inspect_options);
     CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
+    add_examples(&app, run, plan, inspect, tokenize);
     const std::string first = argc > 1 ? argv[1] : "-";
     if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
         first != "tokenize") {
@@ -216,6 +241,10 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
         const TerminateGuard guard;
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
+        // An option that is missing is often one that is misspelt.
+        const bool failed = failure.get_exit_code() != 0;
+        const std::string unknown = failed ? unknown_option(app) : std::string();
+        if (!unknown.empty()) return report(unknown);
         // --help and --version come here too, and are no failures.
         return app.exit(failure) == 0 ? exit_ok : exit_fatal;
     }

@@ -1,10 +1,12 @@
 #include "cli/job_mistakes.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <utility>
 
 #include "base/display.h"
+#include "base/file.h"
 
 namespace batchllm::cli {
 namespace {
@@ -25,14 +27,46 @@ Status check_options(batchllm_engine *engine, const SamplingOptions &options) {
     return Status(checked.code(), "no row can run with these options: " + checked.message());
 }
 
-Status check_first_window(const Window &window) {
+Status check_model_name(const std::string &model) {
+    const size_t slash = model.find('/');
+    const auto plain = [](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+    };
+    const bool name =
+        slash != std::string::npos && slash > 0 && slash + 1 < model.size() && model[0] != '.' &&
+        std::all_of(model.begin(), model.end(), [&](char c) { return c == '/' || plain(c); }) &&
+        model.find('/', slash + 1) == std::string::npos;
+    if (!name) return {};
+    ASSIGN_OR_RETURN(const bool folder, file_exists(model.substr(0, slash)));
+    if (folder) return {};
+    return error(
+        BATCHLLM_ERROR_IO,
+        "%s: there is no such directory. If it is a name on the Hugging Face Hub: nothing is "
+        "downloaded; hf download %s --local-dir DIR gets the model, then use --model DIR",
+        model.c_str(), model.c_str());
+}
+
+Status check_first_window(const Window &window, bool whole_file) {
     if (window.rows() > 0 || window.failed.empty()) return {};
     const RowError &first = window.failed.front().error;
-    const bool all = std::all_of(window.failed.begin(), window.failed.end(), [&](const auto &row) {
-        return row.of_the_model && row.error.message == first.message;
-    });
-    if (!all) return {};
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
+    const auto all = [&](auto holds) {
+        return std::all_of(window.failed.begin(), window.failed.end(), holds);
+    };
+    if (all([&](const auto &row) {
+            return row.of_the_model && row.error.message == first.message;
+        })) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
+    }
+    constexpr size_t least = 8; // few lines are a matter of rows
+    if (whole_file && window.failed.size() >= least &&
+        all([](const auto &row) { return std::string_view(row.error.code) == "ROW_JSON"; })) {
+        return error(
+            BATCHLLM_ERROR_INVALID_ARGUMENT,
+            "no row can run: no line is JSON (the first: %s); the input has one JSON object per "
+            "line, and `python -m batchllm run` reads CSV, Parquet and Arrow",
+            first.message.c_str());
+    }
+    return {};
 }
 
 std::vector<std::string> failure_lines(const std::vector<FailedRow> &failed) {

@@ -137,6 +137,7 @@ Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
 
 Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &interrupted,
                       int64_t *failed) {
+    RETURN_IF_ERROR(check_model_name(options.in.model));
     ASSIGN_OR_RETURN(LineReader input,
                      LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted));
     const NamedPath outputs[] = {
@@ -165,7 +166,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
                           nullptr, &interrupted);
     ASSIGN_OR_RETURN(const std::unique_ptr<Window> window, builder.next());
     if (interrupted.load()) return error(BATCHLLM_ERROR_STOPPED, "interrupted");
-    RETURN_IF_ERROR(check_first_window(*window));
+    RETURN_IF_ERROR(check_first_window(*window, true));
     for (const std::string &line : failure_lines(window->failed)) report(line);
     *failed = static_cast<int64_t>(window->failed.size());
     if (window->plan == nullptr) {

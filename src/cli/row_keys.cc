@@ -102,7 +102,8 @@ std::string plain_letters(std::string_view key) {
     return plain;
 }
 
-// Levenshtein's distance.
+} // namespace
+
 size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<size_t> row(b.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
@@ -117,8 +118,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     }
     return row[b.size()];
 }
-
-} // namespace
 
 std::optional<ParameterKey> find_parameter_key(std::string_view key) {
     for (const auto &[name, parameter] : parameter_keys) {

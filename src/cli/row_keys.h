@@ -69,6 +69,9 @@ bool is_harmless_body_key(std::string_view key);
 // The known key that this one is a slip or a synonym of; empty: none is near.
 std::string_view nearest_row_key(std::string_view key);
 
+// Levenshtein's distance.
+size_t edit_distance(std::string_view a, std::string_view b);
+
 // A whole string of digits as a token id.
 std::optional<int32_t> parse_token_id(std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <span>
 
+#include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
 #include "cli/run_job.h"
@@ -98,7 +99,12 @@ std::string directory_name(std::string path) {
 } // namespace
 
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted) try {
-    // The input is opened first: a misspelt name must not leave an empty output behind.
+    const Status model_name = check_model_name(options.in.model);
+    if (!model_name.ok()) return report(model_name.message());
+    if (options.in.model.empty() && options.engine.backend != "sim") {
+        return report("--model is missing: only --backend sim runs without a model");
+    }
+    // The input is opened before the output: a misspelt name must not leave an empty output behind.
     Result<LineReader> input =
         LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted);
     if (!input.ok()) return report(input.status().message());

@@ -108,9 +108,10 @@ Status RunJob::run(LineReader input) {
     windows.levels = options_.in.levels;
     windows.previous_plan = options_.plan;
     windows.model = options_.in.model;
+    const bool whole_file = input.regular();
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
                         tokenizer_.get(), &output_.done());
-    ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source));
+    ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source, whole_file));
     if (interrupted()) return {};
     // Not before: an output is not given up for a misspelt model or template.
     RETURN_IF_ERROR(output_.start());
@@ -130,14 +131,14 @@ Status RunJob::run(LineReader input) {
 
 // The first rows are read before there is an output: what is wrong with all of them, or with a template,
 // shows there. Null: the user has interrupted.
-Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source) {
+Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source, bool whole_file) {
     std::unique_ptr<Window> window;
     while (window == nullptr && !interrupted()) {
         ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
     }
     // The rows of a job that goes on may have been those that could run.
     if (window != nullptr && output_.resumed_rows() == 0) {
-        RETURN_IF_ERROR(check_first_window(*window));
+        RETURN_IF_ERROR(check_first_window(*window, whole_file));
     }
     return window;
 }

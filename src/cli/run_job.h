@@ -37,7 +37,7 @@ class RunJob {
     bool interrupted() const { return interrupted_->load(std::memory_order_relaxed); }
     Status create_engine();
     Status make_default_constraint(SamplingOptions *defaults);
-    Result<std::unique_ptr<Window>> first_window(WindowSource *source);
+    Result<std::unique_ptr<Window>> first_window(WindowSource *source, bool whole_file);
     Status run_windows(WindowSource *source);
     bool wants_window() const;
     Status add_window(Window window);

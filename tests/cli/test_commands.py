@@ -275,6 +275,58 @@ class Usage(ProgramTest):
         rows.write_bytes(lines(token_rows(2)))
         self.assertEqual(self.run_program("run", *SIM, "-i", rows, "-o", self.output).returncode, 0)
 
+    def test_a_file_of_which_no_line_is_json_ends_the_job(self):
+        file = self.directory / "rows.txt"
+        file.write_bytes(b"id,prompt\n" + b"1,x\n" * 7)
+        done = self.run_program("run", *SIM, "-i", file, "-o", self.output)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(b"no row can run: no line is JSON", done.stderr)
+        self.assertIn(b"python -m batchllm run", done.stderr)
+        self.assertFalse(self.output.exists())
+        # Where one row can run, or there are few, each is an error of its own.
+        for content, rows in ((b"x\n" * 9 + lines(token_rows(1)), 10), (b"x\n" * 7, 7)):
+            file.write_bytes(content)
+            done = self.run_program("run", *SIM, "-i", file, "-o", self.output, "--force")
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertEqual(len(self.output.read_bytes().splitlines()), rows)
+
+    def test_a_misspelt_option_is_named_before_one_that_is_missing(self):
+        for arguments, named in ((["run", *SIM, "-i", "x", "--outptu", "y"], b"--outptu (did you mean --output?)"),
+                                 (["run", "--modle=m", "-i", "x", "-o", "y"], b"--modle (did you mean --model?)"),
+                                 (["run", *SIM, "--flelds", "reorder"], b"--flelds (did you mean --fields?)"),
+                                 (["plan", "--frobnicate", "3"], b"--frobnicate;")):
+            done = self.run_program(*arguments)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertTrue(done.stderr.startswith(b"batchllm: unknown option " + named), done.stderr)
+
+    def test_a_name_of_the_hub_is_no_directory(self):
+        rows = self.directory / "rows.jsonl"
+        rows.write_bytes(lines(token_rows(2)))
+        for command in ("run", "plan"):
+            done = self.run_program(command, "-m", "someone/Some-Model-7B", "-i", rows, "-o", self.output)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(b"someone/Some-Model-7B: there is no such directory", done.stderr)
+            self.assertIn(b"hf download someone/Some-Model-7B --local-dir DIR", done.stderr)
+        done = self.run_program("run", "-i", rows, "-o", self.output)
+        self.assertIn(b"--model is missing", done.stderr)
+        self.assertFalse(self.output.exists())
+
+    def test_examples_of_the_help_name_options_that_there_are(self):
+        found = 0
+        for command in ([], ["run"], ["plan"], ["inspect"], ["tokenize"]):
+            text = self.run_program(*command, "--help").stdout.decode()
+            examples = text.partition("\nExamples:\n")[2].splitlines()
+            self.assertTrue(examples, command)
+            for line in examples:
+                call = re.search(r"batchllm (\w+) (.*)", line)
+                if call is None or "python -m" in line:
+                    continue
+                known = self.run_program(call[1], "--help").stdout.decode()
+                for option in re.findall(r"--[\w-]+", call[2]):
+                    self.assertRegex(known, rf"(?m)^ *(-\w,)?{option}\b", line)
+                    found += 1
+        self.assertGreater(found, 20)
+
     def test_numbers_out_of_range_are_told_the_range(self):
         for option, value, part in (("--top-p", "7", b"must be more than 0 and at most 1"),
                                     ("--min-p", "2", b"must be at least 0 and less than 1"),

@@ -147,7 +147,7 @@ final class EngineTest {
                     BYTES.toBuilder().repetitionPenalty(-1).build(),
                     BYTES.toBuilder().topP(2).build(),
                     BYTES.toBuilder().minP(-1).build(),
-                    BYTES.toBuilder().topK(-2).build(),
+                    BYTES.toBuilder().topK(-2).build(), // -1 is off
                     BYTES.toBuilder().presencePenalty(9).build(),
                     BYTES.toBuilder().frequencyPenalty(9).build(),
                     BYTES.toBuilder().temperature(-1).build());

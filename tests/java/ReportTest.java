@@ -1,5 +1,6 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Engine;
 import org.batchllm.EngineOptions;
@@ -41,10 +42,12 @@ final class ReportTest {
 
     public static void a_plan_is_predicted_and_shown() {
         EngineOptions engine = EngineOptions.builder(Jobs.MODEL).build();
-        try (Plan plan = Plan.create(Jobs.column(Jobs.rows(80)), PlanOptions.builder().selfContained(true).build(), null, null);
+        int[][] rows = Jobs.rows(80);
+        for (int[] row : rows) Arrays.setAll(row, i -> row[i] % 290); // the model's vocabulary
+        try (Plan plan = Plan.create(Jobs.column(rows), PlanOptions.builder().selfContained(true).build(), null, null);
                 Report report = Report.create("Plan")) {
             Prediction kept = plan.predict(engine, null, "h200", 10);
-            Prediction given = plan.predict(engine, Jobs.column(Jobs.rows(80)), "h200", 10, 2, 4);
+            Prediction given = plan.predict(engine, Jobs.column(rows), "h200", 10, 2, 4);
             Check.equal(80L, kept.rows());
             Check.equal(800L, kept.completionTokens());
             Check.equal(1, kept.devices());

@@ -100,7 +100,7 @@ def test_rows_are_embedded():
 def test_what_cannot_work_says_why():
     rows = session.createDataFrame([(1, "a")], ["id", "prompt"])
     raises(TypeError, "no option 'prompt_colum'; did you mean prompt_column", lambda: spark.transform(rows, prompt_colum="a"))
-    raises(TypeError, "no option 'tokens'; did you mean max_tokens or", lambda: spark.transform(rows, tokens=3))
+    raises(TypeError, "no option 'tokens'; did you mean min_tokens or max_tokens or", lambda: spark.transform(rows, tokens=3))
     raises(TypeError, "no option 'xyzzy'; there are add_special, ", lambda: spark.transform(rows, xyzzy=3))
     for name, value in {"max_tokens": "3", "top_k": 2**40, "model": 5, "stop_strings": 5}.items():
         raises(TypeError, f"option {name}: {value!r} is of the wrong type", lambda: spark.transform(rows, **{name: value}))
