@@ -154,10 +154,10 @@ Compared compare_states(const Golden &golden, const char *backend_options, int64
 // In steps of 17 tokens a prompt's state is rounded many times.
 void states_in_bf16_are_close_to_the_references(void **) {
     for (const Golden &golden : golden_with_states()) {
-        const int64_t wide =
-            info_of(make_engine(golden.directory, cpu_options(""))).state_slot_bytes;
-        const batchllm_info info =
-            info_of(make_engine(golden.directory, cpu_options("state_type=bf16")));
+        const EngineHandle plain = make_engine(golden.directory, cpu_options(nullptr));
+        const EngineHandle narrow = make_engine(golden.directory, cpu_options("state_type=bf16"));
+        const int64_t wide = info_of(plain).state_slot_bytes;
+        const batchllm_info info = info_of(narrow);
         // The convolutions' inputs stay in float.
         assert_true(info.state_slot_bytes < wide && 2 * info.state_slot_bytes > wide);
         assert_non_null(std::strstr(info.compute_type, "states in bf16"));
@@ -170,7 +170,7 @@ void states_in_bf16_are_close_to_the_references(void **) {
                           int(of.rows), deviation, of.largest);
             assert_true(of.largest > 1e-4); // f32's are off by less
             assert_true(deviation < 0.05);
-            assert_true(2 * of.equal_rows > of.rows);
+            assert_true(4 * of.equal_rows > of.rows);
         }
     }
 }
@@ -235,6 +235,7 @@ void twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens(void **) {
     assert_int_equal(stats_of(few).rows_done, 20000);
     options.backend_options = "state_slots=1500";
     options.kv_memory_bytes = int64_t{512} << 20;
+    options.step_tokens = 4096;
     const EngineHandle many = make_engine("golden/qwen3_next_dense_f16", options);
     assert_true(outputs == outputs_of(many, rows));
     assert_true(stats_of(many).state_slots_peak > 300);
