@@ -758,6 +758,12 @@ void classes_say_what_stands_behind_the_last_norm(void **) {
 void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
+    // Layers with a state of another kind: Mamba-2, short convolutions, and so on.
+    for (const std::string type : {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2",
+                                   "lfm2_moe", "mamba2", "nemotron_h", "zamba2"}) {
+        must_fail("{\"model_type\": \"" + type + "\"}", code,
+                  {"model_type", type, "this version runs"});
+    }
     must_fail(family("gemma2", R"("use_bidirectional_attention": true)"), code,
               {"use_bidirectional_attention", "true"});
     must_fail(R"({"model_type": "mistral3", "text_config": {"model_type": "qwen2"}})", code,

@@ -462,6 +462,18 @@ void as_many_rows_run_at_once_as_their_states_fit(void **) {
     const int64_t slots = options.kv_memory_bytes / (slot + 512 * 32768);
     assert_int_equal(large.slots, slots);
     assert_true(large.rows_at_once <= slots && 100 * large.rows_at_once >= 95 * slots * 20 / 21);
+    // In bf16 a state has half the bytes, but for the convolutions' inputs.
+    options.extra = {{"state_type", "bf16"}};
+    options.step_tokens = 8192; // or the rows that decode fill a step, and no more are admitted
+    constexpr int64_t half = 24 * (32 * 128 * 128 * 2 + 3 * 8192 * 4);
+    const StateUse narrow = run_states(model, 4000, 100, options);
+    const int64_t more = options.kv_memory_bytes / (half + 512 * 32768);
+    assert_true(more > 3 * slots / 2);
+    assert_int_equal(narrow.slots, more);
+    assert_true(narrow.good && narrow.finished == 4000);
+    assert_true(narrow.rows_at_once <= more && 100 * narrow.rows_at_once >= 95 * more * 20 / 21);
+    options.extra.clear();
+    options.step_tokens = 0;
     // 20,000 rows with room for 100 at once.
     options.kv_memory_bytes = int64_t{105} * (slot + 512 * 32768);
     const StateUse small = run_states(model, 20000, 20, options);
