@@ -33,8 +33,9 @@ namespace {
 const char *const kKernels[] = {"sm80", "sm90"};
 
 // How turns are spread over the experts.
-enum class Spread { even, drawn, zipf };
-const char *const kSpreads[] = {"even", "drawn", "Zipf"};
+// eighth: half of the turns to an eighth of the experts.
+enum class Spread { even, drawn, eighth, zipf };
+const char *const kSpreads[] = {"even", "drawn", "eighth", "Zipf"};
 
 struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
@@ -72,6 +73,19 @@ std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) 
         std::fill(counts.begin(), counts.end(), 0);
         const int64_t turns = int64_t{each} * shape.experts;
         for (int64_t i = 0; i < turns; ++i) ++counts[random() % counts.size()];
+        return counts;
+    }
+    if (spread == Spread::eighth) {
+        const int32_t some = std::max(1, shape.experts / 8), others = shape.experts - some;
+        const int32_t half = each * shape.experts / 2;
+        for (int32_t e = 0; e < shape.experts; ++e) {
+            // Every eighth one; what is left over goes to the first ones of each kind.
+            const bool many = e % 8 == 0 && e / 8 < some;
+            const int32_t number = many ? e / 8 : e - std::min(e / 8 + 1, some);
+            const int32_t of = many ? some : others,
+                          turns = many ? half : each * shape.experts - half;
+            counts[static_cast<size_t>(e)] = turns / of + (number < turns % of ? 1 : 0);
+        }
         return counts;
     }
     const double all = static_cast<double>(each) * shape.experts, most = all / shape.chosen;
@@ -280,7 +294,7 @@ bool check_all(const Shape &shape, LayerOfExperts *layer,
                const std::vector<GroupedKernel> &kernels) {
     double worst = 0;
     for (const int32_t each : shape.tokens) {
-        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::eighth, Spread::zipf}) {
             layer->set(counts_of(shape, each, spread));
             for (const GroupedKernel kernel : kernels) {
                 for (const bool down : {false, true}) {
@@ -305,11 +319,11 @@ void time_all(const Shape &shape, LayerOfExperts *layer,
                 "gate/up: us TFLOP/s TB/s", "down: us TFLOP/s TB/s", "dense TFLOP/s",
                 "one by one TFLOP/s");
     for (const int32_t each : shape.tokens) {
-        for (const Spread spread : {Spread::even, Spread::drawn, Spread::zipf}) {
+        for (const Spread spread : {Spread::even, Spread::drawn, Spread::eighth, Spread::zipf}) {
             const std::vector<int32_t> counts = counts_of(shape, each, spread);
             layer->set(counts);
             for (const GroupedKernel kernel : kernels) {
-                std::printf("%6d %-5s %-15s", each, kSpreads[static_cast<int>(spread)],
+                std::printf("%6d %-6s %-15s", each, kSpreads[static_cast<int>(spread)],
                             kKernels[static_cast<int>(kernel)]);
                 for (const bool down : {false, true}) {
                     const double us = layer->time(down, kernel);
