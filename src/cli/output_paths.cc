@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <dirent.h>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -46,30 +48,37 @@ Status check_directory(const NamedPath &output) {
 }
 
 // Whether a model's directory has its files under such names; others there are somebody's own.
-bool names_model_file(const std::filesystem::path &path) {
+bool names_model_file(std::string_view name) {
     constexpr std::string_view suffixes[] = {
         ".safetensors",   ".jinja",        ".bin",      ".model",      "config.json",
         "tokenizer.json", "index.json",    "_map.json", "tokens.json", "vocab.json",
         "modules.json",   "template.json", "merges.txt"};
-    const std::string name = path.filename().string();
     return std::any_of(std::begin(suffixes), std::end(suffixes),
                        [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+// Whether `path` is a model's file in `directory`, or so many levels of directories below it. Not by
+// <filesystem>, whose iterators end the process where memory fails.
+Result<bool> has_model_file(const std::string &directory, const std::string &path, int levels) {
+    const std::unique_ptr<DIR, int (*)(DIR *)> entries(::opendir(directory.c_str()), ::closedir);
+    if (entries == nullptr) return false; // no directory; one that cannot be read is told elsewhere
+    while (const dirent *entry = ::readdir(entries.get())) {
+        const std::string_view name = entry->d_name;
+        if (name == "." || name == "..") continue;
+        const std::string inside = directory + "/" + entry->d_name;
+        ASSIGN_OR_RETURN(const bool found, names_model_file(name) ? same_file(path, inside)
+                                           : levels > 0 ? has_model_file(inside, path, levels - 1)
+                                                        : Result<bool>(false));
+        if (found) return true;
+    }
+    return false;
+}
+
+// model: a directory, or a tokenizer.json.
 Result<bool> is_model_file(const std::string &path, const std::string &model) {
     if (model.empty()) return false;
-    try { // increment(error_code) ends the process where memory fails
-        std::filesystem::recursive_directory_iterator entry(model), end;
-        for (; entry != end; ++entry) {
-            if (entry.depth() == 1) entry.disable_recursion_pending();
-            if (!names_model_file(entry->path())) continue;
-            ASSIGN_OR_RETURN(const bool same, same_file(path, entry->path().string()));
-            if (same) return true;
-        }
-        return false;
-    } catch (const std::filesystem::filesystem_error &) {
-        return same_file(path, model); // a tokenizer.json; what is no model is told elsewhere
-    }
+    ASSIGN_OR_RETURN(const bool inside, has_model_file(model, path, 1));
+    return inside ? Result<bool>(true) : same_file(path, model);
 }
 
 bool is_named(const std::string &path) { return !path.empty() && path != "-"; }
