@@ -70,7 +70,9 @@ def fuzz(logs, targets, before):
         coverage = max((int(n) for text in texts for n in re.findall(r"cov: (\d+)", text)), default=0)
         failures = sum("SUMMARY:" in text for text in texts)
         if target in before:
-            executions += int(before[target].split("|")[2].replace(",", ""))
+            executions_before, coverage_before = (int(cell.replace(",", "")) for cell in before[target].split("|")[2:4])
+            executions += executions_before
+            coverage = max(coverage, coverage_before)
         rows[target] = f"| {target} | {executions:,} | {coverage:,} | {failures} | {commit()} |"
     return rows
 

@@ -92,9 +92,8 @@ inline bool has_experts(const Golden &golden) { return config_has(golden, "num_e
 // What the CUDA backend runs: it refuses sizes that are no multiples of 8.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all, [](const Golden &golden) {
-        return config_has(golden, "\"hidden_size\": 60,");
-    });
+    std::erase_if(all,
+                  [](const Golden &golden) { return config_has(golden, "\"hidden_size\": 60,"); });
     return all;
 }
 

@@ -3,7 +3,6 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <iterator>
 
 #include "model/model.h"
 #include "model/safetensors.h"

@@ -29,10 +29,12 @@ class Bytes {
 };
 
 constexpr int32_t vocabulary = 64;
+constexpr int32_t eos = 63;
 
 struct Row {
     int32_t samples;
     int32_t max_tokens;
+    int32_t min_tokens;
     int32_t prompt;
     bool bad;
     bool scored;
@@ -84,14 +86,20 @@ class Engine {
             if (one.temperature < 0 && bytes_.next(4)) one.temperature = 0;
             one.logprobs = bytes_.next(4) - 1;
             one.ignore_eos = bytes_.next(2);
+            if (bytes_.next(4) == 0) one.min_tokens = bytes_.next(6);
+            if (bytes_.next(4) == 0) one.prompt_logprobs = bytes_.next(3) - 1;
             const auto *begin = tokens.data() + offsets.back();
             const int32_t length = shared + own;
             // Of parameters that cannot be, there is one result.
-            row.bad = one.max_tokens < 1 || one.samples < 1 || one.temperature < 0;
+            row.bad = one.max_tokens < 1 || one.samples < 1 || one.temperature < 0 ||
+                      one.min_tokens > one.max_tokens;
+            const int32_t checked = batchllm_engine_check_params(engine_, &one);
+            check(checked == (row.bad ? BATCHLLM_ERROR_ROW_INVALID_PARAMETER : BATCHLLM_OK));
             row.samples = row.bad ? 1 : one.samples;
             row.bad = row.bad || length == 0 || length >= 40;
             for (int32_t t = 0; t < length; ++t) row.bad = row.bad || begin[t] >= vocabulary;
             row.max_tokens = one.max_tokens;
+            row.min_tokens = one.min_tokens;
             row.prompt = length;
             offsets.push_back(static_cast<int64_t>(tokens.size()));
             tags.push_back(next_tag_);
@@ -133,6 +141,11 @@ class Engine {
     }
 
     void cancel() {
+        if (bytes_.next(8) == 0) {
+            check(batchllm_cancel_all(engine_) == BATCHLLM_OK);
+            for (auto &[tag, row] : rows_) row.cancelled = true;
+            return;
+        }
         const uint64_t tag =
             next_tag_ == 0 ? 0 : static_cast<uint64_t>(bytes_.next(256)) % next_tag_;
         check(batchllm_cancel(engine_, tag) == BATCHLLM_OK);
@@ -236,6 +249,7 @@ class Engine {
         check(finish == BATCHLLM_FINISH_CANCELLED || tokens > 0);
         for (int64_t t = r.token_offsets[i]; t < r.token_offsets[i + 1]; ++t) {
             check(r.tokens[t] >= 0 && r.tokens[t] < vocabulary);
+            check(r.tokens[t] != eos || t - r.token_offsets[i] >= row.min_tokens);
         }
     }
 

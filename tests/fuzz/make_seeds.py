@@ -73,6 +73,7 @@ def rows():
            "body": {"model": "m", "messages": CONVERSATIONS[0], "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2,
                     "response_format": {"type": "text"}, "tools": None, "logit_bias": {"5": -1}}}
     yield '{"id": 1e999, "prompt": "\\ud800", "prompt": 2}'
+    yield '{"id": 88888888888888888888888, "88888888888888888888888": 7, "stop": ["a"], "prompt": "x"}'
 
 
 def seeds():

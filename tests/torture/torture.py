@@ -46,6 +46,7 @@ def sim_rows():
     rows[7] = "broken"
     rows[9]["score"] = [[1], [2, 3]]
     rows.append('{"id": "number", "tokens": [1, 1e999]}')
+    rows.append('{"id": 88888888888888888888888888, "tokens": [1, 2], "max_tokens": 2}')
     return rows
 
 
