@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
@@ -217,6 +218,8 @@ std::string version_text() {
 } // namespace
 
 int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted) {
+    // CLI11 copies names and arguments in functions that it declares to throw nothing.
+    std::optional<TerminateGuard> guard(std::in_place);
     CLI::App app("Runs a language model over a whole data set at once.", "batchllm");
     app.set_version_flag("--version", version_text());
     app.require_subcommand(1);
@@ -237,8 +240,6 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
                       "\": there are run, plan, inspect and tokenize");
     }
     try {
-        // CLI11 copies arguments in functions that it declares to throw nothing.
-        const TerminateGuard guard;
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
         // An option that is missing is often one that is misspelt.
@@ -258,6 +259,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
         plan_options.prediction.device = "here";
     }
+    guard.reset();
     for (EngineChoice *choice : {&run_options.engine, &plan_options.engine}) {
         if (choice->quantize.empty()) continue;
         std::string &extra = choice->backend_options;
