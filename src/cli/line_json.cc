@@ -24,11 +24,18 @@ std::string id_of(const JsonTree &value) {
     case JsonTree::Kind::number: {
         JsonParser parser;
         JsonView number;
-        if (parser.parse(value.text, false, &number).kind == JsonFault::Kind::none) {
+        const JsonFault::Kind fault = parser.parse(value.text, false, &number).kind;
+        if (fault == JsonFault::Kind::none) {
             append_id(number, &id);
             return id;
         }
-        return parse_json_tree(value.text, "id", value.text.size()).ok() ? value.text : "null";
+        const auto as_written = parse_json_tree(value.text, "id", value.text.size());
+        // Not the row's fault: the run ends, and finds the row again.
+        if (fault == JsonFault::Kind::memory ||
+            (!as_written.ok() && as_written.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY)) {
+            throw std::bad_alloc();
+        }
+        return as_written.ok() ? value.text : "null";
     }
     default:
         return "null";

@@ -233,7 +233,9 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     bool whole = false;
     ASSIGN_OR_RETURN(const std::string_view first, scanner.until('\n', &whole));
     const auto records_begin = static_cast<uint64_t>(first.size());
-    ASSIGN_OR_RETURN(const JobIdentity earlier, JobIdentity::from_json(state_path_, first));
+    // A first line that does not end would take what is written next for its own.
+    ASSIGN_OR_RETURN(const JobIdentity earlier,
+                     JobIdentity::from_json(state_path_, whole ? first : std::string_view()));
     const std::string differences = identity->differences(earlier);
     if (!differences.empty()) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -405,6 +405,17 @@ class WhatMayBeResumed(ProgramTest):
         self.assertEqual(self.run_again("--resume")[0], 0)
         self.assertEqual(by_id(self.read_output()), before)
 
+    def test_a_state_file_whose_first_line_does_not_end_is_refused(self):
+        state = pathlib.Path(str(self.output) + ".state")
+        first = state.read_bytes().split(b"\n")[0]
+        for end in (b"", b"\r"):
+            state.write_bytes(first + end)
+            os.truncate(self.output, 0)
+            code, errors = self.run_again("--resume")
+            self.assertEqual(code, 1)
+            self.assertIn("not a state file", errors)
+            self.assertEqual(state.read_bytes(), first + end)
+
     def test_equal_ids_are_resumed_by_their_lines(self):
         rows = [{"id": "same", "tokens": [i + 1] * (i + 1)} for i in range(20)]
         whole = self.run_rows(rows, "--force")

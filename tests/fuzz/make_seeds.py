@@ -103,6 +103,7 @@ def seeds():
     for how in (0, 2, 4, 6):
         yield "state", f"{how}", bytes([how]) + lines + b"\0\0" + struct.pack("<QQ", 3 << 1, 77)
     yield "state", "torn", b"\0" + lines + b'{"id'
+    yield "state", "endless", b"\6{\0\0\r"
     yield "state", "zeros", b"\0" + lines + b"\0{}\n"
     yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"input bytes":"17"}}\n' + bytes(16)
     for path in sorted((TESTS / "plan").glob("*.plan")):
