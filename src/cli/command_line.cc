@@ -243,7 +243,6 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
         // An option that is missing is often one that is misspelt.
-        const TerminateGuard guard;
         const bool failed = failure.get_exit_code() != 0;
         const std::string unknown = failed ? unknown_option(app) : std::string();
         if (!unknown.empty()) return report(unknown);
@@ -256,12 +255,8 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
             return report("--fields, --chat and --system need a --template");
         }
     }
-    const auto gives_backend = [&] {
-        const TerminateGuard guard;
-        return plan->count("--backend") > 0;
-    };
     // A plan with a backend is a plan for that backend's device.
-    if (gives_backend() && plan_options.prediction.device.empty()) {
+    if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
         plan_options.prediction.device = "here";
     }
     guard.reset();
