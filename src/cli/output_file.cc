@@ -235,7 +235,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     const auto records_begin = static_cast<uint64_t>(first.size());
     // A first line that does not end would take what is written next for its own.
     ASSIGN_OR_RETURN(const JobIdentity earlier,
-                     JobIdentity::from_json(state_path_, whole ? first : std::string_view()));
+                     JobIdentity::from_json(state_path_, whole ? first : std::string_view("")));
     const std::string differences = identity->differences(earlier);
     if (!differences.empty()) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
