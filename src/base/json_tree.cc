@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include <simdjson.h>
 
@@ -58,8 +59,8 @@ class TreeReader {
         const size_t length = listed.size();
         listed.append(json_padding, ' ');
         begin_ = listed.data();
-        ondemand::parser parser;
-        RETURN_IF_BROKEN(parser.iterate(listed.data(), length, listed.size()).get(document_));
+        strings_.resize(length + simdjson::SIMDJSON_PADDING);
+        RETURN_IF_BROKEN(parser_.iterate(listed.data(), length, listed.size()).get(document_));
         iterating_ = true;
         ondemand::array list;
         RETURN_IF_BROKEN(document_.get_array().get(list));
@@ -105,7 +106,7 @@ class TreeReader {
             return array(from, depth, tree);
         case ondemand::json_type::string:
             tree->kind = JsonTree::Kind::string;
-            return string(from.get_string(), &tree->text);
+            return string(from.get_raw_json_string(), &tree->text);
         case ondemand::json_type::number:
             return number(from, tree);
         case ondemand::json_type::boolean:
@@ -120,9 +121,12 @@ class TreeReader {
         return {};
     }
 
-    Status string(simdjson::simdjson_result<std::string_view> from, std::string *to) {
+    Status string(simdjson::simdjson_result<ondemand::raw_json_string> from, std::string *to) {
+        ondemand::raw_json_string raw;
+        RETURN_IF_BROKEN(std::move(from).get(raw));
         std::string_view text;
-        RETURN_IF_BROKEN(std::move(from).get(text));
+        uint8_t *to_here = strings_.data();
+        RETURN_IF_BROKEN(parser_.unescape(raw, to_here).get(text));
         // The escape of half a character gets through the parser.
         if (!is_utf8(text)) return broken("half of a surrogate pair");
         *to = text;
@@ -160,7 +164,7 @@ class TreeReader {
             ondemand::field field;
             RETURN_IF_BROKEN(std::move(item).get(field));
             auto &[key, member] = tree->members.emplace_back();
-            RETURN_IF_ERROR(string(field.unescaped_key(), &key));
+            RETURN_IF_ERROR(string(field.key(), &key));
             RETURN_IF_ERROR(value(field.value(), depth + 1, &member));
         }
         std::unordered_set<std::string_view> keys;
@@ -177,6 +181,9 @@ class TreeReader {
     const std::string &name_;
     JsonNumbers numbers_;
     const char *begin_ = nullptr;
+    // Of one string at a time: the parser does not look whether it got memory for a buffer of its own.
+    std::vector<uint8_t> strings_;
+    ondemand::parser parser_;
     ondemand::document document_;
     bool iterating_ = false; // the document can be asked where it is
 };
