@@ -116,8 +116,7 @@ def _params(given: argparse.Namespace) -> SamplingParams:
     # 0 is a value: only what was not given is left out.
     named = {name: value for name in names if (value := getattr(given, name)) is not None and value is not False}
     if given.json_schema is not None:
-        with open(given.json_schema, encoding="utf-8") as file:
-            named["json_schema"] = file.read()
+        named["json_schema"] = _text_of(given.json_schema)
     return SamplingParams(**named)
 
 
@@ -126,13 +125,32 @@ def _template(given: argparse.Namespace) -> Optional[str]:
         return None if given.template is None else str(given.template)
     if given.template is not None:
         raise ValueError("--template and --template-file both say the template")
-    with open(given.template_file, encoding="utf-8") as file:
-        return file.read()
+    return _text_of(given.template_file)
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError as fault:
+        raise ValueError(f"{path}: byte {fault.start} is not UTF-8") from None
+
+
+def _storage_options(text: Optional[str]) -> Optional[dict[str, Any]]:
+    if not text:
+        return None
+    try:
+        options = json.loads(text)
+    except ValueError as fault:
+        raise ValueError(f"--storage-options: not JSON: {fault}") from None
+    if not isinstance(options, dict):
+        raise ValueError('--storage-options: a JSON object is expected, such as {"anon": true}')
+    return options
 
 
 def _run(given: argparse.Namespace) -> int:
     params, template = _params(given), _template(given)
-    options = json.loads(given.storage_options) if given.storage_options else None
+    options = _storage_options(given.storage_options)
     with Engine(
         given.model,
         backend=given.backend,
@@ -194,6 +212,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return _INTERRUPTED
     except (Error, OSError, ValueError, KeyError, TypeError, NotImplementedError, ModuleNotFoundError) as fault:
         text = fault.args[0] if isinstance(fault, KeyError) and fault.args else fault
+        if isinstance(fault, OSError) and fault.filename is not None:
+            text = f"{fault.filename}: {fault.strerror}"
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)
         return _STOPPED

@@ -6,8 +6,10 @@ no views, so that pieces of one file have one schema.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, cast
 
 from .errors import InvalidArgumentError
@@ -46,7 +48,11 @@ def is_remote(path: str) -> bool:
 
 def filesystem(path: str, options: Optional[Mapping[str, Any]]) -> tuple[Any, str]:
     """fsspec's file system of an address, and the path there."""
-    found = optional("fsspec", f"{path}: an address").core.url_to_fs(path, **(options or {}))
+    core = optional("fsspec", f"{path}: an address").core
+    try:
+        found = core.url_to_fs(path, **(options or {}))
+    except (ImportError, ValueError, TypeError) as fault:  # no such protocol, no package for it, no such option
+        raise InvalidArgumentError(f"{path}: {fault}") from None
     return found[0], str(found[1])
 
 
@@ -54,8 +60,16 @@ def open_input(path: str, options: Optional[Mapping[str, Any]]) -> BinaryIO:
     """A file to be read, in bytes."""
     if is_remote(path):
         system, inside = filesystem(path, options)
-        return cast(BinaryIO, system.open(inside, "rb"))
+        try:
+            return cast(BinaryIO, system.open(inside, "rb"))
+        except FileNotFoundError:  # names no file, or not the one that was given
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     return open(path, "rb")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of columns, for an error."""
+    return ", ".join(map(repr, names)) if names else "none"
 
 
 class Reader:
@@ -76,7 +90,7 @@ class Reader:
         path, names = self.path, self._open()
         for name in columns or ():
             if name not in names:
-                raise InvalidArgumentError(f"{path}: there is no column {name!r}; it has {', '.join(map(repr, names))}")
+                raise InvalidArgumentError(f"{path}: there is no column {name!r}; it has {listed(names)}")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidArgumentError(f"{path}: the column {twice!r} is there twice")
@@ -94,7 +108,10 @@ class Reader:
             if getattr(fault, "errno", None):  # the disk's, and not the file's
                 raise
             where = "" if "Row #" in str(fault) else f"after row {end}: "
-            raise InvalidArgumentError(f"{self.path}: {where}{fault}") from None
+            raise InvalidArgumentError(f"{self.path}: {where}{self._explained(str(fault))}") from None
+
+    def check(self) -> None:
+        """Raises if the rows cannot be read, in a format where finding out costs little."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -112,8 +129,21 @@ class Reader:
     def _refuse(self, format_: str, fault: Exception) -> InvalidArgumentError:
         self._file.seek(0)
         begin = self._file.read(16)
+        for magic, kind in ((b"PAR1", "Parquet"), (b"ARROW1", "Arrow")):
+            if begin.startswith(magic) and kind != format_:
+                return InvalidArgumentError(f"{self.path}: it is a file of {kind}, not of {format_}: say so as its format")
+        if begin.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return InvalidArgumentError(f"{self.path}: it is text in UTF-16: save it as UTF-8")
+        if format_ == "Parquet" and begin.startswith(b"PAR1"):
+            return InvalidArgumentError(f"{self.path}: its end is missing or damaged; was it copied completely? ({fault})")
+        if "Row #" in str(fault):
+            return InvalidArgumentError(f"{self.path}: {self._explained(str(fault))}")
         article = "an" if format_[0] in "AEIOU" else "a"
         return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
+
+    def _explained(self, fault: str) -> str:
+        """pyarrow's text of a fault, with what it does not say."""
+        return fault
 
 
 class _Parquet(Reader):
@@ -150,7 +180,23 @@ class _Csv(Reader):
             names = self._reader({}).schema.names
         except (self._arrow.ArrowInvalid, self._arrow.ArrowKeyError) as fault:
             raise self._refuse("CSV", fault) from None
-        return list(names)
+        self._names = list(names)
+        return self._names
+
+    def check(self) -> None:
+        """Reads every row once. A fault in the last row would otherwise end a job that has run for hours."""
+        rows = 0
+        for first, table in self.pieces(lambda *_: True):
+            rows = first + table.num_rows
+        self.rows = rows
+
+    def _explained(self, fault: str) -> str:
+        column = re.match(r"In CSV column #(\d+): ", fault)
+        if column is not None and int(column[1]) < len(self._names):
+            fault = f"column {self._names[int(column[1])]!r}: {fault[column.end():]}"
+        if re.search(r"Expected \d+ columns, got \d+: .*\n", fault) or "straddling" in fault:
+            fault += " (is there a quote that is never closed?)"
+        return fault
 
     def _field(self, name: str) -> Any:
         return self._arrow.field(name, self._arrow.large_string())
@@ -172,11 +218,28 @@ class _Csv(Reader):
         )
 
     def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
-        first = 0
-        for batch in self._reader({name: self._arrow.large_string() for name in self.columns}):
+        first, last = 0, None
+        read = dict.fromkeys([*self.columns, self._names[-1]], self._arrow.large_string())
+        for batch in self._reader(read):
             if wanted(first, first + batch.num_rows):
-                yield first, self._arrow.table(batch)
+                yield first, self._arrow.table(batch).select(self.columns)
             first += batch.num_rows
+            if batch.num_rows:
+                last = batch.column(self._names[-1])[-1].as_py()
+        if last is not None and self._ends_within_quotes(last):
+            raise InvalidArgumentError(
+                f"{self.path}: row {first}, the last one, has a quote that is never closed, before {last[:40]!r}"
+            )
+
+    def _ends_within_quotes(self, value: str) -> bool:
+        """Whether the last value of the last row begins with a quote that no other one closes. pyarrow takes the rest of
+        the file for that value then, and says nothing."""
+        opened = b'"' + value.encode().replace(b'"', b'""')
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, size - len(opened) - 3))  # a delimiter before it, a line's end behind it
+        end = self._file.read()
+        return any(end.removesuffix(line)[: -len(opened)][-1:] in (b",", b"\n", b"\r")
+                   for line in (b"", b"\n", b"\r\n", b"\r") if end.endswith(opened + line))  # fmt: skip
 
 
 class _Ipc(Reader):

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from .columns import Chats, Sparse, Texts, from_texts
+from .errors import InvalidArgumentError
+from .file_formats import Reader, listed
 from .frames import optional, samples_as_lists
 from .params import SamplingParams, asked_logprobs
 from .results import Results
-from .table import Table
+from .table import Table, fields_of
 from .task_rows import Task, with_labels
 
 
@@ -22,6 +24,25 @@ class Prompts:
     fields: str
     chat: bool
     system: Optional[str]
+
+    def check(self, reader: Reader) -> set[str]:
+        """The columns that prompts are made of. Raises if the file does not have them, or has them of another type."""
+        if self.template is None and self.column not in reader.columns:
+            raise InvalidArgumentError(
+                f"prompt_column: {reader.path} has no column {self.column!r}; it has {listed(reader.columns)}"
+            )
+        if self.template is None and not self.chat:
+            _check_prompts(reader, self.column)
+            return {self.column}
+        names = fields_of(self.template if self.template is not None else "{" + self.column + "}")
+        for name in names:
+            if name not in reader.columns:
+                raise KeyError(f"template: {reader.path} has no column {name!r}; it has {listed(reader.columns)}")
+            kind = reader.schema.field(name).type
+            if not _is_cell(kind):
+                raise InvalidArgumentError(f"template: {reader.path}: column {name!r} is {kind}: cast it to text first")
+        self.table(reader.schema.empty_table())  # raises if the template is wrong
+        return set(names)
 
     def table(self, rows: Any) -> Optional[Table]:
         """A table's prompts, where a template makes them."""
@@ -43,7 +64,8 @@ class Prompts:
                 or (types.is_list(prompts.type) or types.is_large_list(prompts.type))
                 and types.is_struct(prompts.type.value_type)
             ):
-                return without_nulls(prompts.to_pylist())
+                # A struct without a value is a null; a list without one is an empty conversation.
+                return [None if row == {} else row for row in without_nulls(prompts.to_pylist())]
             return prompts
         if open_rows is None and not texts:
             return table
@@ -53,6 +75,57 @@ class Prompts:
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
         nulls = [i for i, text in enumerate(made) if text is None]
         return Sparse(column, nulls) if nulls else column
+
+
+def _is_text(kind: Any) -> bool:
+    types = optional("pyarrow", "run_files").types
+    return bool(types.is_large_string(kind) or types.is_large_binary(kind) or types.is_null(kind))
+
+
+def _is_cell(kind: Any) -> bool:
+    """Whether a template can write it."""
+    types = optional("pyarrow", "run_files").types
+    number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind) or types.is_boolean(kind)
+    return bool(_is_text(kind) or number)
+
+
+def _items(kind: Any) -> Any:
+    """The type of a list's items; None if it is no list."""
+    types = optional("pyarrow", "run_files").types
+    return kind.value_type if types.is_list(kind) or types.is_large_list(kind) else None
+
+
+def _check_prompts(reader: Reader, column: str) -> None:
+    """Raises if no row of such a column is a prompt."""
+    types, kind = optional("pyarrow", "run_files").types, reader.schema.field(column).type
+    if _is_text(kind):
+        return
+    items = _items(kind)
+    if items is not None and (types.is_integer(items) or types.is_struct(items)):
+        return
+    if types.is_struct(kind) and {field.name for field in kind} & {"messages", "prompt", "prompt_token_ids"}:
+        return
+    hint = f'; template="{{{column}}}" writes them as text' if _is_cell(kind) else ""
+    raise InvalidArgumentError(
+        f"prompt_column: {reader.path}: column {column!r} is {kind}: prompts are texts, lists of token ids or lists of chat"
+        f" messages{hint}"
+    )
+
+
+def check_continuations(reader: Reader, column: str) -> None:
+    """Raises if a column does not hold lists of texts or of lists of token ids."""
+    if column not in reader.columns:
+        raise InvalidArgumentError(
+            f"continuations_column: {reader.path} has no column {column!r}; it has {listed(reader.columns)}"
+        )
+    types, kind = optional("pyarrow", "run_files").types, reader.schema.field(column).type
+    items = _items(kind)
+    tokens = items is not None and _items(items) is not None and types.is_integer(_items(items))
+    if items is None or not (types.is_string(items) or types.is_string_view(items) or _is_text(items) or tokens):
+        raise InvalidArgumentError(
+            f"continuations_column: {reader.path}: column {column!r} is {kind}: each row has a list of texts, or of lists of"
+            " token ids"
+        )
 
 
 def without_nulls(value: Any) -> Any:

@@ -12,9 +12,9 @@ from . import native
 from .columns import columns as columns_of
 from .engine import Engine, Progress, mistake_of
 from .errors import Error, InvalidArgumentError, StateError
-from .file_formats import Reader, Writer, check_writable, format_of, open_reader
+from .file_formats import Reader, Writer, check_writable, format_of, listed, open_reader
 from .file_identity import identity_of
-from .file_rows import Prompts, ResultColumns
+from .file_rows import Prompts, ResultColumns, check_continuations
 from .frames import optional
 from .job_files import JobFiles, job_files, refuse_another_job, rows_of
 from .params import SamplingParams
@@ -133,31 +133,38 @@ def run_files(
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
     try:
-        needed = _needed(prompts, reader)
+        needed = prompts.check(reader)
         if continuations_column is not None:
-            if continuations_column not in reader.columns:
-                raise InvalidArgumentError(f"continuations_column: {source} has no column {continuations_column!r}")
+            check_continuations(reader, continuations_column)
             needed.add(continuations_column)
         passed = list(columns) if columns is not None else list(reader.columns)
         for name in passed:
             if name not in reader.columns:
                 raise InvalidArgumentError(
-                    f"columns: {source} has no column {name!r}; it has {', '.join(map(repr, reader.columns))}"
+                    f"columns: {source} has no column {name!r}; it has {listed(reader.columns)}"
                 )
+            if passed.count(name) > 1:
+                raise InvalidArgumentError(f"columns: {name!r} is named twice")
         schema = _output_schema(reader.schema, passed, wanted)
         check_writable(kinds[1], schema)
         read = [name for name in reader.columns if name in passed or name in needed]
         reader.close()
         reader = open_reader(source, kinds[0], storage_options, read)
+        reader.check()
         if not isinstance(engine, Engine):
             engine = opened = Engine(engine)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
-        state = _begin(files, target, job, resume, force)
+        state, begun = _begin(files, target, job, resume, force)
         if state is not None:
             return FilesReport(state["rows"], state["failed"], state["rows"])
         run = _Run(engine, files, reader, prompts, wanted, passed, schema, chunk_rows)
         try:
-            run.go(progress)
+            try:
+                run.go(progress)
+            except Exception:
+                if not begun and not run.has_results:
+                    files.forget()  # a mistake in the job leaves nothing that would stand in the way of the next try
+                raise
             report = run.merge(kinds[1])
             files.write_state(
                 {"version": 1, "job": job, "complete": True, "rows": report.rows, "failed": report.failed}
@@ -173,19 +180,6 @@ def run_files(
             opened.close()
 
 
-def _needed(prompts: Prompts, reader: Reader) -> set[str]:
-    """The columns that prompts are made of."""
-    if prompts.template is None:
-        if prompts.column not in reader.columns:
-            raise InvalidArgumentError(
-                f"prompt_column: {reader.path} has no column {prompts.column!r}; it has {', '.join(map(repr, reader.columns))}"
-            )
-        return {prompts.column}
-    table = prompts.table(reader.schema.empty_table())
-    assert table is not None
-    return set(table.columns)
-
-
 def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) -> Any:
     arrow = optional("pyarrow", "run_files")
     made = wanted.fields()
@@ -197,8 +191,11 @@ def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) ->
     return arrow.schema([schema.field(name) for name in passed] + [(name, kind) for name, _, kind in made])
 
 
-def _begin(files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, force: bool) -> Optional[dict[str, Any]]:
-    """Prepares the files beside the output. Returns the state of a job that is complete already, else None."""
+def _begin(
+    files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, force: bool
+) -> tuple[Optional[dict[str, Any]], bool]:
+    """Prepares the files beside the output. Returns the state of a job that is complete already, else None; and whether an
+    earlier run began the job."""
     files.lock()
     state, exists = files.read_state() if not force else None, files.output_exists()
     if state is None and exists and resume and not force:
@@ -209,11 +206,11 @@ def _begin(files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, f
         refuse_another_job(target, state["job"], job)
         if state["complete"] and exists:
             files.drop_parts(True)
-            return state
+            return state, True
     else:
         files.drop_parts(False)
     files.write_state({"version": 1, "job": dict(job), "complete": False})
-    return None
+    return None, state is not None
 
 
 class _Run:
@@ -239,6 +236,7 @@ class _Run:
         self._done = files.finished()
         self._open: dict[int, _Chunk] = {}
         self._rows = self._resumed = 0
+        self.has_results = False
 
     def go(self, progress: Union[bool, Callable[[Progress], object]]) -> None:
         """Runs until every chunk has its part."""
@@ -388,6 +386,7 @@ class _Run:
         """Keeps results, and writes the parts of chunks that are complete."""
         if not len(results):
             return
+        self.has_results = True
         batch = self._wanted.batch(results, self._labels)
         rows: dict[int, list[int]] = {}
         for i, tag in enumerate(batch.column("tag").to_pylist()):

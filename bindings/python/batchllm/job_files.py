@@ -131,6 +131,12 @@ class JobFiles:
                 os.unlink(os.path.join(self.parts, "lock"))
                 os.rmdir(self.parts)
 
+    def forget(self) -> None:
+        """Drops a job that has no results."""
+        with suppress(OSError):  # the error that ended the job is raised, not this one
+            self.drop_parts(False)
+            os.unlink(self.output + ".state")
+
     def close(self) -> None:
         """Gives the lock back, and leaves no folder with nothing but that."""
         if self._lock is not None:
@@ -213,6 +219,12 @@ class RemoteJobFiles(JobFiles):
             self._system.rm(self.parts, recursive=True)
         if not everything:
             self._system.makedirs(self.parts, exist_ok=True)
+
+    def forget(self) -> None:
+        """Drops a job that has no results."""
+        with suppress(OSError):
+            self.drop_parts(True)
+            self._system.rm(self.output + ".state")
 
     @contextmanager
     def _replacing(self, path: str, under: Optional[str] = None) -> Iterator[BinaryIO]:

@@ -42,7 +42,7 @@ class Table:
         if not isinstance(template, str):
             raise TypeError(f"template is one {type(template).__name__}: a str is expected")
         number = named("fields", FIELDS, fields)
-        names = list(dict.fromkeys(name for name in _FIELD.findall(template) if name))
+        names = fields_of(template)
         self.columns: list[str] = names
         """The template's fields, as `field_orders` numbers them."""
         filled = native.batchllm_frame_create(len(names))
@@ -109,6 +109,11 @@ class Table:
     def hit_rate(self) -> float:
         """The same in the order that was found. All three rates are 0 with `fields="given"`."""
         return native.batchllm_table_hit_rate(self._native, 2)
+
+
+def fields_of(template: str) -> list[str]:
+    """The fields of a template, each once, in the order in which they first appear."""
+    return list(dict.fromkeys(name for name in _FIELD.findall(template) if name))
 
 
 def null_rows(rows: int) -> Table:

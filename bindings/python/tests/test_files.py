@@ -319,6 +319,111 @@ class Formats(Files):
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
 
+    def left(self):
+        """What runs have left beside the input."""
+        return sorted(name for name in os.listdir(self.folder) if name.startswith("out"))
+
+    def test_columns_of_the_wrong_type_are_named_and_nothing_is_left(self):
+        columns = {
+            "numbers": [1, 2], "floats": [0.5, 1.5], "words": [["a"], ["b"]], "nested": [[[1]], [[2]]], "struct": [{"a": 1}] * 2,
+            "days": pyarrow.array([1, 2], pyarrow.date32()), "text": ["a", "b"], "ids": [[1, 2], [3]],
+        }  # fmt: skip
+        source = write(self.path("in.parquet"), pyarrow.table(columns))
+        both = {"prompt_column": "text", "columns": []}
+        for how, words in (
+            ({"prompt_column": "numbers"}, r"prompt_column: .*in.parquet: column 'numbers' is int64: .*template=\"\{numbers\}\""),
+            ({"prompt_column": "floats"}, "'floats' is double"),
+            ({"prompt_column": "days"}, r"'days' is date32\[day\]: prompts are texts, lists of token ids or lists of chat messages$"),
+            ({"prompt_column": "words"}, r"'words' is list<"),
+            ({"prompt_column": "nested"}, r"'nested' is list<"),
+            ({"prompt_column": "struct"}, r"'struct' is struct<"),
+            ({"template": "{ids}"}, "template: .*in.parquet: column 'ids' is list<.*cast it to text first"),
+            ({"template": "{text} {days}"}, "'days' is date32"),
+            ({"prompt_column": "days", "chat": True}, "'days' is date32"),
+            ({**both, "continuations_column": "text"}, "continuations_column: .*'text' is large_string: each row has a list"),
+            ({**both, "continuations_column": "ids"}, "continuations_column: .*'ids' is list<"),
+            ({"prompt_column": "text", "columns": ["ids", "ids"]}, "'ids' is named twice"),
+            ({**both, "params": SamplingParams(temperature=-1.0)}, "no row can run"),
+        ):
+            with self.subTest(**how), batchllm.Engine(MODEL) as engine:
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
+                    run_files(engine, source, self.path("out.parquet"), **how)
+                self.assertEqual(self.left(), [])
+        with batchllm.Engine(MODEL) as engine:
+            run_files(engine, source, self.path("out.parquet"), template="{numbers}", columns=[], params=FEW)
+            given = {"prompt_column": "text", "columns": [], "force": True}
+            run_files(engine, source, self.path("out.parquet"), continuations_column="words", **given)
+
+    def test_a_failure_keeps_the_results_that_there_are(self):
+        table = pyarrow.table({"prompt": [f"row {i} of a few " * 30 for i in range(40)]})
+        source = write(self.path("in.parquet"), table, row_group_size=10, compression="zstd", use_dictionary=False)
+        given = {"prompt_column": "prompt", "params": FEW, "chunk_rows": 10}
+        whole = pathlib.Path(source).read_bytes()
+        column = pyarrow.parquet.ParquetFile(source).metadata.row_group(2).column(0)
+        begin, size = column.data_page_offset, column.total_compressed_size
+        pathlib.Path(source).write_bytes(whole[:begin] + bytes(size) + whole[begin + size :])
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "in.parquet: after row 20: "):
+                run_files(engine, source, self.path("out.parquet"), **given)
+        self.assertEqual(self.left(), ["out.parquet.parts", "out.parquet.state"])
+        self.assertIn("00000000.arrow", os.listdir(self.path("out.parquet.parts")))
+        pathlib.Path(source).write_bytes(whole[: len(whole) // 2])
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "in.parquet: its end is missing or damaged"):
+                run_files(engine, source, self.path("out.parquet"), resume=True, **given)
+        self.assertEqual(self.left(), ["out.parquet.parts", "out.parquet.state"])
+
+    def test_a_csv_file_is_checked_to_its_end_before_a_row_runs(self):
+        good = "prompt,x\nhello,1\n"
+        for text, words in (
+            (good + '"never closed,2\nmore,3\n', r"CSV parse error: Row #3: Expected 2 columns, got 1: .*\n.*a quote that is never closed\?"),
+            (good + 'abc,"never closed\nmore,3\n', "row 2, the last one, has a quote that is never closed, before 'never closed"),
+            (good + 'abc,"never', "row 2, the last one"),
+            (good + 'abc,"', "row 2, the last one"),
+            (good + 'abc,"a ""word"" of\r\n\r\n', "row 2, the last one"),
+            ('prompt\nhello\n"never closed\nmore', "row 2, the last one"),
+            ("\ufeff" + good + "b\n", "CSV parse error: Row #3: Expected 2 columns, got 1: b"),
+            (good + "a\udcff,2\n", "column 'prompt': Row #3: .*invalid UTF8"),
+        ):
+            pathlib.Path(self.path("in.csv")).write_bytes(text.encode("utf-8", "surrogateescape"))
+            with self.subTest(text), batchllm.Engine(MODEL) as engine:
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"(?s)in.csv: {words}"):
+                    run_files(engine, self.path("in.csv"), self.path("out.parquet"))
+                self.assertEqual(engine.stats().rows, 0)
+                self.assertEqual(self.left(), [])
+        for value, read_as in (('"closed\nlater"', "closed\nlater"), ('"a ""word"""', 'a "word"'), ('""', ""), ('5"', '5"'), ("", None)):
+            for end in ("", "\n", "\r\n", "\n\n"):
+                pathlib.Path(self.path("in.csv")).write_text("\ufeff" + good + "abc," + value + end, newline="")
+                with self.subTest(value=value, end=end), contextlib.closing(open_reader(self.path("in.csv"), "csv", None, ["x"])) as reader:
+                    reader.check()
+                    self.assertEqual(reader.rows, 2)
+                    self.assertEqual([row for _, table in reader.pieces(lambda *_: True) for row in table["x"].to_pylist()], ["1", read_as])
+        pathlib.Path(self.path("in.csv")).write_bytes(good.encode("utf-16"))
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "UTF-16: save it as UTF-8"):
+            open_reader(self.path("in.csv"), "csv", None)
+        write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"]}))
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "it is a file of Parquet, not of CSV"):
+            open_reader(self.path("in.parquet"), "csv", None)
+
+    def test_the_program_names_the_file_of_a_mistake_without_a_traceback(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"], "n": [1]}))
+        pathlib.Path(self.path("latin")).write_bytes(b"{prompt} \xff")
+        for arguments, words in (
+            (["--template-file", self.path("latin")], "latin: byte 9 is not UTF-8"),
+            (["--json-schema", self.path("latin")], "latin: byte 9 is not UTF-8"),
+            (["--template-file", self.path("none")], "none: No such file or directory"),
+            (["--template", "{promt}"], "template: .*in.parquet has no column 'promt'; it has 'prompt', 'n'"),
+            (["--prompt-column", "n"], "in.parquet: column 'n' is int64"),
+            (["--storage-options", "{"], "--storage-options: not JSON"),
+            (["--storage-options", "[1]"], "--storage-options: a JSON object is expected"),
+            (["--input", self.path("none.parquet")], "none.parquet: No such file or directory"),
+            (["--input", "foo://host/in.parquet"], "foo://host/in.parquet: |needs fsspec"),
+        ):
+            done = program("--model", MODEL, "--input", source, "--output", self.path("out.parquet"), *arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertRegex(done.stderr, r"\Abatchllm: .*(" + words + r").*\n\Z")
+            self.assertEqual(self.left(), [])
+
     def test_zeros_of_the_command_line_are_values(self):
         source, target = self.path("in.parquet"), self.path("out.parquet")
         write(source, pyarrow.table({"prompt": ["one", "two"]}))
