@@ -181,6 +181,12 @@ Status RunJob::add_window(Window window) {
     plan_seconds_ += window.plan_seconds;
     RETURN_IF_ERROR(write_failed(window));
     if (window.rows() == 0) return {};
+    if (window.number == 1 && window.plan_unused) {
+        display_.note("batchllm: " + options_.plan +
+                      ": none of the first rows is in a group of this plan, so they are planned "
+                      "again. Was it made of other rows, or with another --template, --fields or "
+                      "--enlarge?\n");
+    }
     RETURN_IF_ERROR(predict(window));
     for (size_t i = 0; i < window.lines.size(); ++i) {
         if (static_cast<int64_t>(i) < window.generated) {

@@ -59,7 +59,8 @@ struct Window {
     std::vector<FailedRow> failed;
     PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
-    int64_t input_bytes = 0; // read from the input up to the window's end
+    bool plan_unused = false; // --plan names a plan with groups, none of which these rows are in
+    int64_t input_bytes = 0;  // read from the input up to the window's end
     bool last = false;
     double tokenize_seconds = 0;
     double plan_seconds = 0;

@@ -89,18 +89,39 @@ class Tables(ProgramTest):
         self.assertGreater(saved["reorder"], 0.5)
 
     def test_plan_and_run_put_fields_in_the_same_order(self):
-        plan = self.directory / "rows.plan"
         stats = self.directory / "stats.json"
         self.input.write_bytes(lines(table(200)))
         common = ["--template", self.template, "--fields", "reorder"]
-        done = self.run_program("plan", "-i", self.input, "-o", plan, "--model", MODEL, *common)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        plans = []
+        for threads in ("1", "2"):
+            plan = self.directory / f"rows{threads}.plan"
+            done = self.run_program("plan", "-i", self.input, "-o", plan, "--model", MODEL, "--threads", threads, *common)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            plans.append(plan.read_bytes())
+        self.assertEqual(plans[0], plans[1])
+        grouped = json.loads(self.run_program("inspect", "--json", plan).stdout)["grouped_rows"]
         # Windows of a few rows: fields are put in order over the same rows all the same.
-        for windows in ([], ["--window-rows", "64"]):
+        answers = []
+        for windows, least in (([], grouped), (["--threads", "1"], grouped), (["--window-rows", "64"], 190)):
             done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--force", "--plan", plan,
                                     "--stats", stats, *common, *windows)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertGreater(json.loads(stats.read_text())["rows_planned_before"], 190)
+            self.assertGreaterEqual(json.loads(stats.read_text())["rows_planned_before"], least)
+            self.assertNotIn("is in a group of this plan", done.stderr.decode())
+            answers.append({row["id"]: (row["tokens"], row["usage"]["prompt_tokens"]) for row in self.read_output()})
+        self.assertEqual(len(answers[0]), 200)
+        self.assertEqual(answers[0], answers[1])
+        self.assertEqual(answers[0], answers[2])
+
+    def test_a_plan_of_another_order_of_fields_is_told(self):
+        plan = self.directory / "rows.plan"
+        self.input.write_bytes(lines(table(200)))
+        done = self.run_program("plan", "-i", self.input, "-o", plan, "--model", MODEL, "--template", self.template,
+                                "--fields", "reorder")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--plan", plan, "--template", self.template)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rows.plan: none of the first rows is in a group of this plan", done.stderr.decode())
 
     def test_a_job_that_goes_on_makes_the_same_prompts(self):
         common = ["--template", self.template, "--fields", "reorder"]
