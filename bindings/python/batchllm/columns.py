@@ -1,4 +1,4 @@
-"""Rows as a caller has them -> columns, which the library reads in place.
+"""Turns rows as callers have them into columns, which the library reads in place.
 
 Accepted as rows: a list of str; a list of lists of token ids; a list of conversations (lists of
 {"role": .., "content": ..}, or dicts with "messages", "tools" and what else batchllm_add_chat takes); a list of
@@ -61,36 +61,36 @@ class Chats:
 
 @dataclass(frozen=True)
 class Sparse:
-    """Rows of which some are null."""
+    """Rows, some of which are null."""
 
     given: Union[Texts, Tokens, Chats]
-    """The others."""
+    """The rows that are not null."""
     nulls: Sequence[int]
-    """Numbers of those that are, rising."""
+    """The numbers of the null rows, rising."""
 
     def __len__(self) -> int:
         return len(self.given) + len(self.nulls)
 
     def places(self) -> list[int]:
-        """Numbers of those that are not."""
+        """The numbers of the other rows."""
         null = set(self.nulls)
         return [i for i in range(len(self)) if i not in null]
 
 
 Column = Union[Texts, Tokens, Chats, Sparse]
 Rows = Any
-"""See the module's text."""
+"""Described at the top of this module."""
 
 
 def columns(rows: Rows) -> Iterator[Column]:
-    """One column or, from an Arrow stream, one a chunk."""
+    """One column; from an Arrow stream one for each chunk."""
     if isinstance(rows, (Texts, Tokens, Chats)):
         if getattr(rows.offsets, "ndim", 1) != 1 or len(rows.offsets) == 0:
             raise ValueError("offsets have one dimension and, for n rows, n + 1 items")
         for name in rows.__dataclass_fields__:
             _check_mask(name, getattr(rows, name))
         yield rows
-    elif isinstance(rows, Sparse):  # of this package's own
+    elif isinstance(rows, Sparse):  # one of this package's own
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
@@ -113,7 +113,7 @@ def columns(rows: Rows) -> Iterator[Column]:
 
 
 def _whole(rows: Rows) -> list[Column]:
-    """Columns for what has no errors of rows."""
+    """Columns for calls in which a null is an error of the whole call."""
     found = list(columns(rows))
     before = 0
     for column in found:
@@ -176,7 +176,7 @@ def _bytes_rows(found: Iterable[Column]) -> list[bytes]:
 
 
 def offsets_of(lengths: Iterable[int]) -> array[int]:
-    """Lengths -> n + 1 offsets."""
+    """The n + 1 offsets of items of these lengths."""
     return array("q", accumulate(lengths, initial=0))
 
 
@@ -188,18 +188,18 @@ def from_texts(rows: Sequence[Union[str, bytes]]) -> Texts:
         joined = ""
     if joined.isascii() and joined:
         return Texts(joined.encode("ascii"), offsets_of(map(len, rows)))
-    # A lone surrogate has no UTF-8; passed on as it is, it fails its row and no other.
+    # A lone surrogate has no UTF-8. Passed on as it is, it fails only its own row.
     encoded = [row.encode("utf-8", "surrogatepass") if isinstance(row, str) else bytes(row) for row in rows]
     return Texts(b"".join(encoded), offsets_of(map(len, encoded)))
 
 
 def from_tokens(rows: Sequence[Iterable[int]], places: Optional[Sequence[int]] = None) -> Tokens:
-    """A list of lists of token ids. places: the rows' numbers, for what is said of one."""
+    """A list of lists of token ids. places: the numbers of the rows, for errors."""
     tokens = array("i")
     offsets = array("q", [0])
     for i, row in zip(range(len(rows)) if places is None else places, rows):
         try:
-            # An array takes another of its own type alone, and anything that can be iterated.
+            # An array is extended by an array of its own type or by any iterable that is not an array.
             tokens.extend(iter(row) if isinstance(row, array) and row.typecode != "i" else row)
         except OverflowError:
             raise ValueError(f"row {i}: a token id is beyond 32 bits") from None
@@ -219,7 +219,7 @@ def from_conversations(rows: Sequence[Any], places: Sequence[int]) -> Chats:
 
 
 def from_list(rows: Sequence[Any]) -> Column:
-    """A list, of what its first row shows."""
+    """A list of rows, all of the kind of the first."""
     nulls = [i for i, row in enumerate(rows) if _is_null(row)]
     if nulls:
         null = set(nulls)
@@ -229,7 +229,7 @@ def from_list(rows: Sequence[Any]) -> Column:
 
 
 def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Tokens, Chats]:
-    """Rows none of which is null. places: their numbers."""
+    """Rows without nulls. places: their numbers."""
     if any(isinstance(row, dict) for row in rows):
         rows = _unwrapped(rows, places)
     for place, row in zip(places, rows):
@@ -249,7 +249,7 @@ def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Token
 
 
 def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Prompts out of {"prompt": text} and {"prompt_token_ids": ids}; conversations stay as they are."""
+    """Takes prompts out of {"prompt": text} and {"prompt_token_ids": ids}. Conversations stay as they are."""
     found = []
     for place, row in zip(places, rows):
         if isinstance(row, dict) and "messages" not in row:
@@ -273,8 +273,8 @@ def _is_null(row: Any) -> bool:
 
 
 def _check_mask(name: str, buffer: Any) -> None:
-    """A NumPy array with a mask hands out its buffer as if it had none."""
-    ma = sys.modules.get("numpy.ma")  # where nobody has imported it, there is no such array
+    """Raises for masked items: the buffer of a NumPy array does not show its mask."""
+    ma = sys.modules.get("numpy.ma")  # if it was not imported, there is no such array
     if ma is not None and ma.is_masked(buffer):
         where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
         raise ValueError(
@@ -295,11 +295,11 @@ def _arrow_stream(rows: Any) -> Iterator[Column]:
 
 
 def _series(rows: Any) -> Iterator[Column]:
-    """A pandas (or polars) Series. A column of Python objects has nothing to share with Arrow."""
+    """A pandas (or Polars) Series. One of Python objects is read row by row, not through Arrow."""
     if str(rows.dtype) != "object" and hasattr(rows, "__arrow_c_stream__"):
         try:
             stream = rows.__arrow_c_stream__()
-        except ImportError:  # pandas hands out Arrow through pyarrow alone
+        except ImportError:  # pandas needs pyarrow for it
             pass
         else:
             opened = native.batchllm_arrow_open(stream)
@@ -310,12 +310,12 @@ def _series(rows: Any) -> Iterator[Column]:
 
 
 def _numpy(rows: Any) -> Column:
-    """An array: of objects or of texts row by row; two dimensions of int32 are rows of equal length."""
+    """An array. Objects and texts are read row by row; two dimensions of integers are rows of equal length."""
     if rows.size == 0:
         return Tokens(array("i"), offsets_of([0] * rows.shape[0]))
     if rows.ndim == 2 and rows.dtype.kind in "iu":
         _check_mask("rows", rows)
-        # One dimension of the same memory; of a copy, where its rows do not lie one after the other.
+        # In one dimension: the same memory, or a copy if the rows are not adjacent.
         return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":
         return from_list(rows.tolist())

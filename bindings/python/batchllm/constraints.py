@@ -1,4 +1,4 @@
-"""What the output of rows must look like: `SamplingParams` -> the library's constraints, each made once an engine."""
+"""What the output of rows must look like: `SamplingParams` become the library's constraints, each made once for an engine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if typing.TYPE_CHECKING:
     from .params import SamplingParams
 
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
-_MOST = 4096  # constraints kept; all are forgotten then, and rows keep what they use
+_MOST = 4096  # constraints that are kept; beyond that all are forgotten, except by rows that use them
 
 
 
 class _Key(NamedTuple):
-    """What makes a constraint another one."""
+    """What tells constraints apart."""
 
     kind: int
     text: str
@@ -37,7 +37,7 @@ class _Key(NamedTuple):
 
 
 def schema_of(wanted: Any) -> str:
-    """The text of a JSON schema: of a mapping, a pydantic model, a dataclass, or a text that is one."""
+    """The text of a JSON schema, made from a mapping, a pydantic model or a dataclass, or given as text."""
     if isinstance(wanted, str):
         return wanted
     if isinstance(wanted, (Mapping, bool)):
@@ -55,7 +55,7 @@ def schema_of(wanted: Any) -> str:
 
 
 def _pydantic_schema(kind: Any, prefix: str = "") -> dict[str, Any]:
-    """Of a pydantic model or a pydantic dataclass, whose fields' constraints pydantic alone knows. References are to
+    """The schema of a pydantic model or dataclass: only pydantic knows the constraints of its fields. References point to
     its $defs, with the prefix before their names."""
     adapter = importlib.import_module("pydantic").TypeAdapter(kind)
     return dict(adapter.json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
@@ -106,7 +106,7 @@ def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     reference = {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}
     if name in definitions:
         return reference
-    definitions[name] = {}  # it may hold itself
+    definitions[name] = {}  # it may refer to itself
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = [field for field in dataclasses.fields(kind) if field.init]
     missing = dataclasses.MISSING
@@ -120,7 +120,7 @@ def _dataclass_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def constraint_key(params: SamplingParams) -> Optional[_Key]:
-    """What the parameters ask of the output; None: nothing."""
+    """The constraint that the parameters ask for; None if there is none."""
     named = ("choices", "regex", "json_schema", "grammar")
     given = [name for name in named if getattr(params, name) is not None]
     if len(given) > 1:
@@ -167,15 +167,15 @@ class Constraints:
     def set(
         self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Any
     ) -> list[native.batchllm_constraint]:
-        """Puts the constraints of params, one or one a row, into their column. What is returned must live until the
-        rows have been added."""
+        """Puts the constraints of params (one for all rows, or one for each) into their column. What is returned must live
+        until the rows have been added."""
         if params is None or column is None:
             return []
         rows = params if hasattr(params, "__getitem__") else [params]
         if all(one is rows[0] for one in rows):
-            rows = rows[:1]  # as their column is
+            rows = rows[:1]  # as in their column
         places: dict[_Key, array[int]] = {}
-        keys: dict[int, Optional[_Key]] = {}  # of params that are the same object
+        keys: dict[int, Optional[_Key]] = {}  # params that are the same object have the same key
         for row, one in enumerate(rows):
             if id(one) not in keys:
                 keys[id(one)] = constraint_key(one)
@@ -189,7 +189,7 @@ class Constraints:
         return used
 
     def prepare(self, engine: native.batchllm_engine, key: _Key) -> None:
-        """Throws for a constraint that is wrong, or that the engine cannot enforce."""
+        """Raises for a constraint that is wrong, or that the engine cannot enforce."""
         self._get(engine, key)
 
     def clear(self) -> None:

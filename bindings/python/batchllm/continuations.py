@@ -1,4 +1,4 @@
-"""Continuations to be scored -> columns."""
+"""Turns continuations to be scored into columns."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from .columns import Texts, Tokens, from_texts, from_tokens, offsets_of
 
 @dataclass(frozen=True)
 class Continuations:
-    """items with offsets, and which of them are row i's: [rows[i], rows[i + 1])."""
+    """items with their offsets. Row i has the items [rows[i], rows[i + 1])."""
 
     items: Any
     offsets: array[int]
     rows: array[int]
     left: int
-    """Lists that are of no row so far."""
+    """How many lists are left for rows that follow."""
 
 
 def continuation_columns(
     column: Union[Texts, Tokens], continuations: Sequence[Any], first: int, n: int, places: Optional[Sequence[int]]
 ) -> Continuations:
-    """For the rows of a column, which are the n from row `first` of all; places: those of them that it has, if not all."""
+    """The continuations of a column's rows, which are rows first to first + n of the whole. places: those of the n that the
+    column has, if not all."""
     text = isinstance(column, Texts)
     if isinstance(continuations, (str, bytes)):
         raise TypeError("continuations is one text: put it into a list")
     if len(continuations) == 0:
         raise ValueError("continuations is empty: each row has at least one")
     one = continuations[0]
-    # A continuation is a str or a list of ids; a list of those is one row's.
+    # A continuation is a str or a list of ids. If the items are lists of these, each is one row's.
     per_row = not isinstance(one, (str, bytes)) if text else len(one) > 0 and not isinstance(one[0], Integral)
     if per_row:
         lists = continuations[first : first + n]

@@ -1,4 +1,4 @@
-"""Rows that are embedded or classified: what they ask for, and their results as arrays."""
+"""Rows that are embedded or classified: their parameters, and their results as arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _column(**fields: int) -> native.batchllm_params_column:
 def embedding_params(
     pooling: Optional[str], normalize: Optional[bool], dimensions: int, add_special: bool, parse_special: bool
 ) -> native.batchllm_params_column:
-    """One for all rows."""
+    """Parameters for all rows that are embedded."""
     if pooling not in _POOLINGS:
         raise ValueError(f"pooling is {pooling!r}: it is 'last', 'mean', 'first' or None, as the model's files say")
     return _column(
@@ -40,7 +40,7 @@ def embedding_params(
 
 
 def label_params(add_special: bool, parse_special: bool) -> native.batchllm_params_column:
-    """The same of rows that are classified."""
+    """Parameters for all rows that are classified."""
     return _column(task=_CLASSIFY, add_special=add_special, parse_special=parse_special)
 
 
@@ -69,7 +69,7 @@ def share_of_first(results: Results) -> list[float]:
 
 
 def _warn_of_lengths(results: Results) -> None:
-    """Where one of two continuations has more tokens than the other."""
+    """Warns if one of two continuations has more tokens than the other."""
     first = next((result for result in results if result.ok), None)
     lengths = [len(one) for one in first.score_logprobs] if first is not None else []
     if len(set(lengths)) > 1:

@@ -1,7 +1,7 @@
-"""Tables in files: Parquet, CSV and Arrow IPC, read a piece at a time and written a part at a time. Needs pyarrow.
+"""Tables in files: Parquet, CSV and Arrow IPC, read and written a piece at a time. Needs pyarrow.
 
-Always: a file's rows come in their order, in pieces that do not depend on memory; what is read has no dictionaries and
-no views, so that pieces of one file have one schema.
+Always: rows come in the order of the file, in pieces of the same size on every machine. Pieces have no dictionaries and
+no views, so all pieces of a file have the same schema.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _CSV_BLOCK = 1 << 24  # a row is shorter than that
 
 Wanted = Callable[[int, int], bool]
-"""Whether any row from the one to before the other is."""
+"""Whether any row of [first, end) is needed."""
 
 
 def format_of(path: str, given: Optional[str]) -> str:
-    """By what a path ends with, where nobody says."""
+    """The given format, or else the one that the path ends with."""
     if given is not None:
         if given not in FORMATS.values():
             raise InvalidArgumentError(f"format is {given!r}: it is 'parquet', 'csv' or 'arrow'")
@@ -42,12 +42,12 @@ def format_of(path: str, given: Optional[str]) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Whether fsspec is needed for it."""
+    """Whether it is a URL, which needs fsspec."""
     return "://" in path
 
 
 def filesystem(path: str, options: Optional[Mapping[str, Any]]) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path there."""
+    """fsspec's file system for a URL, and the path in it."""
     core = optional("fsspec", f"{path}: an address").core
     try:
         found = core.url_to_fs(path, **(options or {}))
@@ -57,7 +57,7 @@ def filesystem(path: str, options: Optional[Mapping[str, Any]]) -> tuple[Any, st
 
 
 def open_input(path: str, options: Optional[Mapping[str, Any]]) -> BinaryIO:
-    """A file to be read, in bytes."""
+    """Opens a file for reading, as bytes."""
     if is_remote(path):
         system, inside = filesystem(path, options)
         try:
@@ -79,7 +79,7 @@ class Reader:
         self.path = path
         self._arrow = optional("pyarrow", "run_files")
         self._file = open_input(path, options)
-        self.rows: Optional[int] = None  # where the file says
+        self.rows: Optional[int] = None  # known if the file says so
         try:
             self._look(columns)
         except BaseException:
@@ -98,14 +98,14 @@ class Reader:
         self.schema = _plain_schema(self._arrow, [self._field(name) for name in self.columns])
 
     def pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
-        """(number of its first row, table) of all that has rows that are wanted."""
+        """Yields (number of its first row, table) for each piece that has wanted rows."""
         end = 0
         try:
             for first, table in self._pieces(wanted):
                 end = first + table.num_rows
                 yield first, table.cast(self.schema)
         except (self._arrow.ArrowException, OSError) as fault:
-            if getattr(fault, "errno", None):  # the disk's, and not the file's
+            if getattr(fault, "errno", None):  # a fault of the disk, not of the file
                 raise
             where = "" if "Row #" in str(fault) else f"after row {end}: "
             raise InvalidArgumentError(f"{self.path}: {where}{self._explained(str(fault))}") from None
@@ -205,7 +205,7 @@ class _Csv(Reader):
         self._file.seek(0)
         return self._csv.open_csv(
             self._arrow.PythonFile(_Unclosed(self._file), mode="r"),
-            # With threads a row that cannot be read has no number in its error.
+            # With threads, the error does not say which row cannot be read.
             read_options=self._csv.ReadOptions(block_size=_CSV_BLOCK, use_threads=False),
             parse_options=self._csv.ParseOptions(newlines_in_values=True),
             convert_options=self._csv.ConvertOptions(
@@ -262,7 +262,7 @@ class _Ipc(Reader):
     def _batches(self) -> Iterator[Any]:
         if not self._random:
             yield from self._reader
-            # Between two messages a stream that was cut looks as if it had ended.
+            # A stream that was cut between two messages looks complete.
             self._file.seek(self._file.tell() - len(_STREAM_END))
             if self._file.read(len(_STREAM_END)) != _STREAM_END:
                 raise self._arrow.ArrowInvalid("the stream has no end: it was cut, or its writer was not closed")
@@ -279,7 +279,7 @@ class _Ipc(Reader):
 
 
 class _Unclosed:
-    """A file that a reader may not close, as it is read twice."""
+    """A file that its reader cannot close, because it is read again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.read = file.read
@@ -287,7 +287,7 @@ class _Unclosed:
         self.closed = False
 
     def readable(self) -> bool:
-        """It is."""
+        """Always."""
         return True
 
     def close(self) -> None:
@@ -300,12 +300,12 @@ _READERS: dict[str, type[Reader]] = {"parquet": _Parquet, "csv": _Csv, "arrow": 
 def open_reader(
     path: str, format_: str, options: Optional[Mapping[str, Any]], columns: Optional[Sequence[str]] = None
 ) -> Reader:
-    """columns: those that are read, in that order; None: all."""
+    """columns: the columns to read, in this order; None: all."""
     return _READERS[format_](path, options, columns)
 
 
 def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
-    """Without dictionaries and views, and with 64-bit offsets, as a chunk may have more text than 2 GiB."""
+    """Without dictionaries and views, and with 64-bit offsets, since a chunk may have more than 2 GiB of text."""
     types = arrow.types
 
     def plain(kind: Any) -> Any:
@@ -324,7 +324,7 @@ def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
 
 
 def check_writable(format_: str, schema: Any) -> None:
-    """Raises where a format has no room for a column."""
+    """Raises if a column cannot be written in a format."""
     arrow = optional("pyarrow", "run_files")
     types = arrow.types
     for field in schema:
@@ -336,7 +336,7 @@ def check_writable(format_: str, schema: Any) -> None:
             raise InvalidArgumentError(
                 f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow"
             )
-        # What a type cannot do is told before the job, and not after it.
+        # Better found out before the job than after it.
         one = arrow.schema([field])
         try:
             writer = Writer(cast(BinaryIO, io.BytesIO()), format_, one)
@@ -349,7 +349,7 @@ def check_writable(format_: str, schema: Any) -> None:
 
 
 class Writer:
-    """Tables of one schema into one file."""
+    """Writes tables of one schema to a file."""
 
     def __init__(self, file: BinaryIO, format_: str, schema: Any) -> None:
         if format_ == "parquet":
@@ -360,7 +360,7 @@ class Writer:
             self._writer = optional("pyarrow.ipc", "run_files").new_file(file, schema)
 
     def write(self, table: Any) -> None:
-        """A row group of Parquet."""
+        """Writes a table, in Parquet as a row group."""
         self._writer.write_table(table)
 
     def close(self) -> None:

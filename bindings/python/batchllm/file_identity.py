@@ -1,4 +1,4 @@
-"""Which job on files it is: what must be the same for one that goes on."""
+"""What identifies a job on files: all that must be the same when it is resumed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .engine import Engine
 from .file_formats import open_input
 from .file_rows import Prompts, ResultColumns
 
-_HASHED_BYTES = 1 << 20  # of a piece of a file that is known by samples
+_HASHED_BYTES = 1 << 20  # of each sample of a large file
 _HASHED_PIECES = 64
-# Parameters that the first jobs did not have: where they ask for nothing, such a job goes on.
+# Parameters added later. They are left out at these values, so that older jobs can be resumed.
 _LATER = {"min_tokens": 0, "bad_words": (), "prompt_logprobs": -1}
 
 
@@ -29,7 +29,7 @@ def identity_of(
     chunk_rows: int,
     options: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Everything that changes the output, by names that a user knows."""
+    """Everything that changes the output, under names that users know."""
     found: dict[str, Any] = {
         "model": _model_hash(engine.model_dir),
         "input": _file_hash(source, options),
@@ -37,14 +37,14 @@ def identity_of(
     }
     info = engine.info()
     found |= {"backend": info.backend, "compute_type": info.compute_type, "max_request_tokens": info.max_request_tokens}
-    if info.reproducible:  # a job begun before there was such a mode goes on
+    if info.reproducible:  # left out otherwise, so that jobs begun before this mode existed can be resumed
         found |= {"reproducible": True}
     found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
     found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
     found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
     found |= {"chat": prompts.chat, "system": prompts.system}
     task = wanted.task
-    if not task.generates:  # a job begun before there were such goes on
+    if not task.generates:  # left out otherwise, for the same reason
         found |= {"task": task.name, "pooling": task.pooling, "normalize": task.normalize}
         found |= {"dimensions": task.dimensions, "continuations_column": task.continuations_column}
         found |= {"continuations": _as_kept(task.continuations)}
@@ -53,18 +53,18 @@ def identity_of(
             continue
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
-            value = schema_of(value)  # a class may have changed since, and kept its name
+            value = schema_of(value)  # a class may have changed and kept its name
         found["samples of a row" if field.name == "samples" else field.name] = _as_kept(value)
     return found
 
 
 def _as_kept(value: Any) -> Any:
-    """As it comes back from the state's JSON."""
+    """The value as it is read back from the state's JSON."""
     return json.loads(json.dumps(value, sort_keys=True, default=repr))
 
 
 def _model_hash(model: Optional[str]) -> Optional[str]:
-    """Of a directory: its JSON and templates whole, its weights by samples."""
+    """A hash of a directory: of its JSON and templates in full, of its weights by samples."""
     if model is None:
         return None
     digest = hashlib.sha256()
@@ -76,7 +76,7 @@ def _model_hash(model: Optional[str]) -> Optional[str]:
 
 
 def _file_hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
-    """Size and content; above 64 MiB by samples."""
+    """A file's size and a hash of its content, above 64 MiB of samples."""
     digest = hashlib.sha256()
     with open_input(path, options) as file:
         size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Rows of files -> prompts, and results -> columns of files."""
+"""Turns rows of files into prompts, and results into columns of files."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Prompts:
         return set(names)
 
     def table(self, rows: Any) -> Optional[Table]:
-        """A table's prompts, where a template makes them."""
+        """The prompts as a table if a template makes them, else None."""
         if self.template is None and not self.chat:
             return None
         template = self.template if self.template is not None else "{" + self.column + "}"
         return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
 
     def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
-        """What is added of a chunk; open_rows: those that are wanted, None: all. texts: a table's prompts as such."""
+        """What an engine takes of a chunk. open_rows: of these rows only; None: of all. texts: texts instead of a table."""
         if open_rows is not None and self.fields == "given":
             chunk, open_rows = chunk.take(open_rows), None
         table = self.table(chunk)
@@ -69,7 +69,7 @@ class Prompts:
             return prompts
         if open_rows is None and not texts:
             return table
-        # The order of fields is that of the whole chunk.
+        # The order of fields depends on all rows of the chunk.
         made = [table._prompt(i) for i in (range(len(table)) if open_rows is None else open_rows)]
         given = from_texts([text for text in made if text is not None])
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
@@ -129,7 +129,7 @@ def check_continuations(reader: Reader, column: str) -> None:
 
 
 def without_nulls(value: Any) -> Any:
-    """Members of messages that a file has for some rows only are null in the others."""
+    """Drops null members: in a file, a member that some messages have is null in all others."""
     if isinstance(value, dict):
         return {name: without_nulls(one) for name, one in value.items() if one is not None}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
@@ -137,7 +137,7 @@ def without_nulls(value: Any) -> Any:
 
 @dataclass
 class ResultColumns:
-    """What is written of results."""
+    """The columns that are written for results."""
 
     params: SamplingParams
     prefix: str
@@ -164,7 +164,7 @@ class ResultColumns:
         return [(self.prefix + name, name, kind) for name, kind in found]
 
     def schema(self) -> Any:
-        """Of what is kept of results: with the row's number."""
+        """The schema of results that are kept: these columns and the row's number."""
         arrow = optional("pyarrow", "run_files")
         return arrow.schema([("tag", arrow.int64())] + [(name, kind) for name, _, kind in self.fields()])
 
@@ -190,6 +190,6 @@ class ResultColumns:
                 columns.append(optional("pyarrow.compute", "run_files").if_else(good, column, arrow.scalar(None, kind)))
             elif of in given:
                 columns.append(given[of].cast(kind))
-            else:  # no row of these has any
+            else:  # none of these rows has any
                 columns.append(arrow.array([[[]] * count if self.lists else [] for count in counts], kind))
         return arrow.record_batch(columns, schema=schema)

@@ -38,7 +38,7 @@ class FilesReport:
 
 
 class _Chunk:
-    """Rows of the input, some of which have no results yet."""
+    """A chunk of the input, until all of its rows have results."""
 
     def __init__(self, number: int, first: int, table: Any) -> None:
         self.number = number
@@ -50,7 +50,7 @@ class _Chunk:
         self.writer: Any = None
 
     def close(self) -> None:
-        """Closes its file of rows, if it has one."""
+        """Closes the file with its results, if there is one."""
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -261,7 +261,7 @@ class _Run:
                 self._engine._advance(_SLICE_SECONDS, report)
                 waiting = self._engine._snapshot().rows_waiting
                 self._deliver(self._engine.poll())
-        except OSError:  # a full disk takes no more
+        except OSError:  # such as a full disk: results could not be written either
             raise
         except BaseException:
             if not self._engine.closed:
@@ -272,7 +272,7 @@ class _Run:
             report.close()
 
     def merge(self, format_: str) -> FilesReport:
-        """Parts -> the output."""
+        """Joins the parts into the output."""
         ipc = optional("pyarrow.ipc", "run_files")
         count = -(-self._rows // self._chunk_rows)
         failed = 0
@@ -287,9 +287,9 @@ class _Run:
         return FilesReport(self._rows, failed, self._resumed)
 
     def close(self, keep_engine: bool) -> None:
-        """Closes the files however the run ended, and leaves an engine that is kept without rows."""
+        """Closes the files, however the run ended. An engine that is kept is left without rows."""
         for chunk in self._open.values():
-            with suppress(OSError):  # a full disk takes no more
+            with suppress(OSError):  # such as a full disk
                 chunk.close()
         if self._open and keep_engine and not self._engine.closed:
             with suppress(Error):  # the error that ended the run is raised, not its consequences
@@ -302,7 +302,7 @@ class _Run:
     # ---- In ----
 
     def _chunks(self) -> Iterator[_Chunk]:
-        """The chunks that have no part yet. Counts the rows of all."""
+        """Yields the chunks that have no part yet, and counts the rows of all chunks."""
         size = self._chunk_rows
         pieces: list[Any] = []
         held = 0
@@ -334,7 +334,7 @@ class _Run:
         self._resumed += sum(min(size, self._rows - number * size) for number in self._done)
 
     def _add(self, chunk: _Chunk) -> int:
-        """Adds those rows of a chunk that have no results yet, and returns how many there are."""
+        """Adds the rows of a chunk that have no results yet, and returns their number."""
         for path in self._files.old_rows(chunk.number):
             chunk.results += rows_of(path, self._kept)
         known = {tag - chunk.first for batch in chunk.results for tag in batch.column("tag").to_pylist()}
@@ -371,7 +371,7 @@ class _Run:
         else:
             column = chunk.table.column(task.continuations_column)
             lists = (column if rows is None else column.take(rows)).to_pylist()
-        lists = [one if one is not None else [] for one in lists]  # a row without any gets an error
+        lists = [one if one is not None else [] for one in lists]  # a row without continuations gets an error
         first = 0
         for part in columns_of(given):
             add_scored(

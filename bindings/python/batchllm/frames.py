@@ -1,4 +1,4 @@
-"""Results -> tables of pyarrow, pandas and Polars, none of which the package needs."""
+"""Turns results into tables of pyarrow, pandas and Polars. The package needs none of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Sequence
 if TYPE_CHECKING:
     from .results import Results
 
-# With samples as lists: of a prompt's samples all the same, or, of `status` and `error`, the first failure.
+# With samples as lists, columns with one value for each prompt. `status` and `error` are those of the first failure.
 _OF_PROMPT = ("tag", "prompt_tokens", "status", "error")
 
 
 def optional(name: str, what: str) -> Any:
-    """A package that is needed for this alone."""
+    """Imports a package that only `what` needs."""
     try:
         return import_module(name)
     except ModuleNotFoundError as missing:
@@ -48,7 +48,7 @@ def samples_as_lists(results: Results, batch: Any) -> Any:
 
 
 class _Capsules:
-    """Results as Arrow's capsules alone."""
+    """Results as an object that has Arrow's capsules and nothing else."""
 
     def __init__(self, results: Results) -> None:
         self.__arrow_c_array__ = results.__arrow_c_array__
@@ -57,7 +57,7 @@ class _Capsules:
 def to_polars(results: Results, samples: str) -> Any:
     """See Results.to_polars."""
     polars = optional("polars", "to_polars")
-    frame = polars.DataFrame(_Capsules(results))  # not as the sequence that results are, too
+    frame = polars.DataFrame(_Capsules(results))  # which would take results themselves as a sequence
     if not _as_lists(samples):
         return frame
     starts = _starts(results)
@@ -90,7 +90,7 @@ def to_pandas(results: Results, samples: str) -> Any:
             else:
                 columns[name] = [list(values[begin:end]) for begin, end in zip(starts, starts[1:])]
         del columns["sample"]
-    # Lists of arrays of one length would become an array of two dimensions.
+    # From arrays of equal length pandas would make one of two dimensions.
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
 
 
@@ -143,13 +143,13 @@ def _as_lists(samples: str) -> bool:
 
 
 def _starts(results: Results) -> list[int]:
-    """Where each prompt's samples begin, and the number of all results: those of equal tags stand together."""
+    """Where the samples of each prompt begin, and at the end the number of results. Results of one tag are neighbours."""
     tags = results.tags.tolist()
     samples = results.samples.tolist()
     return [i for i in range(len(tags)) if i == 0 or tags[i] != tags[i - 1] or samples[i] == 0] + [len(tags)]
 
 
 def _first_failures(results: Results, starts: Sequence[int]) -> list[int]:
-    """For each prompt its first result that failed, or else its first."""
+    """For each prompt the first of its results that failed, or else its first."""
     statuses = results.statuses.tolist()
     return [next((i for i in range(a, b) if statuses[i]), a) for a, b in zip(starts, starts[1:])]

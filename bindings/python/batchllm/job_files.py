@@ -1,11 +1,11 @@
-"""What a job on files keeps beside its output, so that it can be killed at any moment and go on.
+"""The files that a job keeps beside its output, so that it can be killed at any moment and resumed.
 
-    OUTPUT               made in one piece when every row has its result
+    OUTPUT               appears in one piece when every row has its result
     OUTPUT.state         which job this is, as JSON
-    OUTPUT.parts/        finished chunks, N.arrow, and what is known of others, N.RUN.rows; gone when the output is there
-    OUTPUT.parts/lock    held by the run that writes
+    OUTPUT.parts/        finished chunks (N.arrow) and results of other rows (N.RUN.rows); removed once the output exists
+    OUTPUT.parts/lock    held by the run that is writing
 
-Always: a file that has its name is whole, but for N.RUN.rows, of which a torn end counts for nothing.
+Always: a file under its final name is complete, except N.RUN.rows, whose end may be torn and is then ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JobFiles:
     """Files beside an output on this machine."""
 
     remembers_rows = True
-    """Whether rows of chunks that are not finished are kept."""
+    """Whether the results of unfinished chunks are kept."""
 
     def __init__(self, output: str) -> None:
         self.output = output
@@ -40,7 +40,7 @@ class JobFiles:
         return os.path.exists(self.output) and os.path.getsize(self.output) > 0
 
     def read_state(self) -> Optional[dict[str, Any]]:
-        """The state, None where there is none."""
+        """The state; None if there is none."""
         try:
             with open(self.output + ".state", "rb") as file:
                 return _state(self.output, file.read())
@@ -48,7 +48,7 @@ class JobFiles:
             return None
 
     def lock(self) -> None:
-        """Raises where another run writes to the output."""
+        """Raises if another run is writing to the output."""
         path = os.path.join(self.parts, "lock")
         while True:
             try:
@@ -67,7 +67,7 @@ class JobFiles:
                 os.close(self._lock)  # type: ignore[arg-type]
                 self._lock = None
                 raise StateError(f"{self.output}: another run writes to it") from None
-            except FileNotFoundError:  # a run that has just ended has taken it away
+            except FileNotFoundError:  # removed by a run that has just ended
                 pass
             if self._lock is not None:
                 os.close(self._lock)
@@ -77,14 +77,14 @@ class JobFiles:
         )
 
     def finished(self) -> set[int]:
-        """Numbers of chunks whose part is there."""
+        """The numbers of the finished chunks."""
         names = os.listdir(self.parts) if os.path.isdir(self.parts) else []
         return {int(name[: -len(".arrow")]) for name in names if name.endswith(".arrow")}
 
     # ---- What is made ----
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        """In one piece."""
+        """Writes the state in one piece."""
         with self._replacing(self.output + ".state") as file:
             file.write(json.dumps(state, indent=1).encode())
 
@@ -101,33 +101,33 @@ class JobFiles:
             yield file
 
     def open_part(self, chunk: int) -> BinaryIO:
-        """A finished chunk."""
+        """Opens a finished chunk."""
         return open(self._part(chunk), "rb")
 
     def new_rows(self, chunk: int) -> BinaryIO:
-        """A file of this run for rows of a chunk that is not finished."""
+        """A file for this run's results of an unfinished chunk."""
         return open(os.path.join(self.parts, f"{chunk:08}.{self._run:04}.rows"), "wb")
 
     def old_rows(self, chunk: int) -> list[str]:
-        """Those of other runs."""
+        """The paths of such files that other runs have left."""
         begin, own = f"{chunk:08}.", f".{self._run:04}.rows"
         names = sorted(name for name in os.listdir(self.parts) if name.startswith(begin) and name.endswith(".rows"))
         return [os.path.join(self.parts, name) for name in names if not name.endswith(own)]
 
     def drop_rows(self, chunk: int) -> None:
-        """The chunk's part is there."""
+        """Removes such files of a chunk, whose part exists by now."""
         for name in os.listdir(self.parts):
             if name.startswith(f"{chunk:08}.") and name.endswith(".rows"):
                 os.unlink(os.path.join(self.parts, name))
 
     def drop_parts(self, everything: bool) -> None:
-        """The output is there, or what there was is given up. everything: the lock too."""
+        """Removes the parts: the output exists, or the job starts over. everything: the lock too."""
         names = os.listdir(self.parts) if os.path.isdir(self.parts) else []
         for name in names:
             if name == "whole" or name.endswith((".arrow", ".rows", ".new")):
                 os.unlink(os.path.join(self.parts, name))
         if everything:
-            with suppress(OSError):  # what else is there is not this job's
+            with suppress(OSError):  # any other file there is not this job's
                 os.unlink(os.path.join(self.parts, "lock"))
                 os.rmdir(self.parts)
 
@@ -138,7 +138,7 @@ class JobFiles:
             os.unlink(self.output + ".state")
 
     def close(self) -> None:
-        """Gives the lock back, and leaves no folder with nothing but that."""
+        """Releases the lock, and removes the folder if there is nothing else in it."""
         if self._lock is not None:
             with suppress(OSError):
                 if os.listdir(self.parts) == ["lock"]:
@@ -154,7 +154,7 @@ class JobFiles:
 
     @contextmanager
     def _replacing(self, path: str, under: Optional[str] = None) -> Iterator[BinaryIO]:
-        """A new file that gets its name when all of it is on the disk."""
+        """A new file, renamed to its path once all of it is on the disk."""
         under = under or path + ".new"
         try:
             with open(under, "wb") as file:
@@ -174,7 +174,7 @@ class JobFiles:
 
 
 class RemoteJobFiles(JobFiles):
-    """The same at an address of fsspec: without a lock, and with whole chunks alone."""
+    """The same at a URL that fsspec knows: there is no lock, and only whole chunks are kept."""
 
     remembers_rows = False
 
@@ -192,7 +192,7 @@ class RemoteJobFiles(JobFiles):
         return _state(self.output, self._system.cat_file(path)) if self._system.exists(path) else None
 
     def lock(self) -> None:
-        """Nothing: there is no such thing."""
+        """Only makes the folder: there are no locks at a URL."""
         self._system.makedirs(self.parts, exist_ok=True)
 
     def finished(self) -> set[int]:
@@ -207,14 +207,14 @@ class RemoteJobFiles(JobFiles):
         return cast(BinaryIO, self._system.open(self._part(chunk), "rb"))
 
     def old_rows(self, chunk: int) -> list[str]:
-        """None."""
+        """None are kept."""
         return []
 
     def drop_rows(self, chunk: int) -> None:
-        """There are none."""
+        """Does nothing: none are kept."""
 
     def drop_parts(self, everything: bool) -> None:
-        """The output is there, or what there was is given up."""
+        """Removes the parts: the output exists, or the job starts over."""
         if self._system.exists(self.parts):
             self._system.rm(self.parts, recursive=True)
         if not everything:
@@ -235,7 +235,7 @@ class RemoteJobFiles(JobFiles):
 
 
 def job_files(output: str, options: Optional[Mapping[str, Any]]) -> JobFiles:
-    """Beside an output."""
+    """The files beside an output."""
     if is_remote(output):
         return RemoteJobFiles(output, options)
     if os.path.isdir(output):
@@ -244,7 +244,7 @@ def job_files(output: str, options: Optional[Mapping[str, Any]]) -> JobFiles:
 
 
 def rows_of(path: str, schema: Any) -> list[Any]:
-    """The record batches of a file of rows, as far as they are whole."""
+    """The record batches of a file of results, up to the first that is incomplete."""
     arrow = optional("pyarrow", "run_files")
     found: list[Any] = []
     with open(path, "rb") as file:
@@ -259,7 +259,7 @@ def rows_of(path: str, schema: Any) -> list[Any]:
 
 
 def refuse_another_job(output: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises, and names what differs."""
+    """Raises if the jobs differ, and names what differs."""
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     if names:
         said = ", ".join(f"{name} was {was.get(name)!r} and is {now.get(name)!r}" for name in names)

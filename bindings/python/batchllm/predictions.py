@@ -42,6 +42,6 @@ class Prediction:
 
 
 def prediction_of(made: native.batchllm_prediction) -> Prediction:
-    """The native one's figures."""
+    """From the native struct."""
     names = [name for name in Prediction.__dataclass_fields__ if name != "_native"]
     return Prediction(_native=made, **{name: getattr(made, name) for name in names})

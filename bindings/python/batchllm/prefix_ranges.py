@@ -1,11 +1,11 @@
-"""Prompts in many places -> ranges of prompts, one a partition, so that rows that share a prefix meet.
+"""Divides prompts into ranges, one for each partition, so that rows that share a prefix meet.
 
-The ranges are those of Spark's PrefixRanges. Rows that share a prefix lie together in the order of prompts. A boundary
-between two of them costs what they have in common, since that prefix is computed on both sides. So each boundary is put,
-near the place that balances the work, where neighbours have least in common. A prefix with more rows than a partition may
-hold is cut between its rows, and computed once in each part.
+The ranges are those of Spark's PrefixRanges. In sorted order, rows that share a prefix are neighbours. A boundary between
+two rows costs what they have in common, since that prefix is computed on both sides. So each boundary is placed where
+neighbours have least in common, near the point that balances the work. A prefix with more rows than fit a partition is
+divided among several, and computed once in each.
 
-Prompts are bytes whose order is that of the prompts: UTF-8, or four big-endian bytes a token.
+Prompts are bytes that sort as prompts do: UTF-8, or four big-endian bytes for each token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Iterator, NamedTuple, Optional, Sequence
 
 TOKEN_BYTES = 4
-"""Of prompt that stand for one token, in weights and limits."""
+"""How many bytes of a prompt count as one token, in weights and limits."""
 
-# How far a boundary may move for the sake of prefixes, in shares of a partition's work.
+# How far a boundary may move to spare prefixes, as a share of a partition's work.
 _SLACK = 0.25
-# Prefixes below the engine's least (16 tokens) are not shared, so cutting them costs nothing.
+# The engine shares no prefix of fewer than 16 tokens, so cutting one costs nothing.
 _LEAST_PREFIX = 16 * TOKEN_BYTES
 
 
@@ -29,14 +29,14 @@ class Item(NamedTuple):
 
     head: bytes
     place: int
-    """Among rows with the same head."""
+    """Orders rows with the same head."""
     length: int
     """Of the whole prompt."""
 
 
 @dataclass
 class PromptSample:
-    """A uniform sample of prompts: of all rows those with the least draws."""
+    """A uniform sample of prompts: the rows with the smallest draws."""
 
     capacity: int
     head_bytes: int
@@ -59,7 +59,7 @@ class PromptSample:
 
 
 def common(a: bytes, b: bytes) -> int:
-    """Bytes that a and b have in common at their heads."""
+    """The length of the longest common prefix of a and b."""
     high = min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -74,7 +74,7 @@ def common(a: bytes, b: bytes) -> int:
 
 
 class PrefixRanges:
-    """Boundaries between partitions: partition i has what is from boundary i - 1 on and below boundary i."""
+    """Boundaries between partitions: partition i has the rows from boundary i - 1 up to, but not including, boundary i."""
 
     def __init__(self, boundaries: Sequence[tuple[bytes, int]], head_bytes: int, blind: bool) -> None:
         self._boundaries = list(boundaries)
@@ -88,15 +88,15 @@ class PrefixRanges:
         return len(self._boundaries) + 1
 
     def partition(self, prompt: Optional[bytes], place: int) -> int:
-        """Of a row, from 0; any one where the prompt is null."""
+        """The number of a row's partition. Any will do if the prompt is null."""
         if prompt is None:
             return place % self.partitions
         return bisect_right(self._boundaries, (prompt[: self._head_bytes], place))
 
     @classmethod
     def choose(cls, sample: PromptSample, wanted: int, output_tokens: int) -> PrefixRanges:
-        """wanted: partitions; fewer where there are fewer rows. output_tokens: expected for a row: they weigh as much as
-        prompt tokens."""
+        """Chooses boundaries. wanted: the number of partitions; there are fewer if there are fewer rows. output_tokens:
+        expected of each row; they weigh as much as prompt tokens."""
         rows = sample.items()
         n = len(rows)
         partitions = max(1, min(wanted, n))
@@ -110,7 +110,7 @@ class PrefixRanges:
         boundaries: list[tuple[bytes, int]] = []
         last = 0
         for part in range(1, partitions):
-            # Each of the others keeps a row.
+            # Leaves a row for each of the others.
             cut = _cut(before, shared, last + 1, n - (partitions - part), part * share, _SLACK * share)
             right = rows[cut]
             equal = rows[cut - 1].head == right.head
@@ -121,8 +121,8 @@ class PrefixRanges:
 
 
 def _work(rows: Sequence[Item], shared: Sequence[int], total: int, output_tokens: int) -> list[float]:
-    """Of all rows before sampled row i, in bytes of prompt. A sampled row stands for total / n others, but what it shares
-    is computed once for all of these."""
+    """For each i the work of all rows before sampled row i, in bytes of prompt. A sampled row stands for total / n rows,
+    but what it shares is computed once for all of them."""
     scale = total / len(rows) if rows else 1.0
     before = [0.0]
     for i, row in enumerate(rows):
@@ -135,7 +135,7 @@ def _work(rows: Sequence[Item], shared: Sequence[int], total: int, output_tokens
 def _cut(
     before: Sequence[float], shared: Sequence[int], lowest: int, highest: int, aim: float, slack: float
 ) -> int:
-    """The cut from lowest to highest with least in common, of those at most slack from the aim."""
+    """Of the cuts in [lowest, highest] within slack of the aim, the one where neighbours have least in common."""
     best, nearest = -1, lowest
     for i in range(lowest, highest + 1):
         distance = abs(before[i] - aim)
@@ -155,8 +155,8 @@ def _cost(shared: int) -> int:
 
 
 def windows(prompts: Sequence[Optional[bytes]], max_rows: int, max_bytes: int) -> Iterator[range]:
-    """Rows in the order of their prompts -> windows of bounded size. A window ends in its last quarter, where neighbours
-    have least in common, so that few prefixes are computed in two windows."""
+    """Divides rows, in the order of their prompts, into windows of bounded size. A window ends where neighbours in its last
+    quarter have least in common, so that few prefixes are computed in two windows."""
     begin = 0
     while begin < len(prompts):
         end, held = begin, 0

@@ -1,4 +1,4 @@
-"""Progress while a call lasts: a bar by tqdm, a function, or nothing."""
+"""Progress during a call: a bar by tqdm, a function, or nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """Says nothing."""
+    """Reports nothing."""
 
     def wanted(self) -> bool:
         """Whether an update is due."""
@@ -46,7 +46,7 @@ class _Bar(Report):
         return True
 
     def update(self, progress: Progress) -> None:
-        # Rows of calls before this one are done already; those of calls beside it make the bar hasty.
+        # Rows of earlier calls are done already; rows of other calls that run now make the bar advance too fast.
         if self._start < 0:
             all_rows = progress.rows_waiting + progress.rows_running + progress.rows_done
             self._start = max(0, all_rows - self._rows)

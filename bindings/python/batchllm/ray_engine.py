@@ -67,10 +67,10 @@ class _Window:
 
 
 class RowEngine:
-    """What Ray's actors run. Calls of several threads, one a block, share the engine: their rows fill its steps together.
+    """What Ray's actors run. Calls in several threads, one for each block, share the engine: together their rows fill its steps.
 
-    A row's tag is what fixes its random numbers, so that it has the same answer wherever, and however often, it runs. The
-    engine has at most one row of a tag at a time. An equal one takes its answer; another one waits.
+    A row's tag determines its random numbers, so its answer is the same wherever, and however often, it runs. The engine
+    has at most one row of a tag at a time. An equal row takes its answer; a different one waits.
     """
 
     def __init__(

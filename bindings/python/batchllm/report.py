@@ -26,7 +26,7 @@ class Report:
     def __init__(self, title: str = "batchllm") -> None:
         self.title = title
         self.seconds = 0.0
-        """That the whole job took; 0: those in steps."""
+        """How long the whole job took; 0: the time spent in steps."""
         self._native = native.batchllm_report_create_empty()
         self._lock = threading.Lock()
 
@@ -51,7 +51,7 @@ class Report:
             native.batchllm_report_save_to(self._native, self.title, self.seconds, os.fspath(path))
 
     def _repr_html_(self) -> str:
-        """For notebooks: in a frame of its own, where its style holds and nothing runs."""
+        """For notebooks: in a frame of its own, which keeps its style apart and runs no scripts."""
         page = html.escape(self.to_html(), quote=True)
         return f'<iframe sandbox="" srcdoc="{page}" style="width:100%;height:900px;border:0"></iframe>'
 

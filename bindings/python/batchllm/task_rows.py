@@ -1,4 +1,4 @@
-"""Rows that are embedded, classified or scored: what is added of them, and the columns of their results."""
+"""Rows that are embedded, classified or scored: how they are added, and the columns of their results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .frames import optional
 from .params import SamplingParams, params_column
 
 TASKS = ("generate", "embed", "classify")
-"""By name. Rows are scored where there are continuations."""
+"""What users name. Rows with continuations are scored."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the rows of a job are run for."""
+    """What is done with the rows of a job."""
 
     name: str = "generate"
     pooling: Optional[str] = None
@@ -50,14 +50,14 @@ class Task:
         return self.name == "generate" and not self.scores
 
     def params(self, params: SamplingParams) -> Optional[native.batchllm_params_column]:
-        """Of rows that are embedded or classified."""
+        """For rows that are embedded or classified; None for others."""
         special = params.add_special, params.parse_special
         if self.name == "embed":
             return embedding_params(self.pooling, self.normalize, self.dimensions, *special)
         return label_params(*special) if self.name == "classify" else None
 
     def columns(self, arrow: Any, list_of: Any) -> list[tuple[str, Any]]:
-        """(name, type) of what rows that are not continued have."""
+        """(name, type) of the result columns of rows that are not continued."""
         if self.scores:
             return [("scores", list_of(arrow.float64()))]
         if self.name == "embed":
@@ -66,7 +66,7 @@ class Task:
 
 
 def with_labels(columns: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Columns of results, with the likeliest label and its probability beside them all."""
+    """Columns of results; for classified rows also the likeliest label, its probability, and those of all labels."""
     made = dict(columns)
     if "label_probabilities" not in made:
         return made
@@ -83,7 +83,7 @@ def with_labels(columns: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 def add_scored(
     engine: Engine, column: Any, continuations: Sequence[Any], tags: Any, params: SamplingParams
 ) -> None:
-    """Rows with these continuations each, under these tags."""
+    """Adds rows with these continuations and tags."""
     handle = engine._enter()
     special = params_column(params, 1)
     for part, places in _parts(column):
