@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
+from difflib import get_close_matches
 from typing import Any, NoReturn, Optional, Sequence
 
 from .engine import Engine
@@ -25,8 +27,20 @@ Exit codes: 0 done; 3 done, some rows have an error; 1 could not continue; 130 i
 Rows of JSON are for the program: batchllm run --input rows.jsonl."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m batchllm", description="Runs a language model over files of rows.")
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """With the exit code that the program has for it."""
+        print(f"batchllm: {message}; python -m batchllm run --help lists the options", file=sys.stderr)
+        sys.exit(_STOPPED)
+
+    def run_options(self) -> list[str]:
+        """The options of run."""
+        run = next(one for one in self._actions if isinstance(one, argparse._SubParsersAction)).choices["run"]
+        return [name for action in run._actions for name in action.option_strings]
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m batchllm", description="Runs a language model over files of rows.")
     run = parser.add_subparsers(dest="command", required=True, metavar="run").add_parser(
         "run",
         help="run the rows of a Parquet, CSV or Arrow file",
@@ -87,11 +101,30 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--model", metavar="DIR", help="a Hugging Face directory on this machine")
     for name in ("backend", "devices", "compute_type", "backend_options"):
         engine.add_argument("--" + name.replace("_", "-"), metavar="TEXT")
+    engine.add_argument(
+        "--kv-memory",
+        type=_memory,
+        default=(0, 0.0),
+        metavar="SIZE",
+        help="memory for keys and values: 2GiB, or a share of the free memory: 40%%",
+    )
     for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
         engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
     engine.add_argument("--reproducible", action="store_true", help="the same bits for a row in any company")
     run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
     return parser
+
+
+def _memory(text: str) -> tuple[int, float]:
+    """(bytes, share of the free memory), one of which is 0."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?) ?(?:([kmgt])(i?b)?|(%)|b)?", text, re.I)
+    number = float(found[1]) if found is not None else 0.0
+    if found is None or number == 0 or (found[4] and number > 100):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB, nor a share such as 40%")
+    if found[4]:
+        return 0, number / 100
+    thousand = 1000 if (found[3] or "").lower() == "b" else 1024
+    return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
 
 _PARAMETERS: list[tuple[str, Any, str]] = [
@@ -158,7 +191,8 @@ def _run(given: argparse.Namespace) -> int:
         compute_type=given.compute_type,
         backend_options=given.backend_options,
         threads=given.threads,
-        kv_memory_bytes=given.kv_memory_bytes,
+        kv_memory_bytes=given.kv_memory_bytes or given.kv_memory[0],
+        kv_memory_fraction=given.kv_memory[1],
         step_tokens=given.step_tokens,
         max_request_tokens=given.max_request_tokens,
         max_requests=given.max_requests,
@@ -199,7 +233,11 @@ def _run(given: argparse.Namespace) -> int:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """The exit code."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        near = get_close_matches(unknown[0].split("=")[0], parser.run_options(), n=1, cutoff=0.7)
+        parser.error(f"unknown option {unknown[0]}" + (f" (did you mean {near[0]}?)" if near else ""))
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

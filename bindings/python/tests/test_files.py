@@ -20,6 +20,7 @@ from array import array
 
 import batchllm
 from batchllm import SamplingParams, run_files
+from batchllm.__main__ import _memory
 from batchllm.file_formats import open_reader
 from batchllm.file_rows import Prompts
 from support import MODEL, SIM, chat_model, sim
@@ -435,6 +436,23 @@ class Formats(Files):
             done = program(*same, "--force", option, "0")
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn("must be", done.stderr)
+
+    def test_memory_is_given_as_to_the_program_and_unknown_options_are_named(self):
+        for text, wanted in (("2GiB", (2 << 30, 0.0)), ("64 M", (64 << 20, 0.0)), ("1.5kB", (1500, 0.0)), ("7", (7, 0.0)), ("40%", (0, 0.4))):
+            self.assertEqual(_memory(text), wanted, text)
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one"]}))
+        same = ("--model", MODEL, "--input", source, "--output", self.path("out.parquet"), "--max-tokens", "3")
+        for options, words in (
+            (["--kv-memory", "much"], "argument --kv-memory: 'much' is not a size such as 2GiB, nor a share such as 40%;"),
+            (["--kv-memory", "101%"], "is not a size"),
+            (["--promt-column", "prompt"], "unknown option --promt-column .did you mean --prompt-column.."),
+            (["--bogus"], "unknown option --bogus;"),
+        ):
+            done = program(*same, *options)
+            self.assertEqual((done.returncode, self.left()), (1, []), done.stderr)
+            self.assertRegex(done.stderr, r"\Abatchllm: .*" + words + r".*--help lists the options\n\Z")
+        done = program(*same, "--backend", "cpu", "--kv-memory", "64MiB")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_without_pyarrow_it_is_said_what_to_install(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['pyarrow'] = None; import batchllm.__main__ as m;"
