@@ -330,6 +330,8 @@ class Formats(Files):
             "days": pyarrow.array([1, 2], pyarrow.date32()), "text": ["a", "b"], "ids": [[1, 2], [3]],
         }  # fmt: skip
         source = write(self.path("in.parquet"), pyarrow.table(columns))
+        engine = batchllm.Engine(MODEL)
+        self.addCleanup(engine.close)
         both = {"prompt_column": "text", "columns": []}
         for how, words in (
             ({"prompt_column": "numbers"}, r"prompt_column: .*in.parquet: column 'numbers' is int64: .*template=\"\{numbers\}\""),
@@ -346,14 +348,13 @@ class Formats(Files):
             ({"prompt_column": "text", "columns": ["ids", "ids"]}, "'ids' is named twice"),
             ({**both, "params": SamplingParams(temperature=-1.0)}, "no row can run"),
         ):
-            with self.subTest(**how), batchllm.Engine(MODEL) as engine:
+            with self.subTest(**how):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
                     run_files(engine, source, self.path("out.parquet"), **how)
                 self.assertEqual(self.left(), [])
-        with batchllm.Engine(MODEL) as engine:
-            run_files(engine, source, self.path("out.parquet"), template="{numbers}", columns=[], params=FEW)
-            given = {"prompt_column": "text", "columns": [], "force": True}
-            run_files(engine, source, self.path("out.parquet"), continuations_column="words", **given)
+        run_files(engine, source, self.path("out.parquet"), template="{numbers}", columns=[], params=FEW)
+        given = {"prompt_column": "text", "columns": [], "force": True}
+        run_files(engine, source, self.path("out.parquet"), continuations_column="words", **given)
 
     def test_a_failure_keeps_the_results_that_there_are(self):
         table = pyarrow.table({"prompt": [f"row {i} of a few " * 30 for i in range(40)]})
@@ -376,6 +377,8 @@ class Formats(Files):
 
     def test_a_csv_file_is_checked_to_its_end_before_a_row_runs(self):
         good = "prompt,x\nhello,1\n"
+        engine = batchllm.Engine(MODEL)
+        self.addCleanup(engine.close)
         for text, words in (
             (good + '"never closed,2\nmore,3\n', r"CSV parse error: Row #3: Expected 2 columns, got 1: .*\n.*a quote that is never closed\?"),
             (good + 'abc,"never closed\nmore,3\n', "row 2, the last one, has a quote that is never closed, before 'never closed"),
@@ -387,7 +390,7 @@ class Formats(Files):
             (good + "a\udcff,2\n", "column 'prompt': Row #3: .*invalid UTF8"),
         ):
             pathlib.Path(self.path("in.csv")).write_bytes(text.encode("utf-8", "surrogateescape"))
-            with self.subTest(text), batchllm.Engine(MODEL) as engine:
+            with self.subTest(text):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"(?s)in.csv: {words}"):
                     run_files(engine, self.path("in.csv"), self.path("out.parquet"))
                 self.assertEqual(engine.stats().rows, 0)
