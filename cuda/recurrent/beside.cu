@@ -1,5 +1,6 @@
 // Before and behind the products of chunks: convolution, lengths of q and k, gates; and the gated norm of results.
-// Bound by memory: each reads its inputs once and writes its results once, four elements a lane.
+// Each reads its inputs once and writes its results once, four elements a lane; bound by memory as long as an element
+// takes few instructions, hence the approximate silu.
 //
 // A warp has one head and 16 tokens of a chunk.
 #include "recurrent/chunk.cuh"
@@ -9,6 +10,13 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTokens = kDeltaChunk / (kThreads / 32);
+
+constexpr float kLog2OfE = 1.4426950408889634f;
+
+// x / (1 + exp(-x)), to a few ulp
+__device__ __forceinline__ float silu_approximate(float x) {
+    return x * reciprocal_approximate(1.0f + exp2_approximate(-kLog2OfE * x));
+}
 
 template <typename T> struct alignas(8) Four { T x[4]; };
 
@@ -45,23 +53,30 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
         const float4 w = reinterpret_cast<const float4 *>(a.convolution)[channel + e];
         weights[e][0] = w.x, weights[e][1] = w.y, weights[e][2] = w.z, weights[e][3] = w.w;
     }
-    Four<T> seen[kRing];
+    float seen[kRing][4];
+    const auto see = [&](int w, const Four<T> &four) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) seen[w][e] = to_float(four.x[e]);
+    };
 #pragma unroll
     for (int w = 1; w < kRing; ++w) {
-        seen[w] = inputs_at<T>(a, place.item, place.first + begin - kRing + w, channel);
+        see(w, inputs_at<T>(a, place.item, place.first + begin - kRing + w, channel));
     }
 #pragma unroll 4
     for (int t = begin; t < end; ++t) {
 #pragma unroll
-        for (int w = 0; w + 1 < kRing; ++w) seen[w] = seen[w + 1];
-        seen[kRing - 1] = load_four(projected_of<T>(a, place.token + t) + channel);
+        for (int w = 0; w + 1 < kRing; ++w) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) seen[w][e] = seen[w + 1][e];
+        }
+        see(kRing - 1, load_four(projected_of<T>(a, place.token + t) + channel));
         float x[4], squares = 0;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             float sum = 0;
 #pragma unroll
-            for (int w = 0; w < kRing; ++w) sum += to_float(seen[w].x[e]) * weights[e][w];
-            x[e] = silu(sum);
+            for (int w = 0; w < kRing; ++w) sum += seen[w][e] * weights[e][w];
+            x[e] = silu_approximate(sum);
             squares += x[e] * x[e];
         }
         if (!value) {
@@ -90,7 +105,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
         const int64_t token = place.token + begin + lane;
         const DeltaGates gates = gates_of<T>(a, token, value_head);
         c.gates[token * a.value_heads + value_head] =
-            make_float2(gates.log_decay * 1.4426950408889634f, gates.rate);
+            make_float2(gates.log_decay * kLog2OfE, gates.rate);
     }
 }
 
@@ -120,7 +135,8 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
             const float scale =
                 rsqrtf(warp_sum(squares) / static_cast<float>(kHeadDim) + a.epsilon);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) x[e] *= scale * weights[e] * silu(to_float(gate.x[e]));
+            for (int e = 0; e < 4; ++e)
+                x[e] *= scale * weights[e] * silu_approximate(to_float(gate.x[e]));
             store_four(out, x);
         }
     }

@@ -73,6 +73,8 @@ final class EngineTest {
             EngineStats stats = engine.stats();
             Check.equal(info.kvPages(), stats.kvPagesTotal());
             Check.equal(info.kvPageBytes(), stats.kvPageBytes());
+            Check.equal(0L, info.stateSlots() + info.stateSlotBytes());
+            Check.equal(0L, stats.stateSlotsTotal() + stats.stateSlotsPeak() + stats.stateSlotBytes());
             Check.equal(600L, stats.rows());
             Check.equal(600L, stats.rowsDone());
             Check.that(stats.savingRatio() > 0.4, "saving " + stats.savingRatio());

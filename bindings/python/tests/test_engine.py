@@ -326,8 +326,14 @@ class Options(unittest.TestCase):
             self.assertEqual(info.step_tokens, 300)
             with self.assertRaisesRegex(ValueError, "device is 1"):
                 engine.info(1)
+        states = pathlib.Path(__file__).parents[3] / "tests/golden/qwen3_5_bf16"
+        with batchllm.Engine(states, backend="cpu", kv_memory_bytes=64 << 20, backend_options={"state_slots": 7}) as engine:
+            info, stats = engine.info(), engine.stats()
+            self.assertEqual((info.state_slots, stats.state_slots_total, stats.state_slots_peak), (7, 7, 0))
+            self.assertEqual(info.state_slot_bytes, stats.state_slot_bytes)
         with batchllm.Engine(MODEL, compute_type="f32") as engine:
             info = engine.info()
+            self.assertEqual((info.state_slots, info.state_slot_bytes), (0, 0))
             self.assertIn(info.backend, ("cpu", "cuda"))
             self.assertEqual((info.compute_type, info.vocabulary), ("f32", 290))
 
