@@ -79,37 +79,36 @@ Result<int> read_device(const std::string &devices) {
 }
 
 Status check_device(const DeviceFacts &facts) {
-    const auto unavailable = [](const char *format, auto... values) {
-        return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, format, values...);
-    };
+    constexpr int32_t unavailable = BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
     if (facts.driver == 0) {
-        return unavailable("backend \"cuda\": no NVIDIA driver is installed");
+        return error(unavailable, "backend \"cuda\": no NVIDIA driver is installed");
     }
     if (facts.counted == cudaErrorInsufficientDriver || facts.driver < kLeastDriver) {
-        return unavailable(
-            "backend \"cuda\": the driver knows CUDA up to %d.%d, this library needs "
-            "%d.%d",
-            facts.driver / 1000, facts.driver % 1000 / 10, kLeastDriver / 1000,
-            kLeastDriver % 1000 / 10);
+        return error(unavailable,
+                     "backend \"cuda\": the driver knows CUDA up to %d.%d, this library needs "
+                     "%d.%d",
+                     facts.driver / 1000, facts.driver % 1000 / 10, kLeastDriver / 1000,
+                     kLeastDriver % 1000 / 10);
     }
     if (facts.counted == cudaErrorNoDevice || (facts.counted == cudaSuccess && facts.count == 0)) {
-        return unavailable("backend \"cuda\": no device is visible");
+        return error(unavailable, "backend \"cuda\": no device is visible");
     }
     if (facts.counted != cudaSuccess) {
-        return unavailable("backend \"cuda\": %s", cudaGetErrorString(facts.counted));
+        return error(unavailable, "backend \"cuda\": %s", cudaGetErrorString(facts.counted));
     }
     if (facts.device >= facts.count) {
-        return unavailable("backend \"cuda\": device %d of %d is not there", facts.device,
-                           facts.count);
+        return error(unavailable, "backend \"cuda\": device %d of %d is not there", facts.device,
+                     facts.count);
     }
     if (facts.asked != cudaSuccess) {
-        return unavailable("backend \"cuda\": device %d: %s", facts.device,
-                           cudaGetErrorString(facts.asked));
+        return error(unavailable, "backend \"cuda\": device %d: %s", facts.device,
+                     cudaGetErrorString(facts.asked));
     }
     if (facts.major < kLeastCapability) {
-        return unavailable("backend \"cuda\": device %d (%s) has compute capability %d.%d; this "
-                           "library needs %d.0 or later",
-                           facts.device, facts.name, facts.major, facts.minor, kLeastCapability);
+        return error(unavailable,
+                     "backend \"cuda\": device %d (%s) has compute capability %d.%d; this "
+                     "library needs %d.0 or later",
+                     facts.device, facts.name, facts.major, facts.minor, kLeastCapability);
     }
     return {};
 }
@@ -173,7 +172,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     };
     for (const auto &[key, value] : options.extra) {
         const auto *found = std::find_if(std::begin(switches), std::end(switches),
-                                         [&](const auto &s) { return key == s.first; });
+                                         [&name = key](const auto &s) { return name == s.first; });
         if (key == "random_weights" && value == "skewed") {
             forward.random_weights = forward.skewed_routing = true;
         } else if (found != std::end(switches)) {

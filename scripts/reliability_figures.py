@@ -4,9 +4,11 @@
     reliability_figures.py torture LOG PAGE COMMAND    rows of the same name are replaced
     reliability_figures.py long LOG PAGE COMMAND       likewise
     reliability_figures.py fuzz LOGS PAGE TARGET..     executions are added to those in the table
+    reliability_figures.py commit                      the line that a log begins with
 
-COMMAND is what made the log; it stands in the table. A log may come from another machine, such as one with a GPU; the
-commit is this checkout's.
+COMMAND is what made the log; it stands in the table. The commit is the one that the log begins with (of fuzzing: the file
+LOGS/commit), for others may follow while the tests run; a + behind it says that files other than docs/ had changes that
+were not committed. A log from a machine without git, such as one with a GPU, has none: then it is this checkout's.
 """
 
 import pathlib
@@ -15,8 +17,12 @@ import subprocess
 import sys
 
 
-def commit():
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+def commit(log=None):
+    if log is not None and (noted := re.match(r"commit (\S+)\n", log)):
+        return noted[1]
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    changes = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!docs"], check=False)
+    return head + ("+" if changes.returncode else "")
 
 
 def table(page, name):
@@ -49,7 +55,7 @@ def torture(log, command):
         if found := re.search(words, text, re.MULTILINE):
             rows[name] = [int(found[1]), int(found[1]), wrong]
     note = " (ASan)" if "--asan" in command else ""
-    return {name + note: f"| {name}{note} | {done:,} | {total:,} | {failures} | {commit()} | `{command}` |"
+    return {name + note: f"| {name}{note} | {done:,} | {total:,} | {failures} | {commit(text)} | `{command}` |"
             for name, (done, total, failures) in rows.items()}
 
 
@@ -57,13 +63,15 @@ def long(log, command):
     """Lines "WHAT: NUMBER .., FIGURES", and "FAILED WHAT: WHY"."""
     text = pathlib.Path(log).read_text()
     wrong = len(re.findall(r"^(?:FAILED|\[  FAILED  \])", text, re.MULTILINE))
-    return {what: f"| {what} | {int(number):,} | {figures} | {wrong} | {commit()} | `{command}` |"
+    return {what: f"| {what} | {int(number):,} | {figures} | {wrong} | {commit(text)} | `{command}` |"
             for what, number, figures in re.findall(r"^(rows through the program|rows through Spark|engines): (\d+) [^,]*, (.*)$",
                                                     text, re.MULTILINE)}
 
 
 def fuzz(logs, targets, before):
     rows = dict(before)
+    noted = pathlib.Path(logs, "commit")
+    tested = commit(noted.read_text() if noted.exists() else None)
     for target in targets:
         texts = [path.read_text(errors="replace") for path in pathlib.Path(logs).glob(target + ".*")]
         executions = sum(int(n) for text in texts for n in re.findall(r"number_of_executed_units: (\d+)", text))
@@ -73,11 +81,14 @@ def fuzz(logs, targets, before):
             executions_before, coverage_before = (int(cell.replace(",", "")) for cell in before[target].split("|")[2:4])
             executions += executions_before
             coverage = max(coverage, coverage_before)
-        rows[target] = f"| {target} | {executions:,} | {coverage:,} | {failures} | {commit()} |"
+        rows[target] = f"| {target} | {executions:,} | {coverage:,} | {failures} | {tested} |"
     return rows
 
 
 def main():
+    if sys.argv[1:] == ["commit"]:
+        print("commit", commit())
+        return
     name, source, path = sys.argv[1:4]
     page = pathlib.Path(path).read_text()
     begin, rows, end = table(page, name)

@@ -11,7 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include <cuda_fp16.h>
+
 #include "base/dtype.h"
+#include "base/narrow_floats.h"
 #include "device/device.h"
 #include "testing.h"
 
@@ -46,6 +49,9 @@ template <typename T> std::vector<T> download(const DeviceMemory &memory, size_t
     return values;
 }
 
+// To nearest, ties to even.
+inline uint16_t float_to_float16(float x) { return __half_raw(__float2half_rn(x)).x; }
+
 // x as an element type holds it.
 inline float rounded(float x, DType type) {
     if (type == DType::f32) return x;
@@ -57,7 +63,7 @@ inline float rounded(float x, DType type) {
         std::memcpy(&x, &bits, 4);
         return x;
     }
-    return static_cast<float>(static_cast<_Float16>(x));
+    return float16_to_float(float_to_float16(x));
 }
 
 // A device array of a type, moved as floats.
@@ -81,7 +87,7 @@ class Array {
                 const float x = rounded(values[i], type);
                 std::memcpy(&raw[2 * i], reinterpret_cast<const char *>(&x) + 2, 2);
             } else {
-                const auto x = static_cast<_Float16>(values[i]);
+                const uint16_t x = float_to_float16(values[i]);
                 std::memcpy(&raw[2 * i], &x, 2);
             }
         }
@@ -98,9 +104,9 @@ class Array {
                 values[i] = 0;
                 std::memcpy(reinterpret_cast<char *>(&values[i]) + 2, &raw[2 * i], 2);
             } else {
-                _Float16 x;
+                uint16_t x;
                 std::memcpy(&x, &raw[2 * i], 2);
-                values[i] = static_cast<float>(x);
+                values[i] = float16_to_float(x);
             }
         }
         return values;

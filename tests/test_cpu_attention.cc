@@ -329,7 +329,7 @@ void every_kernel_equals_the_reference_on_random_forests(void **) {
     constexpr int32_t kHeadDims[] = {16, 24, 32, 64, 80, 96, 112, 128, 192, 256};
     constexpr int32_t kRatios[] = {1, 2, 3, 4, 5, 7, 8};
     std::string failure;
-    for (int round = 0; round < 40 && failure.empty(); ++round) {
+    for (int round = 0; round < cases(40, 10) && failure.empty(); ++round) {
         Shape shape;
         shape.head_dim = kHeadDims[round % 10];
         shape.ratio = kRatios[between(random, 0, 6)];
@@ -542,7 +542,7 @@ void a_row_in_order_is_the_same_bits_in_any_company(void **) {
             for (const Kernels *kernels : cpu_tables(element)) {
                 bool ok = false;
                 const std::vector<float> alone = attend(row, *kernels, {}, &ok);
-                for (int company = 0; company < 6 && ok; ++company) {
+                for (int company = 0; company < cases(6, 2) && ok; ++company) {
                     Case given = in_company(row, random);
                     const std::vector<int32_t> chain = std::move(given.first_token);
                     given.first_token.clear();
@@ -574,7 +574,7 @@ void a_row_in_order_is_the_same_bits_in_any_company(void **) {
 void the_parts_of_a_row_cover_what_it_sees_once(void **) {
     std::mt19937_64 random(seed_of_run());
     std::string failure;
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < cases(20, 6); ++round) {
         std::vector<int32_t> parents{-1}, lengths{between(random, 1, 3000)}, counts{0};
         counts[0] = between(random, 0, std::min(lengths[0], 400));
         for (int32_t n = 1; n < 12; ++n) {

@@ -259,9 +259,10 @@ void groups_of_128_are_rows_of_their_own(void **) {
 // What a norm passes on for experts: a row's scales side by side, and the same in 16 bits for their router.
 void a_norm_for_experts_is_the_norm_in_both_types(void **) {
     Random random(kSeed + 35);
-    for (const auto &[stream, type] :
+    for (const auto &types :
          {std::pair(DType::bf16, DType::bf16), std::pair(DType::f16, DType::f16),
           std::pair(DType::f32, DType::bf16), std::pair(DType::f32, DType::f16)}) {
+        const DType stream = types.first, type = types.second;
         for (const int32_t width : {128, 2048, 4096, 7168}) {
             constexpr int32_t rows = 3;
             const int32_t groups = width / 128;

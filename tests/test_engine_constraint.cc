@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <regex>
 
+#include <regex.h>
 #include <simdjson.h>
 
 #include "constraint_job.h"
@@ -25,8 +25,18 @@ bool is_choice(const std::string &text) {
     return text == "yes" || text == "no" || text == "yesterday";
 }
 
+// Whether all of the text is the POSIX expression's. (With <regex> clang takes twice as long for this file.)
+bool matches(const std::string &text, const char *expression) {
+    regex_t compiled;
+    assert_int_equal(regcomp(&compiled, expression, REG_EXTENDED), 0);
+    regmatch_t found[1];
+    const bool matched = regexec(&compiled, text.c_str(), 1, found, 0) == 0;
+    regfree(&compiled);
+    return matched && found[0].rm_so == 0 && found[0].rm_eo == static_cast<regoff_t>(text.size());
+}
+
 bool is_plate(const std::string &text) {
-    return std::regex_match(text, std::regex("[A-Z]{2}-\\d{3}(red|green|blue)?"));
+    return matches(text, "[A-Z]{2}-[0-9]{3}(red|green|blue)?");
 }
 
 bool is_person(const std::string &text) {
@@ -49,9 +59,7 @@ bool is_nested(const std::string &text) {
     return open <= 3 && text == std::string(open, '(') + "x" + std::string(open, ')');
 }
 
-bool is_sum(const std::string &text) {
-    return std::regex_match(text, std::regex("[0-9]{1,2}(\\+[0-9]{1,2}){1,3}"));
-}
+bool is_sum(const std::string &text) { return matches(text, "[0-9]{1,2}(\\+[0-9]{1,2}){1,3}"); }
 
 // Behind the marker; a row that is cut before it, or ends with an EOS, has none.
 bool is_thought(const std::string &text) {

@@ -379,7 +379,7 @@ void a_row_is_the_same_bits_among_many_companies(void **) {
             to.push_back({"golden/llama3_gqa_sharded_bf16", type, Wish::greedy, 1, sharing});
         }
     }
-    compare_all(subjects, machine().gpu() ? 12 : 50, seed_of_run());
+    compare_all(subjects, machine().gpu() ? 12 : cases(50, 18), seed_of_run());
     compare_all(apart, 4, seed_of_run());
 }
 
@@ -406,7 +406,7 @@ void whatever_is_wanted_of_the_row(void **) {
             subjects.push_back({model, type, wish, 1, sharings(type)[0]});
         }
     }
-    compare_all(subjects, machine().gpu() ? 3 : 6, seed_of_run());
+    compare_all(subjects, machine().gpu() ? 3 : cases(6, 3), seed_of_run());
 }
 
 // Windows, softcaps, sinks, second embeddings, experts routed and shared, with biases and in fp8.
@@ -419,7 +419,7 @@ void whatever_the_model_is(void **) {
             subjects.push_back({model, type, Wish::greedy, 1, sharings(type)[0]});
         }
     }
-    compare_all(subjects, machine().gpu() ? 3 : 4, seed_of_run());
+    compare_all(subjects, machine().gpu() ? 3 : cases(4, 2), seed_of_run());
 }
 
 // Gated delta nets, whose states are made token by token.
@@ -432,7 +432,7 @@ void hybrids_too(void **) {
                 {model, type, Wish::greedy, 1, sharings(type)[0], 150, "state_slots=6,", false});
         }
     }
-    compare_all(subjects, machine().gpu() ? 4 : 8, seed_of_run());
+    compare_all(subjects, machine().gpu() ? 4 : cases(8, 3), seed_of_run());
 }
 
 constexpr const char *dense_config = R"({"model_type": "mistral", "hidden_size": 1024,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs one of the Spark tests through spark-submit, as a user would: Java classes of a JAR, or a Python script.
 
-    run.py [--master MASTER] [--gpu] --jars A,B TEST [ARGUMENT ...]
+    run.py [--master MASTER] [--gpu] [--executor-java OPTIONS] --jars A,B TEST [ARGUMENT ...]
 
 TEST: CLASS in the last of the JARs, or SCRIPT.py. `{folder}` in an argument is a fresh folder for files. Exits with 77,
 and says why, where there is no pyspark or no Java.
@@ -36,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--gpu", action="store_true", help="each executor and each task is given one, number 3")
+    parser.add_argument("--executor-java", default="", help="further options of the executors' Java")
     parser.add_argument("--jars")
     parser.add_argument("--missing", action="store_true", help="the build has found no pyspark, or no JDK 17")
     parser.add_argument("test", nargs="?")
@@ -65,7 +66,7 @@ def main() -> int:
             "--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={folder}/local",
             "--conf", "spark.sql.shuffle.partitions=4", "--conf", f"spark.sql.warehouse.dir={folder}/warehouse",
             "--conf", f"spark.driver.extraJavaOptions=-Dlog4j.configurationFile={logging}",
-            "--conf", f"spark.executor.extraJavaOptions=-Dlog4j.configurationFile={logging}",
+            "--conf", f"spark.executor.extraJavaOptions=-Dlog4j.configurationFile={logging} {given.executor_java}",
         ]  # fmt: skip
         if given.gpu:
             for who in ("worker", "executor", "task"):

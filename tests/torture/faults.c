@@ -99,11 +99,27 @@ void *BEHIND(realloc)(void *, size_t);
 void *BEHIND(memalign)(size_t, size_t);
 void BEHIND(free)(void *);
 
+#ifdef FAULTS_UNDER_ASAN
+void __lsan_ignore_object(const void *);
+int BEHIND(pthread_create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+#endif
+
 /* Code that ends the process itself when it gets no memory, and that is not this project's to mend: Debian's
  * oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc aborts where it registers
  * a thread's destructors. (The library asks for memory just before it calls oneDNN: backend/cpu/linear.cc.) */
-static struct { uintptr_t begin, end; } exempt[8];
+typedef struct {
+    uintptr_t begin, end;
+    int loader;
+} Code;
+static Code exempt[8];
 static int exempt_count;
+
+static const Code *exempt_code(const void *caller) {
+    for (int i = 0; i < exempt_count; ++i)
+        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end)
+            return &exempt[i];
+    return NULL;
+}
 
 static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)size;
@@ -114,6 +130,7 @@ static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
     for (int i = 0; i < info->dlpi_phnum && exempt_count < 8; ++i) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        exempt[exempt_count].loader = strstr(info->dlpi_name, "/ld-linux") != NULL;
         exempt[exempt_count].begin = info->dlpi_addr + part->p_vaddr;
         exempt[exempt_count++].end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
     }
@@ -136,38 +153,39 @@ static __thread const void *new_caller;
 
 static const void *caller_or(const void *caller) { return new_caller ? new_caller : caller; }
 
-static void *counted(void *block) {
+static void *counted(void *block, const void *caller) {
     if (block) __atomic_add_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
+#ifdef FAULTS_UNDER_ASAN
+    /* The loader keeps what a thread has of it where no search for leaks looks. */
+    const Code *code = block ? exempt_code(caller) : NULL;
+    if (code && code->loader) __lsan_ignore_object(block);
+#else
+    (void)caller;
+#endif
     return block;
 }
 
-void *malloc(size_t size) {
-    return refuses(caller_or(__builtin_return_address(0))) ? NULL : counted(BEHIND(malloc)(size));
-}
+#define CALLER caller_or(__builtin_return_address(0))
+void *malloc(size_t size) { return refuses(CALLER) ? NULL : counted(BEHIND(malloc)(size), CALLER); }
 void *calloc(size_t count, size_t size) {
-    return refuses(caller_or(__builtin_return_address(0))) ? NULL
-                                                           : counted(BEHIND(calloc)(count, size));
+    return refuses(CALLER) ? NULL : counted(BEHIND(calloc)(count, size), CALLER);
 }
 void *realloc(void *block, size_t size) {
-    if (refuses(caller_or(__builtin_return_address(0)))) return NULL;
+    if (refuses(CALLER)) return NULL;
     void *moved = BEHIND(realloc)(block, size);
-    if (!block) return counted(moved);
+    if (!block) return counted(moved, CALLER);
     if (!moved && size == 0) __atomic_sub_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
     return moved;
 }
 void *memalign(size_t alignment, size_t size) {
-    return refuses(caller_or(__builtin_return_address(0)))
-               ? NULL
-               : counted(BEHIND(memalign)(alignment, size));
+    return refuses(CALLER) ? NULL : counted(BEHIND(memalign)(alignment, size), CALLER);
 }
 void *aligned_alloc(size_t alignment, size_t size) {
-    return refuses(caller_or(__builtin_return_address(0)))
-               ? NULL
-               : counted(BEHIND(memalign)(alignment, size));
+    return refuses(CALLER) ? NULL : counted(BEHIND(memalign)(alignment, size), CALLER);
 }
 int posix_memalign(void **out, size_t alignment, size_t size) {
-    if (refuses(caller_or(__builtin_return_address(0)))) return ENOMEM;
-    void *block = counted(BEHIND(memalign)(alignment, size));
+    if (refuses(CALLER)) return ENOMEM;
+    void *block = counted(BEHIND(memalign)(alignment, size), CALLER);
     if (!block) return ENOMEM;
     *out = block;
     return 0;
@@ -181,15 +199,11 @@ void free(void *block) {
     void *name parameters {                                                                        \
         static void *(*real)parameters;                                                            \
         if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name);                                      \
-        for (int i = 0; i < exempt_count; ++i) {                                                   \
-            const uintptr_t caller = (uintptr_t)__builtin_return_address(0);                       \
-            if (caller < exempt[i].begin || caller >= exempt[i].end) continue;                     \
-            new_caller = __builtin_return_address(0);                                              \
-            void *block = real arguments;                                                          \
-            new_caller = NULL;                                                                     \
-            return block;                                                                          \
-        }                                                                                          \
-        return real arguments;                                                                     \
+        if (!exempt_code(__builtin_return_address(0))) return real arguments;                      \
+        new_caller = __builtin_return_address(0);                                                  \
+        void *block = real arguments;                                                              \
+        new_caller = NULL;                                                                         \
+        return block;                                                                              \
     }
 /* operator new(size_t), new[](size_t), and both with an alignment. */
 void *_Znwm(size_t);
@@ -202,11 +216,7 @@ NEW(_ZnwmSt11align_val_t, (size_t size, size_t alignment), (size, alignment))
 NEW(_ZnamSt11align_val_t, (size_t size, size_t alignment), (size, alignment))
 #endif
 
-int faults_exempt_caller(const void *caller) {
-    for (int i = 0; i < exempt_count; ++i)
-        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end) return 1;
-    return 0;
-}
+int faults_exempt_caller(const void *caller) { return exempt_code(caller) != NULL; }
 void faults_set_new_caller(const void *caller) { new_caller = caller; }
 
 /* ---- Files ---- */
@@ -402,7 +412,12 @@ int unlink(const char *path) {
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                    void *argument) {
+#ifdef FAULTS_UNDER_ASAN /* which must know of every thread */
+    int (*const real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+        BEHIND(pthread_create);
+#else
     REAL(int, "pthread_create", pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+#endif
     if (fails(FAULT_THREAD)) return EAGAIN;
     return real(thread, attributes, start, argument);
 }

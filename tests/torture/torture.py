@@ -201,8 +201,9 @@ def main():
                     totals[case.name, kind, how] = total
                     order = list(range(1, total + 1))
                     randomness.shuffle(order)
-                    # Spread, so that whatever time there is goes to all series.
-                    work += [((i + 1) * (1 if kind == "alloc" else 0.2), case, kind, how, k) for i, k in enumerate(order)]
+                    # Spread, so that whatever time there is goes to all series; to those of allocations, which are few
+                    # and long, four times as much each.
+                    work += [((i + 1) * (1 if kind == "alloc" else 4), case, kind, how, k) for i, k in enumerate(order)]
         work.sort(key=lambda item: item[0])
         covered = dict.fromkeys(totals, 0)
         end = time.monotonic() + wanted.seconds if wanted.seconds > 0 else float("inf")
