@@ -91,7 +91,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     PlanOptions planning;
     planning.levels = of.levels;
     if (!of.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
-    ASSIGN_OR_RETURN(const Plan plan, make_plan(rows.rows, {}, planning, nullptr));
+    ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;
     options.extra.emplace_back("device", device);
     options.step_tokens = of.step_tokens;

@@ -1,8 +1,9 @@
 // End to end on the GPU, with random weights of a named shape made on the device and made-up rows.
 //
 //     throughput --job a16          a job by name (throughput_models.h), or --all of them, or changed by
-//                                   --model NAME|DIRECTORY --rows --prefix --own --sharing --spread --new
-//     --step-tokens N --kv-gib N --levels 2 --profile --repeat N
+//                                   --model NAME|DIRECTORY --rows --prefix --common --own --sharing --spread --new
+//                                   (common: so many of a prefix's tokens are a head of all)
+//     --step-tokens N --kv-gib N --levels 2|auto --profile --repeat N
 //     to see what each idea brings:
 //     --no-sharing                  every row computes all of its prompt
 //     --order arrival               groups by their first row

@@ -15,7 +15,7 @@ namespace batchllm {
 struct Arguments {
     std::string job = "a16", model, devices;
     double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1, repeat = 1;
-    double prefix = -1, own = -1, sharing = -1, spread = -1;
+    double prefix = -1, common = -1, own = -1, sharing = -1, spread = -1;
     double kv_gib = 0;
     bool all = false, sharing_on = true, reproducible = false, arrival = false, profile = false,
          alone = true;
@@ -31,7 +31,7 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
         {"--spread", &out->spread}, {"--new", &out->generated},
         {"--cap", &out->cap},       {"--levels", &out->levels},
         {"--kv-gib", &out->kv_gib}, {"--step-tokens", &out->step_tokens},
-        {"--repeat", &out->repeat}};
+        {"--common", &out->common}, {"--repeat", &out->repeat}};
     const std::map<std::string, std::pair<const char *, const char *>> options = {
         {"--unfused", {"fused_attention", "0"}}, {"--unshared", {"share_attention", "0"}},
         {"--no-overlap", {"overlap", "0"}},      {"--no-graphs", {"graphs", "0"}},
@@ -95,6 +95,7 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
 inline NamedJob changed(NamedJob job, const Arguments &arguments) {
     if (arguments.rows > 0) job.rows = static_cast<int64_t>(arguments.rows);
     if (arguments.prefix >= 0) job.prefix = arguments.prefix;
+    if (arguments.common >= 0) job.common = static_cast<int32_t>(arguments.common);
     if (arguments.own >= 0) job.own = arguments.own;
     if (arguments.sharing >= 0) job.sharing = arguments.sharing;
     if (arguments.spread >= 0) job.spread = arguments.spread;

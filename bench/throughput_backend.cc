@@ -38,7 +38,7 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     planning.levels = static_cast<int32_t>(arguments.levels);
     if (!arguments.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
-    ASSIGN_OR_RETURN(const Plan plan, make_plan(rows.rows, {}, planning, nullptr));
+    ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     const double plan_seconds = seconds_since(plan_start);
     ASSIGN_OR_RETURN(const Measured m, run_job(backend, model, plan, rows, job, arguments));
 

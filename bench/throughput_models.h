@@ -52,6 +52,13 @@ inline JobRows make_rows(const NamedJob &job, int32_t vocabulary) {
     return rows;
 }
 
+// All rows generate as much, so their lengths matter to heads by cost alone.
+inline Result<Plan> plan_job(const NamedJob &job, const JobRows &rows, const PlanOptions &options) {
+    std::vector<int32_t> lengths;
+    if (options.levels == levels_auto) lengths.assign(rows.rows.size(), job.generated);
+    return make_plan(rows.rows, lengths, options, nullptr);
+}
+
 // The rows as requests that generate as many tokens as the job says, whatever they are.
 struct JobRequests {
     SamplingParams params;

@@ -158,7 +158,7 @@ typedef struct batchllm_engine_options {
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
     int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
     int32_t enlarge;            /* BATCHLLM_ENLARGE_ */
-    int32_t levels;    /* 1: one shared prefix per row (default); 2: prefixes share heads too */
+    int32_t levels;    /* 1: one prefix per row (default); 2: prefixes share heads; 0: if it pays */
     int32_t order;     /* BATCHLLM_ORDER_ */
     int32_t log_level; /* least important BATCHLLM_LOG_ level to log; default warning */
     batchllm_log_function log; /* NULL: nothing is logged */
@@ -606,7 +606,7 @@ typedef struct batchllm_plan batchllm_plan;
 typedef struct batchllm_plan_options {
     uint32_t struct_size;
     int32_t enlarge;                /* BATCHLLM_ENLARGE_ */
-    int32_t levels;                 /* 1 or 2 */
+    int32_t levels;                 /* as in batchllm_engine_options */
     int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
     int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
@@ -633,7 +633,7 @@ BATCHLLM_API int32_t batchllm_plan_load(const char *path, batchllm_plan **out);
 typedef struct batchllm_plan_stats {
     uint32_t struct_size;
     int32_t enlarge;
-    int32_t levels;
+    int32_t levels; /* as asked for: 0, 1 or 2 */
     int32_t self_contained;
     int64_t rows;
     int64_t groups; /* with a shared prefix of at least one token */
@@ -655,7 +655,7 @@ typedef struct batchllm_plan_group_info {
     uint32_t struct_size;
     int32_t reserved;
     int64_t prefix_tokens; /* length of the shared prefix; 0: a row that shares nothing */
-    int64_t head_tokens;   /* those of them that other groups share too (levels 2) */
+    int64_t head_tokens;   /* those of them that other groups share too (not with levels 1) */
     int64_t row_count;
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;

@@ -44,6 +44,8 @@ struct CheckedRow {
 struct Window { // rows that are planned together
     std::vector<CheckedRow> rows;
     Plan plan;
+    size_t groups_added = 0;
+    std::vector<KeptPrefix> kept; // [the plan's prefixes], where groups are added in parts
 };
 
 struct Limits {
@@ -154,6 +156,7 @@ struct JobOptions {
     int32_t mean_length = 8;
     int32_t cancel_one_in = 0; // 0: nobody is cancelled
     bool all_at_once = true;   // every window before the first step
+    bool in_parts = false; // a window's groups in several calls, between which prefixes are kept
     bool overlap = false;
     int32_t feeds_but_one_in = 0; // rows whose samples are not fed; 0: every row's are
     int64_t most_steps = 200000;
@@ -219,11 +222,18 @@ class CheckedJob {
 };
 
 inline std::string CheckedJob::add(Window *window) {
-    std::vector<Request *> requests;
-    for (CheckedRow &row : window->rows) {
+    Plan part = window->plan;
+    const auto groups = static_cast<int64_t>(part.groups.size());
+    const auto begin = static_cast<int64_t>(window->groups_added);
+    const int64_t end = options_.in_parts ? draw(random_, begin + 1, groups) : groups;
+    part.groups.assign(window->plan.groups.begin() + begin, window->plan.groups.begin() + end);
+    window->groups_added = static_cast<size_t>(end);
+    std::vector<Request *> requests(window->rows.size(), nullptr);
+    for (int64_t i = part.groups.front().row_begin; i < part.groups.back().row_end; ++i) {
+        const auto number = static_cast<size_t>(part.rows[static_cast<size_t>(i)]);
+        CheckedRow &row = window->rows[number];
         if (row.null) {
             row.finished = true;
-            requests.push_back(nullptr);
             continue;
         }
         const size_t length = row.prompt.size();
@@ -238,9 +248,14 @@ inline std::string CheckedJob::add(Window *window) {
         row.request->target_offsets = row.target_offsets;
         row.request->row = static_cast<int64_t>(live_.size());
         live_.push_back(&row);
-        requests.push_back(row.request.get());
+        requests[number] = row.request.get();
     }
-    const Status status = scheduler_.add(window->plan, requests);
+    if (options_.in_parts && window->kept.empty())
+        for (size_t i = 0; i < part.prefixes.size(); ++i)
+            window->kept.push_back(draw(random_, 0, 3) == 0 ? not_kept : to_be_kept);
+    const Status status = scheduler_.add(part, requests, window->kept);
+    if (end == groups)
+        for (const KeptPrefix prefix : window->kept) scheduler_.release(prefix);
     return status.ok() ? "" : status.message();
 }
 
@@ -400,8 +415,10 @@ inline std::string CheckedJob::run(JobResult *result) {
         while (added < windows_.size() &&
                (first || options_.all_at_once || draw(random_, 0, 9) == 0 ||
                 scheduler_.waiting() + scheduler_.running() == 0)) {
-            const std::string wrong = add(&windows_[added++]);
+            Window *window = &windows_[added];
+            const std::string wrong = add(window);
             if (!wrong.empty()) return wrong;
+            added += window->groups_added == window->plan.groups.size();
             if (!options_.all_at_once) break;
         }
         cancel_some();

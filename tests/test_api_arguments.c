@@ -145,7 +145,8 @@ static void bad_options_are_refused_by_name(void **state) {
     REFUSED(max_request_tokens, INT64_MAX, bad, "max_request_tokens");
     REFUSED(max_requests, -1, bad, "max_requests");
     REFUSED(enlarge, 3, bad, "enlarge");
-    REFUSED(levels, 0, bad, "levels");
+    REFUSED(levels, -1, bad, "levels");
+    REFUSED(levels, 3, bad, "levels");
     REFUSED(order, 9, bad, "order");
     REFUSED(log_level, 4, bad, "log_level");
     REFUSED(timeline_path, "/nowhere/t.csv", BATCHLLM_ERROR_IO, "/nowhere/t.csv");

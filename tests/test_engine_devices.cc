@@ -203,6 +203,70 @@ void groups_with_a_common_head_stay_together(void **) {
     assert_true(scaling("one head for all", shape, generating(30), "0,1", options, 2) >= 1.8);
 }
 
+// No device waits for another's head, whatever share of the rows is below one.
+void heads_chosen_by_cost_leave_no_device_idle(void **) {
+    const char *options = "vocabulary=1000,overlap=1";
+    for (const int32_t groups_a_head : {480, 96, 6}) {
+        Shape shape;
+        shape.rows = 480 * 8;
+        shape.head = 600;
+        shape.groups_a_head = groups_a_head;
+        shape.prefix = 200;
+        shape.own = 100;
+        shape.sharing = 8;
+        const Rows rows = make_rows(shape);
+        const int64_t heads = 480 / groups_a_head, least = heads * 600 + 480 * 200 + 3840 * 100;
+        const Run one = run_rows(rows, generating(30), "0", options, 0);
+        assert_int_equal(one.stats.processed_prompt_tokens, least);
+        for (const char *devices : {"0,1", "0,1,2,3"}) {
+            const auto count = static_cast<double>(std::strlen(devices) / 2 + 1);
+            const Run several = run_rows(rows, generating(30), devices, options, 0);
+            assert_true(one.tokens == several.tokens);
+            const double gain = one.stats.backend_seconds / several.stats.backend_seconds;
+            const int64_t again = several.stats.processed_prompt_tokens - least;
+            print_message("%d groups a head, devices %s: %.2f times as fast, %lld prompt tokens "
+                          "computed again, pages at most %lld and %lld\n",
+                          groups_a_head, devices, gain, static_cast<long long>(again),
+                          static_cast<long long>(one.stats.kv_pages_peak),
+                          static_cast<long long>(several.stats.kv_pages_peak));
+            assert_true(gain >= 0.9 * count);
+            // A large head on each device; of small ones, the last few, when fair shares are dealt.
+            const auto all = static_cast<int64_t>(count) - 1;
+            assert_true(again <= all * (heads < 8 ? heads : 2) * 800);
+        }
+    }
+}
+
+// A head of all rows on pools that hold a part of them: a group is placed when there is room for it.
+void groups_below_a_head_start_as_memory_allows(void **) {
+    Shape shape;
+    shape.rows = 800;
+    shape.head = 300;
+    shape.groups_a_head = 100;
+    shape.prefix = 60;
+    shape.own = 30;
+    shape.sharing = 8;
+    const Rows rows = make_rows(shape);
+    const std::string lengths = "vocabulary=1000,eos_token=999,mean_length=20,page_tokens=8";
+    Run expected;
+    for (const int32_t levels : {1, 2, 0}) {
+        for (const char *devices : {"0", "0,1", "0,1,2,3"}) {
+            for (const char *pages : {"", ",pages=80"}) { // 80: 640 tokens, of rows of up to 430
+                const Run run = run_rows(rows, generating(40), devices, (lengths + pages).c_str(),
+                                         levels, 0, 64);
+                if (expected.tokens.empty()) expected = run;
+                assert_true(run.tokens == expected.tokens);
+                assert_true(run.stats.kv_pages_peak <= run.stats.kv_pages_total);
+                if (levels == 1) continue;
+                // Of each device, but for what small pools make it compute again.
+                const auto count = static_cast<int64_t>(std::strlen(devices) / 2 + 1);
+                assert_true(run.stats.processed_prompt_tokens - run.stats.recomputed_tokens <=
+                            count * (300 + 8 * 60) + 100 * 60 + 800 * 30);
+            }
+        }
+    }
+}
+
 void neither_devices_nor_batches_in_flight_change_a_token(void **) {
     Shape shape;
     shape.rows = 400;
@@ -323,6 +387,8 @@ int main() {
         cmocka_unit_test(a_group_that_is_more_than_a_fair_share_is_split),
         cmocka_unit_test(a_group_whose_prefix_is_dear_stays_whole),
         cmocka_unit_test(groups_with_a_common_head_stay_together),
+        cmocka_unit_test(heads_chosen_by_cost_leave_no_device_idle),
+        cmocka_unit_test(groups_below_a_head_start_as_memory_allows),
         cmocka_unit_test(neither_devices_nor_batches_in_flight_change_a_token),
         cmocka_unit_test(time_of_the_host_is_hidden_behind_the_batch_in_flight),
         cmocka_unit_test(rows_with_penalties_are_no_slower_for_the_overlap),

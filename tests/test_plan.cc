@@ -283,6 +283,120 @@ void more_levels_never_compute_more_tokens_and_never_change_groups(void **) {
     assert_true(better > 50);
 }
 
+// Documents of 60 tokens behind a head; four rows of 10 own tokens for each.
+TokenRows documents_behind(int head, int documents, int32_t first_token = 0) {
+    TokenRows rows;
+    for (int document = 0; document < documents; ++document) {
+        for (int i = 0; i < 4; ++i) {
+            auto row = row_of(9 + first_token, head, 0, 0);
+            const auto rest = row_of(20 + document, 60, first_token * 1000 + document * 4 + i, 10);
+            row.insert(row.end(), rest.begin(), rest.end());
+            rows.push_back(row);
+        }
+    }
+    return rows;
+}
+
+// In sixteenths of a token: what is computed, and 3 for each token that reads a head.
+int64_t cost_of(const Plan &plan, const std::vector<int32_t> &decode) {
+    int64_t cost = 16 * plan.processed_tokens();
+    for (const PlanGroup &group : plan.groups) {
+        if (group.prefix < 0) continue;
+        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(group.prefix)];
+        if (prefix.parent < 0) continue;
+        cost += 3 * (prefix.length - plan.prefixes[static_cast<size_t>(prefix.parent)].length);
+        for (int64_t i = group.row_begin; i < group.row_end; ++i) {
+            const auto row = static_cast<size_t>(plan.rows[static_cast<size_t>(i)]);
+            cost += 3 * (plan.lengths[row] - prefix.length);
+            cost += 3 * (decode.empty() ? 1 : std::max(0, decode[row]));
+        }
+    }
+    return cost;
+}
+
+int heads_of(const Plan &plan) {
+    std::vector<char> head(plan.prefixes.size());
+    for (const PlanPrefix &prefix : plan.prefixes) {
+        if (prefix.parent >= 0) head[static_cast<size_t>(prefix.parent)] = 1;
+    }
+    return static_cast<int>(std::count(head.begin(), head.end(), 1));
+}
+
+void heads_that_cost_more_than_they_save_are_not_shared(void **) {
+    // Below a head of a document: 60 tokens of its own and, of four rows, 10 each and what they generate.
+    const PlanOptions by_cost = with(BATCHLLM_ENLARGE_OPTIMAL, levels_auto, 16);
+    const TokenRows rows = documents_behind(40, 8);
+    const auto head_of = [&](int32_t generated) {
+        const Plan plan =
+            plan_of(rows, by_cost, nullptr, std::vector<int32_t>(rows.size(), generated));
+        assert_string_equal(fault_of(plan, views(rows)).c_str(), "");
+        return heads_of(plan);
+    };
+    // Seven of eight documents save 40 tokens; eight pay for 60 + 4 * (10 + generated), at 3 / 16.
+    assert_int_equal(head_of(21), 1); // 280 > 276
+    assert_int_equal(head_of(22), 0); // 280 < 282
+    // Nothing else is different.
+    const std::vector<int32_t> many(rows.size(), 500);
+    const Plan one = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1, 16), nullptr, many);
+    const Plan plan = plan_of(rows, by_cost, nullptr, many);
+    assert_true(plan.rows == one.rows);
+    assert_int_equal(plan.prefixes.size(), one.prefixes.size());
+    assert_int_equal(plan.processed_tokens(), one.processed_tokens());
+}
+
+void heads_by_cost_never_cost_more_than_all_or_none(void **) {
+    std::mt19937_64 random = seeded();
+    int heads = 0, fewer = 0;
+    for (int i = 0; i < 600; ++i) {
+        const TokenRows rows = random_rows(random, 40, 1 + static_cast<int>(random() % 3), 120);
+        std::vector<int32_t> decode(i % 3 ? rows.size() : 0);
+        for (int32_t &length : decode) length = static_cast<int32_t>(random() % 10) - 2;
+        const auto made = [&](int32_t levels) {
+            return plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, levels, 1 + i % 9), nullptr,
+                           decode);
+        };
+        const Plan one = made(1), two = made(2), by_cost = made(levels_auto);
+        assert_string_equal(fault_of(by_cost, views(rows)).c_str(), "");
+        assert_true(cost_of(by_cost, decode) <= cost_of(one, decode));
+        assert_true(cost_of(by_cost, decode) <= cost_of(two, decode));
+        assert_int_equal(by_cost.groups.size(), one.groups.size());
+        heads += heads_of(by_cost);
+        fewer += heads_of(by_cost) < heads_of(two);
+        if (heads_of(by_cost) == 0) assert_true(by_cost.rows == one.rows);
+    }
+    assert_true(heads > 100 && fewer > 100);
+}
+
+void groups_below_a_head_that_pays_follow_each_other(void **) {
+    // Documents of two heads in turn, whose rows generate different numbers of tokens.
+    TokenRows rows;
+    const TokenRows a = documents_behind(200, 6, 1), b = documents_behind(200, 6, 2);
+    for (size_t i = 0; i < a.size(); ++i) {
+        rows.push_back(a[i]);
+        rows.push_back(b[i]);
+    }
+    std::vector<int32_t> decode(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) decode[i] = 5 + static_cast<int32_t>(i / 8 * 3 % 7);
+    const auto changes = [&](int32_t levels, int32_t order) {
+        PlanOptions options = with(BATCHLLM_ENLARGE_OPTIMAL, levels, 16);
+        options.order = order;
+        const Plan plan = plan_of(rows, options, nullptr, decode);
+        assert_int_equal(plan.groups.size(), 12);
+        assert_int_equal(heads_of(plan), 2);
+        int count = 0;
+        for (size_t g = 1; g < plan.groups.size(); ++g) {
+            const auto head = [&](size_t i) {
+                return plan.prefixes[static_cast<size_t>(plan.groups[i].prefix)].parent;
+            };
+            count += head(g) != head(g - 1);
+        }
+        return count;
+    };
+    assert_int_equal(changes(levels_auto, BATCHLLM_ORDER_DECODE_FIRST), 1);
+    assert_true(changes(2, BATCHLLM_ORDER_DECODE_FIRST) > 1);
+    assert_int_equal(changes(levels_auto, BATCHLLM_ORDER_ARRIVAL), 11);
+}
+
 void groups_with_most_to_decode_for_their_prompt_go_first(void **) {
     const TokenRows rows = {row_of(1, 100, 0, 10), row_of(2, 100, 1, 10), row_of(1, 100, 2, 10),
                             row_of(2, 100, 3, 10), row_of(3, 10, 4, 10)};
@@ -328,7 +442,7 @@ void bad_arguments_are_named(void **) {
     options.enlarge = 9;
     assert_non_null(strstr(message(make_plan(good, {}, options, nullptr)).c_str(), "enlarge"));
     options = PlanOptions();
-    options.levels = 0;
+    options.levels = -1;
     assert_non_null(strstr(message(make_plan(good, {}, options, nullptr)).c_str(), "levels"));
     options = PlanOptions();
     options.min_prefix_tokens = 0;
@@ -625,6 +739,9 @@ int main() {
         cmocka_unit_test(two_levels_compute_the_head_of_prefixes_once),
         cmocka_unit_test(a_groups_prefix_can_be_the_head_of_another),
         cmocka_unit_test(more_levels_never_compute_more_tokens_and_never_change_groups),
+        cmocka_unit_test(heads_that_cost_more_than_they_save_are_not_shared),
+        cmocka_unit_test(heads_by_cost_never_cost_more_than_all_or_none),
+        cmocka_unit_test(groups_below_a_head_that_pays_follow_each_other),
         cmocka_unit_test(groups_with_most_to_decode_for_their_prompt_go_first),
         cmocka_unit_test(groups_of_equal_ratio_keep_the_order_of_their_first_rows),
         cmocka_unit_test(the_same_rows_always_make_the_same_plan),

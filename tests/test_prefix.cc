@@ -417,6 +417,62 @@ void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
     assert_true(joined > 200);
 }
 
+// What heads save, in sixteenths: each prefix takes the nearest head above it where that pays.
+int64_t saved_by_heads(const PrefixTree &tree, const TokenRows &rows,
+                       const std::vector<int64_t> &readers, uint32_t set) {
+    int64_t sum = 0;
+    for (uint32_t v = 1; v < tree.nodes().size(); ++v) {
+        if (set >> v & 1) sum -= 16 * int64_t{tree.nodes()[v].depth};
+    }
+    for (size_t leaf = 0; leaf < rows.size(); ++leaf) {
+        const uint32_t run = tree.leaves()[leaf];
+        uint32_t v = tree.leaf_parents()[leaf];
+        while (v != 0 && !(set >> v & 1)) v = tree.nodes()[v].parent;
+        if (v == 0) continue;
+        const auto length = static_cast<int64_t>(rows[run].size());
+        const int64_t depth = tree.nodes()[v].depth;
+        // 3 sixteenths of a token for each token that reads the head.
+        const int64_t read = length == depth ? 0 : 3 * (length - depth + readers[run]);
+        sum += std::max<int64_t>(0, 16 * depth - read);
+    }
+    return sum;
+}
+
+void heads_chosen_by_cost_equal_the_best_of_all_choices(void **) {
+    std::mt19937_64 random(seed_of_run());
+    int checked = 0, some = 0, fewer = 0;
+    for (int i = 0; i < 4000; ++i) {
+        const TokenRows rows = random_rows(random, 2 + static_cast<int>(random() % 9),
+                                           1 + static_cast<int>(random() % 3), 30);
+        std::vector<int64_t> readers(rows.size());
+        const uint64_t most = random() % 2 ? 8 : 120;
+        for (int64_t &tokens : readers) tokens = static_cast<int64_t>(random() % most);
+        const auto runs = runs_of(rows);
+        const PrefixTree tree(runs);
+        const auto nodes = tree.nodes();
+        if (nodes.size() > 10) continue;
+        const int32_t least_tokens = random() % 3 == 0 ? 5 : 1;
+        const ChosenAbove chosen = choose_optimal(tree, runs, {least_tokens, UINT32_MAX, readers});
+        uint32_t set = 0, allowed = 0;
+        for (uint32_t v = 1; v < nodes.size(); ++v) {
+            if (chosen[v] == v) set |= uint32_t{1} << v;
+            if (nodes[v].depth >= least_tokens) allowed |= uint32_t{1} << v;
+        }
+        int64_t best = 0;
+        for (uint32_t other = 0; other < (uint32_t{1} << nodes.size()); other += 2) {
+            if ((other & ~allowed) != 0) continue;
+            best = std::max(best, saved_by_heads(tree, rows, readers, other));
+        }
+        assert_int_equal(set & ~allowed, 0);
+        assert_int_equal(saved_by_heads(tree, rows, readers, set), best);
+        const ChosenAbove free = choose_optimal(tree, runs, {least_tokens, UINT32_MAX});
+        ++checked;
+        some += set != 0;
+        fewer += chosen != free;
+    }
+    assert_true(checked > 1000 && some > 200 && fewer > 200);
+}
+
 } // namespace
 
 int main() {
@@ -433,6 +489,7 @@ int main() {
         cmocka_unit_test(optimum_equals_the_best_of_all_choices_of_prefixes),
         cmocka_unit_test(optimum_is_never_below_algorithm_1_on_large_trees),
         cmocka_unit_test(optimum_with_existing_prefixes_equals_the_best_of_all_choices),
+        cmocka_unit_test(heads_chosen_by_cost_equal_the_best_of_all_choices),
     };
     return cmocka_run_group_tests_name("prefix", tests, nullptr, nullptr);
 }

@@ -27,6 +27,7 @@ struct Sweep {
     int32_t cancel_one_in = 0;
     Limits limits;
     bool planned = false;    // by make_plan, from the windows' rows
+    bool in_parts = false;   // JobOptions::in_parts
     bool overlap = true;     // half of the jobs
     bool windows = false;    // several KV groups, some with windows
     int64_t most_states = 0; // slots, from 1 on; 0: a model without a state
@@ -64,7 +65,7 @@ bool plan_again(Random *random, Window *window) {
         rows.push_back({row.prompt.data(), static_cast<int32_t>(row.prompt.size()), row.shareable});
     PlanOptions options;
     options.enlarge = static_cast<int32_t>(draw(*random, 0, 2));
-    options.levels = static_cast<int32_t>(draw(*random, 1, 2));
+    options.levels = static_cast<int32_t>(draw(*random, 0, 2));
     auto plan = make_plan(rows, {}, options, nullptr);
     if (!plan.ok()) return false;
     window->plan = std::move(*plan);
@@ -97,6 +98,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
         options.all_at_once = draw(random, 0, 1) == 0;
+        options.in_parts = given.in_parts;
         options.overlap = given.overlap && draw(random, 0, 1) == 0;
         options.feeds_but_one_in = static_cast<int32_t>(draw(random, 0, 3));
         JobResult result;
@@ -192,6 +194,54 @@ void plans_of_two_levels_with_windows_are_scheduled_like_any_other(void **) {
     JobResult total;
     expect_good(sweep(planned, &total));
     assert_true(total.preemptions > 0);
+}
+
+// What is kept between the calls is neither lost nor left behind, and may be evicted.
+void groups_of_a_plan_may_come_in_parts(void **) {
+    for (const bool planned : {false, true}) {
+        Sweep parts;
+        parts.in_parts = true;
+        parts.planned = planned;
+        parts.windows = true;
+        parts.most_states = 12;
+        parts.cancel_one_in = 60;
+        parts.most_extra_pages = 20;
+        parts.limits.groups = 10;
+        parts.jobs = 700;
+        JobResult total;
+        expect_good(sweep(parts, &total));
+        assert_true(total.preemptions > 0 && total.recomputed > 0);
+    }
+}
+
+void a_prefix_kept_between_plans_is_computed_once(void **) {
+    Random random(seed_of_run());
+    std::vector<Window> windows(1);
+    Window &window = windows[0];
+    const std::vector<int32_t> head = some_tokens(random, 50);
+    window.plan.prefixes.push_back({0, 50, -1});
+    for (int64_t i = 0; i < 20; ++i) {
+        CheckedRow row;
+        row.prompt = head;
+        row.prompt.push_back(1);
+        row.shareable = 50;
+        row.max_tokens = 3;
+        window.rows.push_back(std::move(row));
+        window.plan.rows.push_back(i);
+        window.plan.lengths.push_back(51);
+        window.plan.groups.push_back({0, i, i + 1});
+    }
+    JobOptions options;
+    options.scheduler.pages = 100;
+    options.scheduler.page_tokens = 4;
+    options.scheduler.step_tokens = 64;
+    options.all_at_once = false;
+    options.in_parts = true;
+    JobResult result;
+    window.kept = {to_be_kept};
+    assert_string_equal(CheckedJob(&windows, options, &random).run(&result).c_str(), "");
+    assert_int_equal(result.prefix_tokens, 50);
+    assert_int_equal(result.own_tokens, 20);
 }
 
 void prefixes_that_waste_more_pages_than_there_are_are_not_shared(void **) {
@@ -454,6 +504,8 @@ int main() {
         cmocka_unit_test(pages_outside_the_window_are_never_read),
         cmocka_unit_test(tiny_pools_with_windows_preempt_and_still_finish),
         cmocka_unit_test(plans_of_two_levels_with_windows_are_scheduled_like_any_other),
+        cmocka_unit_test(groups_of_a_plan_may_come_in_parts),
+        cmocka_unit_test(a_prefix_kept_between_plans_is_computed_once),
         cmocka_unit_test(prefixes_that_waste_more_pages_than_there_are_are_not_shared),
         cmocka_unit_test(plans_of_the_planner_are_scheduled_like_any_other),
         cmocka_unit_test(cancelling_at_random_disturbs_nobody),

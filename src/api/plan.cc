@@ -23,8 +23,8 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "enlarge is %d: it must be %d to %d",
                      known.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER);
     }
-    if (known.levels < 1 || known.levels > 2) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "levels is %d: it must be 1 or 2",
+    if (known.levels < levels_auto || known.levels > 2) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "levels is %d: it must be 0, 1 or 2",
                      known.levels);
     }
     if (known.order < BATCHLLM_ORDER_DECODE_FIRST || known.order > BATCHLLM_ORDER_ARRIVAL) {

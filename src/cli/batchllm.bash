@@ -10,7 +10,7 @@ _batchllm() {
         --expected-tokens|--kv-memory|--max-line-bytes|--max-request-tokens|--max-requests|--step-tokens|--window-rows|--window-tokens) return ;;
         --dimensions|--groups|--max-tokens|--min-tokens|--n|--threads|--top-k) return ;;
         --enlarge) mapfile -t COMPREPLY < <(compgen -W "none optimal paper" -- "$current"); return ;;
-        --levels) mapfile -t COMPREPLY < <(compgen -W "many one" -- "$current"); return ;;
+        --levels) mapfile -t COMPREPLY < <(compgen -W "auto many one" -- "$current"); return ;;
         --model|-m) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;; # or a tokenizer.json
         --backend) mapfile -t COMPREPLY < <(compgen -W "auto cpu cuda sim" -- "$current"); return ;;
         --backend-options|--bad-word|--choices|--devices|--start-after|--stop|--system|--template) return ;;

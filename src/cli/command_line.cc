@@ -23,7 +23,7 @@ namespace {
 const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_NONE},
                                                       {"optimal", BATCHLLM_ENLARGE_OPTIMAL},
                                                       {"paper", BATCHLLM_ENLARGE_PAPER}};
-const std::map<std::string, int32_t> level_names = {{"one", 1}, {"many", 2}};
+const std::map<std::string, int32_t> level_names = {{"auto", 0}, {"one", 1}, {"many", 2}};
 const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
                                                     {"arrival", BATCHLLM_ORDER_ARRIVAL}};
 const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
@@ -81,7 +81,7 @@ void add_input(CLI::App *app, InputOptions *options) {
         "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
         "compute every prompt separately");
     add_named(app, "--levels", &options->levels, level_names,
-              "whether prefixes share heads of their own (one)");
+              "whether prefixes share heads of their own; auto: if that pays (one)");
     add_template(app, &options->prompt, &options->files);
 }
 

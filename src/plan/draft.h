@@ -2,6 +2,7 @@
 // of the other rows, heads of their prefixes, order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,8 +36,14 @@ void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
 // Groups the rows that are in no group yet, or adds them to one that is there already.
 void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
 
+// Tokens that a row is expected to generate; `lengths` empty: all equal.
+inline int32_t decode_length(std::span<const int32_t> lengths, size_t row) {
+    return lengths.empty() ? 1 : std::max(lengths[row], 0);
+}
+
 // Adds the heads that the groups' prefixes share, behind them.
-void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
+void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                 const PlanOptions &options, Draft &draft);
 
 // Fills plan.prefixes, groups and rows.
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,

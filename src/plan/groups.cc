@@ -68,11 +68,34 @@ void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draf
     }
 }
 
+namespace {
+
+// [prefixes] tokens that are computed behind each: the rows' own, and those that they generate.
+std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
+                                std::span<const int32_t> decode_lengths, const Draft &draft) {
+    std::vector<int64_t> readers(draft.prefixes.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const uint32_t group = draft.group_of[i];
+        if (group == no_group) continue;
+        readers[group] += int64_t{rows[i].length} - draft.prefixes[group].length +
+                          decode_length(decode_lengths, i);
+    }
+    return readers;
+}
+
+} // namespace
+
 // Prefixes are grouped as rows are: the head of a group of prefixes is the optimum of the same
-// objective, one level further up. Each level works on what has no parent yet.
-void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft) {
+// objective, one level further up. Each level works on what has no parent yet. With levels_auto there
+// is one such level, and the objective counts what it costs to read a head.
+void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                 const PlanOptions &options, Draft &draft) {
+    const bool chosen_by_cost = options.levels == levels_auto;
+    std::vector<int64_t> readers;
+    if (chosen_by_cost) readers = readers_of(rows, decode_lengths, draft);
     std::vector<PlanPrefix> &prefixes = draft.prefixes;
-    for (int32_t level = 1; level < options.levels; ++level) {
+    const int32_t levels = chosen_by_cost ? 2 : options.levels;
+    for (int32_t level = 1; level < levels; ++level) {
         std::vector<int32_t> tops;
         std::vector<TokenRun> runs;
         for (size_t i = 0; i < prefixes.size(); ++i) {
@@ -83,7 +106,7 @@ void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Dra
         }
         const PrefixTree tree(runs);
         const ChosenAbove chosen =
-            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX});
+            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers});
 
         // A prefix that is as long as the head is the head.
         std::vector<int32_t> heads(tree.nodes().size(), -1);
@@ -98,6 +121,8 @@ void share_heads(std::span<const TokenRow> rows, const PlanOptions &options, Dra
             const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
             if (node == no_node) continue;
             const int32_t depth = tree.nodes()[node].depth;
+            const auto length = static_cast<int64_t>(runs[run].tokens.size());
+            if (chosen_by_cost && gain_by_head(depth, length, readers[run]) <= 0) continue;
             if (heads[node] < 0) {
                 heads[node] = static_cast<int32_t>(prefixes.size());
                 prefixes.push_back({prefixes[static_cast<size_t>(tops[run])].row, depth, -1});

@@ -15,6 +15,9 @@ struct Candidate {
     double ratio;
     uint32_t first_row;
     uint32_t group; // or no_group
+    // Of all groups below its head; its own where it has none.
+    double head_ratio = ratio;
+    uint32_t head_row = first_row;
 };
 
 struct Total {
@@ -52,13 +55,40 @@ class Emitter {
     std::vector<int32_t> number_;
 };
 
+// Groups below a head that was chosen because it pays follow each other: where memory is short, a head
+// that is left and taken up again would be computed again.
+void keep_heads_together(const Draft &draft, const std::vector<Total> &totals,
+                         std::vector<Candidate> *candidates) {
+    const auto head_of = [&](uint32_t group) {
+        const int32_t parent = draft.prefixes[group].parent;
+        return parent < 0 ? static_cast<size_t>(group) : static_cast<size_t>(parent);
+    };
+    std::vector<Total> heads(draft.prefixes.size());
+    for (const Candidate &candidate : *candidates) {
+        if (candidate.group == no_group) continue;
+        const Total &group = totals[candidate.group];
+        const size_t of = head_of(candidate.group);
+        Total &head = heads[of];
+        const int32_t common = draft.prefixes[of].length;
+        if (head.rows == 0) head.prompt = common, head.first_row = group.first_row;
+        head.rows += group.rows;
+        head.decode += group.decode;
+        head.prompt += group.prompt - common;
+        head.first_row = std::min(head.first_row, group.first_row);
+    }
+    for (Candidate &candidate : *candidates) {
+        if (candidate.group == no_group) continue;
+        const Total &head = heads[head_of(candidate.group)];
+        candidate.head_ratio = head.ratio();
+        candidate.head_row = head.first_row;
+    }
+}
+
 } // namespace
 
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                   const Draft &draft, Plan &plan) {
-    const auto decode = [&](size_t row) {
-        return decode_lengths.empty() ? 1 : std::max(decode_lengths[row], 0);
-    };
+    const auto decode = [&](size_t row) { return decode_length(decode_lengths, row); };
     const bool arrival = plan.options.order == BATCHLLM_ORDER_ARRIVAL;
 
     std::vector<Total> totals(draft.prefixes.size()); // heads have no rows
@@ -80,7 +110,12 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
         candidates.push_back({arrival ? 0 : totals[group].ratio(), totals[group].first_row,
                               static_cast<uint32_t>(group)});
     }
+    if (plan.options.levels == levels_auto && !arrival) {
+        keep_heads_together(draft, totals, &candidates);
+    }
     std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) {
+        if (a.head_ratio != b.head_ratio) return a.head_ratio > b.head_ratio;
+        if (a.head_row != b.head_row) return a.head_row < b.head_row;
         return a.ratio != b.ratio ? a.ratio > b.ratio : a.first_row < b.first_row;
     });
 

@@ -20,8 +20,8 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
         return error(bad, "order: %d is none of BATCHLLM_ORDER_", options.order);
     }
-    if (options.levels < 1 || options.levels > max_plan_levels) {
-        return error(bad, "levels: %d is not in [1, %d]", options.levels, max_plan_levels);
+    if (options.levels < levels_auto || options.levels > max_plan_levels) {
+        return error(bad, "levels: %d is not in [0, %d]", options.levels, max_plan_levels);
     }
     if (options.min_prefix_tokens < 1) {
         return error(bad, "min_prefix_tokens: %d is less than 1", options.min_prefix_tokens);
@@ -102,7 +102,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
         }
     }
 
-    share_heads(rows, options, draft);
+    share_heads(rows, decode_lengths, options, draft);
     put_in_order(rows, decode_lengths, draft, plan);
 
     if (options.self_contained) keep_rows(rows, &plan);

@@ -25,9 +25,13 @@ struct TokenRow {
     uint64_t salt = 0;
 };
 
+// PlanOptions::levels: prefixes share those heads that save more than it costs to read them.
+constexpr int32_t levels_auto = 0;
+
 struct PlanOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    int32_t levels = 1; // 1: prefixes stand alone; 2: they may have a parent; n: n - 1 ancestors
+    // 1: prefixes stand alone; 2: they may have a parent; n: n - 1 ancestors; or levels_auto
+    int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     // Shorter prefixes are not shared: a KV page's worth of tokens saves next to nothing, and would
     // tie all rows that start alike into one group (docs/planning.md). At least 1.

@@ -15,11 +15,27 @@ namespace batchllm {
 
 constexpr uint32_t no_node = UINT32_MAX;
 
+// What a head costs, in tokens computed (docs/planning.md): so many sixteenths of each token that is
+// computed below it and reads it as a part of its own.
+constexpr int64_t reading_sixteenths = 3;
+
+// What a run of `length` tokens gains, in sixteenths of a token, if the first `depth` of them are a head:
+// these tokens, less the cost of reading it. It is read by what follows in the run, and by `readers`
+// tokens behind the run. A run that is the head itself pays nothing.
+constexpr int64_t gain_by_head(int32_t depth, int64_t length, int64_t readers) {
+    if (length == depth) return 16 * int64_t{depth};
+    return 16 * int64_t{depth} - reading_sixteenths * (length - depth + readers);
+}
+
 struct GroupingOptions {
     int32_t min_prefix_tokens = 1; // shallower nodes are not chosen
     // Runs from this number on are prefixes that already exist: where such a run ends, its prefix
     // can be shared at no cost. They are not counted as runs.
     uint32_t first_existing = UINT32_MAX;
+    // [runs] tokens that are computed behind each run. With them the runs are prefixes that look for heads:
+    // what a choice saves is then the sum over runs of gain_by_head(), where that is positive, less the
+    // chosen nodes' tokens; a run that a head does not pay for does without. Not with existing ones.
+    std::span<const int64_t> readers = {};
 };
 
 // [nodes] the chosen node, at or above each, whose prefix the runs right below it share, or no_node.

@@ -7,9 +7,14 @@
 // v is chosen exactly when a is below the threshold. Only integers a matter, so g is kept as its value
 // at 0, its first difference and its second differences, all integers: nothing is rounded. A sum
 // merges the second differences, smaller into larger; a choice removes the leftmost ones.
+//
+// Prefixes that look for heads pay for reading them. All values are then in sixteenths of a token, and
+//     g(run, a) = max(0, gain_by_head(a))
+// is convex and never falls, too. At a run's own end it jumps, which only the node that ends there sees.
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "prefix/grouping.h"
@@ -21,6 +26,11 @@ namespace {
 class Envelope {
   public:
     void add_runs(int64_t runs) { slope_ += runs; } // g(run, a) = a
+
+    // Adds max(0, slope * a - cost), of which only [0, depth] matters.
+    void add_paying_run(int64_t slope, int64_t cost, int32_t depth) {
+        insert_rise(cost / slope, slope * (cost / slope + 1) - cost, slope, depth);
+    }
 
     // Adds g(child, .), of which only [0, depth] matters from here on.
     void add(Envelope &&child, int32_t depth) {
@@ -36,10 +46,14 @@ class Envelope {
     // Its value at a, which no bend lies beyond.
     int64_t at(int64_t a) const { return value_ + (slope_ + bend_sum_) * a - bend_moment_; }
 
-    // Becomes max(itself, floor), where it ends above `floor`. Returns the threshold: the smallest a
-    // at which it is not below the floor.
-    int32_t raise_to(int64_t floor) {
+    // Becomes max(itself, floor) on [0, depth). Returns the threshold: the smallest a at which it is not
+    // below the floor, or depth.
+    int32_t raise_to(int64_t floor, int32_t depth) {
         if (floor <= value_) return 0;
+        if (floor >= at(depth)) {
+            become_constant(floor);
+            return depth;
+        }
         int64_t position = 0, value = value_, slope = slope_;
         while (!bends_.empty()) {
             const auto [next, bend] = *bends_.begin();
@@ -54,8 +68,7 @@ class Envelope {
         const int64_t threshold = (floor - value) % slope == 0 ? last : last + 1;
         value_ = floor;
         slope_ = 0;
-        insert(static_cast<int32_t>(last), rise);
-        insert(static_cast<int32_t>(last + 1), slope - rise);
+        insert_rise(last, rise, slope, depth);
         return static_cast<int32_t>(threshold);
     }
 
@@ -64,6 +77,11 @@ class Envelope {
   private:
     void forget_from(int32_t depth) {
         while (!bends_.empty() && bends_.rbegin()->first >= depth) remove(std::prev(bends_.end()));
+    }
+    // Beyond `last` it rises by `rise` more, and by `slope` more beyond last + 1.
+    void insert_rise(int64_t last, int64_t rise, int64_t slope, int32_t depth) {
+        if (last < depth) insert(static_cast<int32_t>(last), rise);
+        if (last + 1 < depth) insert(static_cast<int32_t>(last + 1), slope - rise);
     }
     void insert(int32_t position, int64_t bend) {
         if (bend == 0) return;
@@ -84,6 +102,44 @@ class Envelope {
     int64_t bend_moment_ = 0; // sum of bend * position
 };
 
+// Prefixes that look for heads, by the node right above each.
+class PayingRuns {
+  public:
+    PayingRuns(const PrefixTree &tree, std::span<const TokenRun> runs,
+               std::span<const int64_t> readers)
+        : first_(tree.nodes().size() + 1), of_node_(runs.size()), runs_(runs), readers_(readers) {
+        const auto leaves = tree.leaves(), parents = tree.leaf_parents();
+        for (const uint32_t node : parents) ++first_[node + 1];
+        for (size_t node = 1; node < first_.size(); ++node) first_[node] += first_[node - 1];
+        std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
+        for (size_t leaf = 0; leaf < leaves.size(); ++leaf) {
+            of_node_[next[parents[leaf]]++] = leaves[leaf];
+        }
+    }
+
+    // Adds those right below the node. Returns what they gain beyond that if the node is a head: those
+    // that end there are it.
+    int64_t add_to(Envelope *sum, uint32_t node, int32_t depth) const {
+        int64_t jump = 0;
+        for (uint32_t i = first_[node]; i < first_[node + 1]; ++i) {
+            const uint32_t run = of_node_[i];
+            const auto length = static_cast<int64_t>(runs_[run].tokens.size());
+            const int64_t cost = reading_sixteenths * (length + readers_[run]);
+            sum->add_paying_run(16 + reading_sixteenths, cost, depth);
+            if (length > depth) continue;
+            const int64_t read = 16 * length - reading_sixteenths * readers_[run];
+            jump += 16 * length - std::max<int64_t>(0, read);
+        }
+        return jump;
+    }
+
+  private:
+    std::vector<uint32_t> first_;   // [nodes + 1] into of_node_
+    std::vector<uint32_t> of_node_; // [runs]
+    std::span<const TokenRun> runs_;
+    std::span<const int64_t> readers_;
+};
+
 } // namespace
 
 ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> runs,
@@ -96,7 +152,10 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
     constexpr int32_t never = 0, existing = INT32_MAX;
     std::vector<int32_t> thresholds(nodes.size(), never);
     std::vector<uint32_t> direct(nodes.size());
-    for (size_t leaf = 0; leaf < leaves.size(); ++leaf) {
+    std::optional<PayingRuns> paying;
+    if (!options.readers.empty()) paying.emplace(tree, runs, options.readers);
+    const int64_t token = paying ? 16 : 1;
+    for (size_t leaf = 0; leaf < leaves.size() && !paying; ++leaf) {
         const uint32_t node = leaf_parents[leaf], run = leaves[leaf];
         if (run < options.first_existing) {
             ++direct[node];
@@ -119,10 +178,11 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
         }
         const int32_t depth = nodes[node].depth;
         g.add_runs(direct[node]);
+        const int64_t jump = paying ? paying->add_to(&g, node, depth) : 0;
         if (thresholds[node] == existing) {
             g.become_constant(g.at(depth));
         } else if (depth >= options.min_prefix_tokens) {
-            thresholds[node] = g.raise_to(g.at(depth) - depth);
+            thresholds[node] = g.raise_to(g.at(depth) + jump - token * depth, depth);
         }
         if (node == 0) break;
         const uint32_t parent = nodes[node].parent;

@@ -155,7 +155,7 @@ class Engine {
     PlanOptions plan_options() const;
     std::optional<PlannedRows> take_given_plan(const std::vector<int64_t> &left);
     Result<PlannedRows> plan_rows(const std::vector<int64_t> &left);
-    static std::vector<int64_t> last_groups_of_roots(const Plan &plan);
+    static std::vector<int64_t> last_groups_of(const Plan &plan);
     void link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates);
     std::string advice_text();
     void tell_advice();
@@ -165,6 +165,8 @@ class Engine {
     struct LaneShare;
     class Placement;
     Status place_groups();
+    bool goes_on(int32_t prefix) const;
+    void release_heads();
     Job *start_job(int64_t id, Lane *lane);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;
@@ -241,11 +243,12 @@ class Engine {
 
     Plan plan_;
     bool planned_ = false;
-    bool advised_ = false;               // once an engine
-    std::vector<int64_t> plan_ids_;      // row of the plan -> id, or -1
-    std::vector<int64_t> last_group_of_; // prefix -> last group below its root; only with levels 2
-    std::vector<char> prefix_counted_;   // prefix -> its tokens are no longer in plan_tokens_left_
-    int64_t next_group_ = 0;             // groups before it have been placed
+    bool advised_ = false;          // once an engine
+    std::vector<int64_t> plan_ids_; // row of the plan -> id, or -1
+    std::vector<int64_t>
+        last_group_of_; // prefix -> last group that has it; only where some have heads
+    std::vector<char> prefix_counted_; // prefix -> its tokens are no longer in plan_tokens_left_
+    int64_t next_group_ = 0;           // groups before it have been placed
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
     std::vector<Job *> finished_jobs_; // of this step

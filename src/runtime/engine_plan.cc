@@ -160,13 +160,15 @@ Status Engine::build_groups() {
         std::sort(by_fingerprint.begin(), by_fingerprint.end());
     }
     std::vector<char> counted(planned->plan.prefixes.size(), 0);
-    std::vector<int64_t> roots = last_groups_of_roots(planned->plan);
+    std::vector<int64_t> last_groups = last_groups_of(planned->plan);
 
     // Nothing from here on can fail.
+    next_group_ = static_cast<int64_t>(plan_.groups.size());
+    release_heads();
     plan_ = std::move(planned->plan);
     plan_ids_ = std::move(planned->ids);
     prefix_counted_ = std::move(counted);
-    last_group_of_ = std::move(roots);
+    last_group_of_ = std::move(last_groups);
     next_group_ = 0;
     planned_ = true;
     plan_tokens_left_ = plan_.processed_tokens();
@@ -208,26 +210,18 @@ void Engine::tell_advice() try {
                                   static_cast<double>(plan_.logical_tokens()));
 } catch (const std::bad_alloc &) {}
 
-// prefix -> the last group below its oldest ancestor. Where no prefix has a parent there is nothing
-// to keep together, and the table is empty.
-std::vector<int64_t> Engine::last_groups_of_roots(const Plan &plan) {
+// prefix -> the last group that has it, as its prefix or above that. Where no prefix has a parent no group
+// shares with another, and the table is empty.
+std::vector<int64_t> Engine::last_groups_of(const Plan &plan) {
     const auto has_parent = [](const PlanPrefix &prefix) { return prefix.parent >= 0; };
     if (std::none_of(plan.prefixes.begin(), plan.prefixes.end(), has_parent)) return {};
-    std::vector<int32_t> root(plan.prefixes.size());
-    for (size_t i = 0; i < root.size(); ++i) {
-        int32_t at = static_cast<int32_t>(i);
-        while (plan.prefixes[static_cast<size_t>(at)].parent >= 0) {
-            at = plan.prefixes[static_cast<size_t>(at)].parent;
-        }
-        root[i] = at;
-    }
     std::vector<int64_t> last(plan.prefixes.size(), -1);
     for (size_t g = 0; g < plan.groups.size(); ++g) {
-        const int32_t prefix = plan.groups[g].prefix;
-        if (prefix < 0) continue;
-        last[static_cast<size_t>(root[static_cast<size_t>(prefix)])] = static_cast<int64_t>(g);
+        for (int32_t prefix = plan.groups[g].prefix; prefix >= 0;) {
+            last[static_cast<size_t>(prefix)] = static_cast<int64_t>(g);
+            prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
+        }
     }
-    for (size_t i = 0; i < root.size(); ++i) last[i] = last[static_cast<size_t>(root[i])];
     return last;
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/backend.h"
@@ -56,6 +57,8 @@ class Lane {
 
     // Most tokens that its requests may still generate. The engine's.
     int64_t generation = 0;
+    // Prefixes of the engine's plan, those that groups to come continue. The engine's.
+    std::unordered_map<int32_t, KeptPrefix> kept;
 
   private:
     Status note(Status status);

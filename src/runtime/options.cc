@@ -116,7 +116,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     }
     RETURN_IF_ERROR(
         check_range("enlarge", options.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER));
-    RETURN_IF_ERROR(check_range("levels", options.levels, 1, 2));
+    RETURN_IF_ERROR(check_range("levels", options.levels, 0, 2));
     RETURN_IF_ERROR(
         check_range("order", options.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL));
     RETURN_IF_ERROR(check_range("min_prefix_tokens", options.min_prefix_tokens, 0,

@@ -8,10 +8,14 @@ int32_t Slice::length_of(int32_t index) const {
 
 int32_t Slice::new_prefix_tokens(int32_t prefix) const {
     const int32_t length = length_of(prefix);
-    while (prefix >= 0 && taken_.count(prefix) == 0) {
+    while (prefix >= 0 && !has(prefix)) {
         prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;
     }
     return length - length_of(prefix);
+}
+
+bool Slice::has(int32_t prefix) const {
+    return taken_.contains(prefix) || (options_.kept != nullptr && options_.kept->contains(prefix));
 }
 
 // The slice's copy of a prefix of the plan, made with its parents when it is first asked for. Its
@@ -26,6 +30,28 @@ int32_t Slice::take_prefix(int32_t index, int64_t row) {
     plan_.prefixes.push_back({row, prefix.length, parent});
     taken_.emplace(index, copy);
     return copy;
+}
+
+std::vector<KeptPrefix> Slice::kept(const std::function<bool(int32_t)> &lasts) const {
+    std::vector<KeptPrefix> kept(plan_.prefixes.size(), not_kept);
+    for (const auto &[prefix, copy] : taken_) {
+        KeptPrefix &here = kept[static_cast<size_t>(copy)];
+        const bool before = options_.kept != nullptr && options_.kept->contains(prefix);
+        if (before) {
+            here = options_.kept->at(prefix);
+        } else if (lasts(prefix)) {
+            here = to_be_kept;
+        }
+    }
+    return kept;
+}
+
+void Slice::put_kept(std::span<const KeptPrefix> kept,
+                     std::unordered_map<int32_t, KeptPrefix> *to) const {
+    for (const auto &[prefix, copy] : taken_) {
+        const KeptPrefix here = kept[static_cast<size_t>(copy)];
+        if (here >= 0) to->emplace(prefix, here);
+    }
 }
 
 void Slice::add_requests(Job *job) {
@@ -51,7 +77,7 @@ void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
     const int32_t shared = length_of(group.prefix);
     // Whether a job shares its prompt between requests of its own, beyond what the group shares.
     const auto apart = [&](const Job &job) {
-        return sharing_ && job.sequences.size() > 1 && job.prompt_length - 1 > shared;
+        return options_.sharing && job.sequences.size() > 1 && job.prompt_length - 1 > shared;
     };
 
     const int64_t begin = size();
@@ -60,7 +86,7 @@ void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
     }
     int32_t prefix = group.prefix;
     // What only one job would share with itself is not worth a prefix.
-    if (jobs.size() == 1 && apart(*jobs.front()) && prefix >= 0 && from_.options.levels == 1) {
+    if (jobs.size() == 1 && apart(*jobs.front()) && prefix >= 0 && !options_.heads) {
         prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;
     }
     if (size() > begin) close_group(take_prefix(prefix, begin), begin);

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -22,15 +24,27 @@ namespace batchllm {
 
 class Slice {
   public:
-    // sharing off: each request is computed for itself alone.
-    Slice(const Plan &plan, bool sharing) : from_(plan), sharing_(sharing) {}
+    // What of the plan is shared, and what of it there is already.
+    struct Options {
+        bool sharing = true; // false: each request is computed for itself alone
+        bool heads = false;  // some prefix has a parent
+        // The plan's prefixes that the scheduler kept of earlier slices.
+        const std::unordered_map<int32_t, KeptPrefix> *kept = nullptr;
+    };
+    Slice(const Plan &plan, const Options &options) : from_(plan), options_(options) {}
 
     // Adds the requests of jobs, all of the plan's group `group`. Sets the jobs' shared_tokens.
     void add_group(const PlanGroup &group, const std::vector<Job *> &jobs);
 
-    // Tokens of the plan's prefix, and those of them that no group of the slice has yet.
+    // Tokens of the plan's prefix, and those of them that no group of this slice or an earlier one has yet.
     int32_t length_of(int32_t prefix) const;
     int32_t new_prefix_tokens(int32_t prefix) const;
+
+    // For Scheduler::add: of those prefixes that `lasts` names, so that a slice to come can go on with them.
+    std::vector<KeptPrefix> kept(const std::function<bool(int32_t)> &lasts) const;
+    // What add made of it goes to the plan's prefixes.
+    void put_kept(std::span<const KeptPrefix> kept,
+                  std::unordered_map<int32_t, KeptPrefix> *to) const;
 
     bool empty() const { return requests_.empty(); }
     int64_t size() const { return static_cast<int64_t>(requests_.size()); }
@@ -41,9 +55,10 @@ class Slice {
     void add_requests(Job *job);
     void close_group(int32_t prefix, int64_t row_begin);
     int32_t take_prefix(int32_t index, int64_t row);
+    bool has(int32_t prefix) const;
 
     const Plan &from_;
-    bool sharing_;
+    Options options_;
     Plan plan_;
     std::vector<Request *> requests_;
     std::unordered_map<int32_t, int32_t> taken_; // prefix of the plan -> prefix of the slice

@@ -2,7 +2,8 @@
 // which requests need it.
 //
 // A prefix has two counts of users:
-//   pending  unfinished requests directly below it, and prefixes below it that are still pending.
+//   pending  unfinished requests directly below it, and prefixes below it that are still pending; and
+//            one more while it is kept for plans to come.
 //            At 0 it is removed: its pages are released and its slot is reused.
 //   live     admitted requests directly below it, and resident prefixes below it. At 0 no batch can
 //            need it: it is idle, and its pages may be taken for others; it is computed again if one

@@ -128,9 +128,14 @@ struct BatchRecord {
     std::vector<int32_t> tokens;    // [output rows] OutputRow::count
 };
 
+// A prefix of a plan that later plans continue, as Scheduler::add takes and gives it.
+using KeptPrefix = int32_t;
+constexpr KeptPrefix not_kept = -1;
+constexpr KeptPrefix to_be_kept = -2; // in: keep it; out: no request came to need it
+
 // Order of calls: next_step, the runtime runs the batch, finish_step, and again; or with a batch in
 // flight: next_step, next_step, finish_step for the first, next_step, finish_step for the second, and
-// so on. add and drop come before next_step. A violated invariant throws std::logic_error.
+// so on. add, release and drop come before next_step. A violated invariant throws std::logic_error.
 class Scheduler {
   public:
     explicit Scheduler(const SchedulerOptions &options);
@@ -146,8 +151,14 @@ class Scheduler {
     // entry is a row that is not to be computed (its prefix is not either, when nobody else needs
     // it). A row takes its group's prefix only as far as its prompt's `shareable` and
     // wanted_positions allow: else the nearest parent prefix that they do, or none.
+    // kept: [the plan's prefixes] or empty. Where it says to_be_kept, add puts the prefix there as it is
+    // kept from now on. Where it has one that was kept before, of equal tokens and equal parents, that
+    // one is used, with all that is computed of it.
     // Errors, with nothing taken: a request that does not fit; a plan that is not of these requests.
-    Status add(const Plan &plan, std::span<Request *const> requests);
+    Status add(const Plan &plan, std::span<Request *const> requests,
+               std::span<KeptPrefix> kept = {});
+    // No plan that is added from here on continues it.
+    void release(KeptPrefix prefix);
 
     // Builds the next batch, valid until the next call, and moves the requests on as far as can be
     // known before it has run. Unless it is empty it is in flight then, at most the second one. It is

@@ -71,9 +71,13 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     longest = std::max<int64_t>(longest, request->max_tokens);
 }
 
-Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
+Status Scheduler::add(const Plan &plan, std::span<Request *const> requests,
+                      std::span<KeptPrefix> kept) {
     Impl &impl = *impl_;
     RETURN_IF_ERROR(impl.check(plan, requests));
+    if (!kept.empty() && kept.size() != plan.prefixes.size())
+        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: %zu kept prefixes for %zu", kept.size(),
+                     plan.prefixes.size());
     std::vector<size_t> order(plan.groups.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (impl.options.order == BATCHLLM_ORDER_ARRIVAL) {
@@ -85,6 +89,8 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
                          [&](size_t a, size_t b) { return first[a] < first[b]; });
     }
     std::vector<int32_t> nodes(plan.prefixes.size(), -1); // plan's prefix -> node, once needed
+    for (size_t i = 0; i < kept.size(); ++i)
+        if (kept[i] >= 0) nodes[i] = kept[i];
     for (const size_t i : order) {
         const PlanGroup &group = plan.groups[i];
         for (int64_t j = group.row_begin; j < group.row_end; ++j) {
@@ -105,11 +111,18 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
             for (auto k = impl.chain.rbegin(); k != impl.chain.rend(); ++k) {
                 node = impl.forest.add(node, plan.prefixes[static_cast<size_t>(*k)].length);
                 nodes[static_cast<size_t>(*k)] = node;
+                if (kept.empty() || kept[static_cast<size_t>(*k)] != to_be_kept) continue;
+                kept[static_cast<size_t>(*k)] = node;
+                impl.forest.add_pending(node);
             }
             impl.enqueue(request, node);
         }
     }
     return {};
+}
+
+void Scheduler::release(KeptPrefix prefix) {
+    if (prefix >= 0) impl_->forest.remove_pending(prefix);
 }
 
 // ---- Ends of a batch and of a request ----

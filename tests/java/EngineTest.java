@@ -502,6 +502,7 @@ final class EngineTest {
         Check.throwing(BatchLlmException.InvalidArgument.class, "pages",
                 () -> Engine.create(Jobs.sim().backendOptions("pages=-1").build()));
         Check.throwing(BatchLlmException.InvalidArgument.class, "levels", () -> Engine.create(Jobs.sim().levels(9).build()));
+        Engine.create(Jobs.sim().levels(0).build()).close();
         Check.throwing(BatchLlmException.InvalidArgument.class, "f99",
                 () -> Engine.create(EngineOptions.builder(Jobs.MODEL).backend("cpu").computeType("f99").build()));
         Check.throwing(BatchLlmException.InvalidArgument.class, "kv_memory_fraction",

@@ -67,7 +67,7 @@ inline std::string fault_of(const Plan &plan, const std::vector<TokenRow> &rows)
             return "prefix length";
         if (prefix.length < plan.options.min_prefix_tokens) return "prefix below the minimum";
         if (prefix.parent < 0) continue;
-        if (plan.options.levels < 2) return "parent with one level";
+        if (plan.options.levels == 1) return "parent with one level";
         if (prefix.parent >= static_cast<int32_t>(i)) return "parent behind its child";
         const PlanPrefix &parent = plan.prefixes[at(prefix.parent)];
         if (parent.length >= prefix.length) return "parent is not shorter";

@@ -35,7 +35,7 @@ from .errors import (
 )
 from .logs import Log
 from .params import Params, SamplingParams, params_column
-from .plan import ENLARGE, ORDER, Plan, named
+from .plan import ENLARGE, ORDER, Plan, level_count, named
 from .progress import Report, reporter
 from .report import Report as Page
 from .results import Result, Results, refuse_pickle
@@ -215,7 +215,8 @@ class Engine:
     max_request_tokens: longest prompt plus output; 0: what the model states.
     max_requests: maximum rows running at once; 0: limited only by memory.
     enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
-    levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings.
+    levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings; "auto": those beginnings that
+        save more than they cost.
     order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
     min_prefix_tokens: shorter prefixes are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
@@ -241,7 +242,7 @@ class Engine:
         max_request_tokens: int = 0,
         max_requests: int = 0,
         enlarge: str = "optimal",
-        levels: int = 1,
+        levels: Union[int, str] = 1,
         order: str = "decode_first",
         min_prefix_tokens: int = 0,
         reproducible: bool = False,
@@ -264,7 +265,7 @@ class Engine:
             "max_request_tokens": max_request_tokens,
             "max_requests": max_requests,
             "enlarge": named("enlarge", ENLARGE, enlarge),
-            "levels": levels,
+            "levels": level_count(levels),
             "order": named("order", ORDER, order),
             "min_prefix_tokens": min_prefix_tokens,
             "reproducible": reproducible,

@@ -17,6 +17,7 @@ from .tokenizer import Tokenizer
 
 ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
 ORDER = {"decode_first": 0, "arrival": 1}
+LEVELS = {"auto": 0}
 
 
 def named(what: str, names: dict[str, int], value: str) -> int:
@@ -24,6 +25,11 @@ def named(what: str, names: dict[str, int], value: str) -> int:
     if value not in names:
         raise ValueError(f"{what} is {value!r}: it is one of {', '.join(map(repr, names))}")
     return names[value]
+
+
+def level_count(levels: Union[int, str]) -> int:
+    """The number that the library has for `levels`."""
+    return named("levels", LEVELS, levels) if isinstance(levels, str) else levels
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class PlanStats:
     longest_prefix, largest_group: in tokens; in rows.
     saving_ratio: 1 - processed / logical.
     seconds: time spent on planning; 0 for a plan from a file.
-    enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes.
+    enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes (0: "auto").
     self_contained: whether it holds the rows' tokens.
     tokenizer_fingerprint: of the tokenizer, 0: unknown.
     """
@@ -106,7 +112,7 @@ class Plan:
         rows: Rows,
         *,
         enlarge: str = "optimal",
-        levels: int = 1,
+        levels: Union[int, str] = 1,
         order: str = "decode_first",
         min_prefix_tokens: int = 0,
         self_contained: bool = False,
@@ -127,7 +133,7 @@ class Plan:
         options = native.batchllm_plan_options()
         options.enlarge = named("enlarge", ENLARGE, enlarge)
         options.order = named("order", ORDER, order)
-        options.levels = levels
+        options.levels = level_count(levels)
         options.min_prefix_tokens = min_prefix_tokens
         options.self_contained = int(self_contained)
         options.tokenizer_fingerprint = tokenizer_fingerprint

@@ -345,6 +345,7 @@ class Options(unittest.TestCase):
             ({"enlarge": "more"}, "'optimal'"),
             ({"order": "any"}, "'arrival'"),
             ({"levels": 7}, "levels"),
+            ({"levels": "many"}, "'auto'"),
         ):
             with self.assertRaisesRegex(ValueError, text):
                 batchllm.Engine(MODEL, **options)

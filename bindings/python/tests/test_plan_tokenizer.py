@@ -54,6 +54,15 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200"):
             plan.predict(MODEL, made, device="h2000")
 
+    def test_heads_are_chosen_by_what_they_cost(self):
+        rows = [[1] * 40 + [2 + row // 4] * 60 + [100 + row] * 10 for row in range(32)]
+        computed = [
+            batchllm.Plan.build(rows, levels=levels, decode_lengths=[tokens] * 32).stats().processed_tokens
+            for levels, tokens in ((1, 1), (2, 500), ("auto", 1), ("auto", 500))
+        ]
+        self.assertEqual(computed, [8 * 100 + 320, 40 + 8 * 60 + 320, 40 + 8 * 60 + 320, 8 * 100 + 320])
+        self.assertEqual(batchllm.Plan.build(rows, levels="auto").stats().levels, 0)
+
     def test_saved_and_loaded_a_plan_is_the_same_and_is_carried_over(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "Pläne.plan"

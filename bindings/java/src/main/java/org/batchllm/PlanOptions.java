@@ -64,7 +64,8 @@ public final class PlanOptions {
         /**
          * Whether prefixes share heads too.
          *
-         * @param value 1 (the default): one shared prefix a row; 2: they do
+         * @param value 1 (the default): one shared prefix a row; 2: they do; 0: they share those heads that save
+         *     more than they cost
          * @return this
          */
         public Builder levels(int value) {

@@ -46,9 +46,9 @@ public final class PlanStats {
     }
 
     /**
-     * 1: one shared prefix a row; 2: prefixes share heads too.
+     * 1: one shared prefix a row; 2: prefixes share heads too; 0: those that save more than they cost.
      *
-     * @return 1 or 2
+     * @return 0, 1 or 2, as it was asked for
      */
     public int levels() {
         return levels;

@@ -46,7 +46,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     byte[] plan;
     String enlarge;
     int threads;
-    int levels;
+    int levels = 1;
     int minPrefixTokens;
     long kvMemoryBytes;
     double kvMemoryFraction;
@@ -284,7 +284,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** 2: shared prefixes share heads too. */
+    /** 1 (default): a shared prefix a row; 2: prefixes share heads too; 0: those that save more than they cost. */
     public BatchLlmOptions levels(int count) {
         levels = count;
         return this;

@@ -69,8 +69,7 @@ final class NativeEngine implements AutoCloseable {
         if (!devices.isEmpty()) builder.devices(devices);
         if (options.enlarge != null)
             builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
-        builder.threads(options.threads).minPrefixTokens(options.minPrefixTokens);
-        if (options.levels != 0) builder.levels(options.levels);
+        builder.threads(options.threads).levels(options.levels).minPrefixTokens(options.minPrefixTokens);
         builder.kvMemoryBytes(options.kvMemoryBytes).kvMemoryFraction(options.kvMemoryFraction);
         builder.stepTokens(options.stepTokens)
                 .maxRequestTokens(options.maxRequestTokens)
