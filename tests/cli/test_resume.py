@@ -76,7 +76,7 @@ class Interrupted(ProgramTest):
 
     def test_kill_at_random_points_and_resume_give_what_an_undisturbed_run_gives(self):
         expected = self.undisturbed()
-        seed = int(os.environ.get("TEST_SEED", random.randrange(1 << 30)))
+        seed = int(os.environ.get("BATCHLLM_TEST_SEED", random.randrange(1 << 30)))
         print("seed", seed)
         randomness = random.Random(seed)
         end = time.monotonic() + float(os.environ.get("TEST_SECONDS", "6"))

@@ -189,7 +189,7 @@ class Disk:
 
 class GoneDown(Crash):
     def test_unsynced_writes_lost_in_any_order(self):
-        seed = int(os.environ.get("TEST_SEED", random.randrange(1 << 30)))
+        seed = int(os.environ.get("BATCHLLM_TEST_SEED", random.randrange(1 << 30)))
         print("seed", seed)
         randomness = random.Random(seed)
         record = self.directory / "trace"
