@@ -24,6 +24,11 @@ struct Shape {
     int32_t groups_a_head = 1;
 };
 
+// Of a list like "0,1".
+int64_t devices_in(const std::string &list) {
+    return std::count(list.begin(), list.end(), ',') + 1;
+}
+
 struct Rows {
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
@@ -219,7 +224,7 @@ void heads_chosen_by_cost_leave_no_device_idle(void **) {
         const Run one = run_rows(rows, generating(30), "0", options, 0);
         assert_int_equal(one.stats.processed_prompt_tokens, least);
         for (const char *devices : {"0,1", "0,1,2,3"}) {
-            const auto count = static_cast<double>(std::strlen(devices) / 2 + 1);
+            const int64_t count = devices_in(devices);
             const Run several = run_rows(rows, generating(30), devices, options, 0);
             assert_true(one.tokens == several.tokens);
             const double gain = one.stats.backend_seconds / several.stats.backend_seconds;
@@ -229,10 +234,9 @@ void heads_chosen_by_cost_leave_no_device_idle(void **) {
                           groups_a_head, devices, gain, static_cast<long long>(again),
                           static_cast<long long>(one.stats.kv_pages_peak),
                           static_cast<long long>(several.stats.kv_pages_peak));
-            assert_true(gain >= 0.9 * count);
+            assert_true(gain >= 0.9 * static_cast<double>(count));
             // A large head on each device; of small ones, the last few, when fair shares are dealt.
-            const auto all = static_cast<int64_t>(count) - 1;
-            assert_true(again <= all * (heads < 8 ? heads : 2) * 800);
+            assert_true(again <= (count - 1) * (heads < 8 ? heads : 2) * 800);
         }
     }
 }
@@ -259,9 +263,8 @@ void groups_below_a_head_start_as_memory_allows(void **) {
                 assert_true(run.stats.kv_pages_peak <= run.stats.kv_pages_total);
                 if (levels == 1) continue;
                 // Of each device, but for what small pools make it compute again.
-                const auto count = static_cast<int64_t>(std::strlen(devices) / 2 + 1);
                 assert_true(run.stats.processed_prompt_tokens - run.stats.recomputed_tokens <=
-                            count * (300 + 8 * 60) + 100 * 60 + 800 * 30);
+                            devices_in(devices) * (300 + 8 * 60) + 100 * 60 + 800 * 30);
             }
         }
     }
@@ -289,8 +292,8 @@ void neither_devices_nor_batches_in_flight_change_a_token(void **) {
                 if (expected.tokens.empty()) expected = run;
                 assert_true(run.tokens == expected.tokens);
                 assert_int_equal(run.stats.completion_tokens, expected.stats.completion_tokens);
-                const int64_t count = static_cast<int64_t>(std::strlen(devices)) / 2 + 1;
-                if (*pages != 0) assert_int_equal(run.stats.kv_pages_total, 40 * count);
+                if (*pages != 0)
+                    assert_int_equal(run.stats.kv_pages_total, 40 * devices_in(devices));
                 assert_true(run.stats.kv_pages_peak <= run.stats.kv_pages_total);
                 preemptions += run.stats.preemptions;
             }

@@ -9,8 +9,6 @@
 
 namespace batchllm::cuda {
 
-inline constexpr float kLog2e = 1.4426950408889634f;
-
 __device__ __forceinline__ int tiles(int keys, int per_tile) {
     return (keys + per_tile - 1) / per_tile;
 }

@@ -64,6 +64,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high, __half) {
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
+inline constexpr float kLog2e = 1.4426950408889634f;
+
 // 2^x; ex2.approx: 2 ulp, 0 for -inf.
 __device__ __forceinline__ float exp2_approximate(float x) {
     float y;
@@ -75,6 +77,10 @@ __device__ __forceinline__ float reciprocal_approximate(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+// x / (1 + exp(-x)), to a few ulp.
+__device__ __forceinline__ float silu_approximate(float x) {
+    return x * reciprocal_approximate(1.0f + exp2_approximate(-kLog2e * x));
 }
 
 } // namespace batchllm::cuda

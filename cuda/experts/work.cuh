@@ -42,7 +42,7 @@ template <int Columns, int Steps = kTileRows> struct GroupedQueue {
 // Within a few units of the last place of f32: what follows rounds to two bytes.
 template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
     if constexpr (Kind == Activation::silu) {
-        return x * reciprocal_approximate(1.0f + exp2_approximate(-1.44269504f * x));
+        return silu_approximate(x);
     } else {
         return activated<Kind>(x);
     }

@@ -11,13 +11,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTokens = kDeltaChunk / (kThreads / 32);
 
-constexpr float kLog2OfE = 1.4426950408889634f;
-
-// x / (1 + exp(-x)), to a few ulp
-__device__ __forceinline__ float silu_approximate(float x) {
-    return x * reciprocal_approximate(1.0f + exp2_approximate(-kLog2OfE * x));
-}
-
 template <typename T> struct alignas(8) Four { T x[4]; };
 
 template <typename T> __device__ __forceinline__ Four<T> load_four(const T *from) {
@@ -105,7 +98,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
         const int64_t token = place.token + begin + lane;
         const DeltaGates gates = gates_of<T>(a, token, value_head);
         c.gates[token * a.value_heads + value_head] =
-            make_float2(gates.log_decay * kLog2OfE, gates.rate);
+            make_float2(gates.log_decay * kLog2e, gates.rate);
     }
 }
 
