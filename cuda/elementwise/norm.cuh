@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     const StoredRow<R, Vectors, false> was(residual, a.hidden);
     const StoredRow<R, Vectors, true> delta(static_cast<const R *>(a.delta) + begin,
                                             adds ? a.hidden : 0);
-    float x[Vectors][8] = {};
+    float x[Vectors][8];
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = vector_begin(v);

@@ -63,6 +63,7 @@ normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sum
     if (norm.kind == NormKind::layer) {
 #pragma unroll
         for (int v = 0; v < Vectors; ++v) {
+            if (vector_begin(v) >= hidden) break;
 #pragma unroll
             for (int k = 0; k < 8; ++k) sum += x[v][k];
         }

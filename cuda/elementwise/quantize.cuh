@@ -5,6 +5,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include "elementwise/activation.cuh"
 #include "elementwise/element.cuh"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
@@ -23,7 +24,9 @@ __device__ __forceinline__ float block_max(float x, unsigned *maxima) {
 }
 
 // Of a row whose greatest is `most`; never so small that its inverse is infinite.
-__device__ __forceinline__ float scale_of_row(float most) { return fmaxf(most, 1e-30f) / 448.0f; }
+__device__ __forceinline__ float scale_of_row(float most) {
+    return divided(fmaxf(most, 1e-30f), 448.0f);
+}
 
 __device__ __forceinline__ void store8_e4m3(__nv_fp8_e4m3 *to, const float (&x)[8], float inverse) {
     uint32_t words[2];
@@ -66,7 +69,7 @@ __device__ __forceinline__ void store_row_e4m3(const Eight (&x)[Vectors], int wi
         }
         const float scale = scale_of_row(block_max(most, maxima));
         if (threadIdx.x == 0) scales.data[row] = scale;
-        const float inverse = 1.0f / scale;
+        const float inverse = __frcp_rn(scale);
 #pragma unroll
         for (int v = 0; v < Vectors; ++v) {
             if (begin(v) >= width) break;
@@ -84,7 +87,7 @@ __device__ __forceinline__ void store_row_e4m3(const Eight (&x)[Vectors], int wi
             scales.data[i / kScaleGroup * scales.group_stride + row * scales.row_stride] = scale;
         }
         widen(x[v], wide);
-        store8_e4m3(to + i, wide, 1.0f / scale);
+        store8_e4m3(to + i, wide, __frcp_rn(scale));
     }
 }
 
