@@ -86,17 +86,6 @@ struct Bench {
     }
 };
 
-double copy_rate() { // bytes read and written a second
-    constexpr int64_t kBytes = int64_t{2} << 30;
-    const DeviceMemory from = require(zeroed_memory(kBytes, "copied"));
-    const DeviceMemory to = require(zeroed_memory(kBytes, "copied"));
-    const float took = time_launches(10, [&] {
-        require(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(kBytes),
-                                cudaMemcpyDeviceToDevice, nullptr));
-    });
-    return 2e3 * static_cast<double>(kBytes) / static_cast<double>(took);
-}
-
 void time_decode(Bench *bench, double copied) {
     for (const int32_t rows : {16, 64, 256, 512, 1024}) {
         bench->make(rows, rows);

@@ -196,6 +196,98 @@ void activations_are_the_references(void **) {
     }
 }
 
+// SiLU of every number of a type, beside the smallest and the largest in f32, against float64.
+void silu_is_right_for_every_number(void **) {
+    for (const DType type : {DType::bf16, DType::f16}) {
+        constexpr int32_t width = 2048, rows = 32;
+        std::vector<float> x; // [rows, 2 width]; all ups are 1
+        for (uint32_t bits = 0; bits < 65536; ++bits) {
+            float value;
+            if (type == DType::bf16) {
+                const uint32_t wide = bits << 16;
+                std::memcpy(&value, &wide, 4);
+            } else {
+                value = float16_to_float(static_cast<uint16_t>(bits));
+            }
+            x.push_back(value);
+            if (x.size() % (2 * width) == width) x.resize(x.size() + width, 1.0f);
+        }
+        const Array narrow(x, type), wide(x, DType::f32);
+        const Array out(int64_t{rows} * width, type), exact(int64_t{rows} * width, DType::f32);
+        const auto launch = [&](DType of, const Array &in, const Array &to) {
+            check(launch_activation(
+                {of, Activation::silu, true, in.data(), nullptr, to.data(), rows, width}, nullptr));
+        };
+        launch(type, narrow, out);
+        launch(DType::f32, wide, exact);
+        const std::vector<float> got = out.read(), in_f32 = exact.read();
+        for (size_t i = 0; i < got.size(); ++i) {
+            const float gate = x[i / width * 2 * width + i % width];
+            if (std::isnan(gate) || gate == -INFINITY) {
+                assert_true(std::isnan(got[i]) && std::isnan(in_f32[i]));
+                continue;
+            }
+            assert_true(got[i] == rounded(in_f32[i], type));
+            const double wanted = double(gate) / (1 + std::exp(-double(gate)));
+            const bool right = std::isinf(gate) ? in_f32[i] == gate
+                                                : std::fabs(double(in_f32[i]) - wanted) <=
+                                                      2e-5 * std::fabs(wanted) + 1e-34;
+            if (!right) fail_msg("silu(%g) = %g, not %g", double(gate), double(in_f32[i]), wanted);
+        }
+    }
+}
+
+// A grid's second dimension ends at 65,535.
+void more_rows_than_a_grid_has_are_all_reached(void **) {
+    Random random(kSeed + 10);
+    constexpr int32_t rows = 140001, width = 8;
+    const auto x = normal(random, int64_t{rows} * 2 * width, DType::bf16);
+    const auto bias = normal(random, 2 * width, DType::f32);
+    const Array in(x, DType::bf16), b(bias, DType::f32);
+    const Array out(int64_t{rows} * width, DType::bf16);
+    const ActivationArguments activation{DType::bf16, Activation::silu, true, in.data(),
+                                         b.floats(),  out.data(),       rows, width};
+    check(launch_activation(activation, nullptr));
+    check(launch_add_bias(DType::bf16, in.data(), b.floats(), rows, 2 * width, nullptr));
+    std::vector<double> activations, sums;
+    for (size_t i = 0; i < x.size(); ++i) {
+        const size_t column = i % (2 * width);
+        sums.push_back(double(x[i]) + double(bias[column]));
+        if (column >= width) {
+            activations.push_back(activated(Activation::silu, sums[i - width]) * sums[i]);
+        }
+    }
+    assert_close(out.read(), activations, tolerance(DType::bf16), "activation");
+    assert_close(in.read(), sums, tolerance(DType::bf16), "bias");
+}
+
+void gated_results_are_the_references(void **) {
+    Random random(kSeed + 11);
+    for (const DType type : kTypes) {
+        for (const int32_t width : {8, 264, 2048, 2056, 4096}) {
+            const auto rows = static_cast<int32_t>(draw(random, 1, 20));
+            const int64_t stride = width + 8 * draw(random, 0, 3);
+            const bool biased = draw(random, 0, 1) == 1;
+            const auto x = normal(random, int64_t{rows} * width, type);
+            const auto gates = normal(random, rows * stride, type, 3);
+            const auto bias = normal(random, width, DType::f32);
+            const Array in(x, type), g(gates, type), b(bias, DType::f32);
+            check(launch_gate(
+                {type, in.data(), g.data(), biased ? b.floats() : nullptr, stride, rows, width},
+                nullptr));
+            std::vector<double> wanted;
+            for (size_t i = 0; i < x.size(); ++i) {
+                const auto row = static_cast<int64_t>(i) / width,
+                           column = static_cast<int64_t>(i) % width;
+                const double gate = double(gates[static_cast<size_t>(row * stride + column)]) +
+                                    (biased ? double(bias[static_cast<size_t>(column)]) : 0);
+                wanted.push_back(double(x[i]) / (1 + std::exp(-gate)));
+            }
+            assert_close(in.read(), wanted, tolerance(type), "gate");
+        }
+    }
+}
+
 void finished_logits_are_the_references(void **) {
     Random random(kSeed + 9);
     for (int round = 0; round < 8; ++round) {
@@ -529,6 +621,9 @@ int main() {
         cmocka_unit_test(additions_and_norms_are_the_references),
         cmocka_unit_test(a_fused_norm_is_the_norm_apart),
         cmocka_unit_test(activations_are_the_references),
+        cmocka_unit_test(silu_is_right_for_every_number),
+        cmocka_unit_test(more_rows_than_a_grid_has_are_all_reached),
+        cmocka_unit_test(gated_results_are_the_references),
         cmocka_unit_test(biases_and_rows_are_the_references),
         cmocka_unit_test(sums_of_rows_are_the_references),
         cmocka_unit_test(weights_are_converted_and_padded),

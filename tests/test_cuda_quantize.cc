@@ -46,7 +46,8 @@ Rows quantized(const Array &x, DType type, int32_t rows, int32_t width) {
 void rows_are_multiples_of_their_scales(void **) {
     Random random(kSeed + 30);
     for (const DType type : kTypes) {
-        for (const int32_t vectors : {1, 31, 32, 200, 256, 257, 2000, 2048, 2049, 4096}) {
+        for (const int32_t vectors :
+             {1, 31, 32, 127, 128, 129, 200, 255, 256, 257, 511, 513, 2000, 2048, 2049, 4096}) {
             const int32_t width = 8 * vectors;
             const auto rows = static_cast<int32_t>(draw(random, 1, 5));
             auto x = normal(random, int64_t{rows} * width, type, 3);
@@ -84,19 +85,45 @@ void rows_of_zeros_stay_zeros_and_what_is_not_finite_is_seen(void **) {
         std::vector<float> x(3 * width, 0.0F);
         x[width + 5] = std::numeric_limits<float>::quiet_NaN();
         x[2 * width + 7] = std::numeric_limits<float>::infinity();
-        const Rows out = quantized(Array(x, type), type, 3, width);
-        const std::vector<uint8_t> bytes = out.read_bytes();
-        const std::vector<float> scales = out.read_scales();
-        assert_true(std::all_of(bytes.begin(), bytes.begin() + width,
-                                [](uint8_t b) { return (b & 0x7F) == 0; }));
-        assert_true(std::isfinite(scales[0]) && scales[0] > 0);
-        for (const size_t row : {1, 2}) {
-            bool seen = false;
-            for (size_t i = 0; i < width; ++i) {
-                seen |= !std::isfinite(kE4m3Floats[bytes[row * width + i]] * scales[row]);
+        const auto assert_seen = [](const Rows &out) {
+            const std::vector<uint8_t> bytes = out.read_bytes();
+            const std::vector<float> scales = out.read_scales();
+            assert_true(std::all_of(bytes.begin(), bytes.begin() + width,
+                                    [](uint8_t b) { return (b & 0x7F) == 0; }));
+            assert_true(std::isfinite(scales[0]) && scales[0] > 0);
+            for (const size_t row : {1, 2}) {
+                bool seen = false;
+                for (size_t i = 0; i < width; ++i) {
+                    seen |= !std::isfinite(kE4m3Floats[bytes[row * width + i]] * scales[row]);
+                }
+                assert_true(seen);
             }
-            assert_true(seen);
-        }
+        };
+        const Array in(x, type);
+        assert_seen(quantized(in, type, 3, width));
+
+        std::vector<float> gates(6 * width, 1.0F); // times ups of x
+        for (size_t i = 0; i < x.size(); ++i)
+            gates[i / width * 2 * width + width + i % width] = x[i];
+        const Array both(gates, type);
+        const Rows activated(3, width), normed(3, width);
+        check(launch_activation_e4m3(
+            {type, Activation::silu, true, both.data(), nullptr, activated.bytes.data(), 3, width},
+            {activated.scales.as<float>()}, nullptr));
+        assert_seen(activated);
+        const Array ones(std::vector<float>(width, 1.0F), DType::f32);
+        check(launch_rms_norm({DType::e4m3,
+                               type,
+                               in.data(),
+                               nullptr,
+                               ones.floats(),
+                               1e-5F,
+                               normed.bytes.data(),
+                               3,
+                               width,
+                               {normed.scales.as<float>()}},
+                              nullptr));
+        assert_seen(normed);
     }
 }
 
@@ -108,7 +135,7 @@ void assert_same(const Rows &fused, const Rows &apart, const char *what) {
 void a_norm_in_e4m3_is_the_norm_quantised(void **) {
     Random random(kSeed + 31);
     for (const DType stream : kTypes) {
-        for (const int32_t hidden : {8, 64, 1000, 2304, 5120, 16384, 32768}) {
+        for (const int32_t hidden : {8, 64, 1000, 2048, 2056, 4096, 5120, 8200, 16384, 32768}) {
             constexpr int32_t count = 3;
             const auto x = normal(random, int64_t{count} * hidden, stream);
             const auto delta = normal(random, int64_t{count} * hidden, stream);
@@ -157,15 +184,39 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
     }
 }
 
+// Where one is computed in another way, by a few units of the last place of f32: scales within that, and
+// elements that lay between two numbers of e4m3 may have gone to the other one.
+void assert_nearly_same(const Rows &fused, const Rows &apart, const char *what) {
+    const std::vector<float> scales = fused.read_scales(), others = apart.read_scales();
+    for (size_t r = 0; r < scales.size(); ++r) {
+        if (!(std::fabs(scales[r] - others[r]) <= 2e-6F * others[r])) {
+            fail_msg("%s: scale %g, not %g", what, double(scales[r]), double(others[r]));
+        }
+    }
+    const std::vector<uint8_t> got = fused.read_bytes(), wanted = apart.read_bytes();
+    size_t other = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+        if (got[i] == wanted[i]) continue;
+        ++other;
+        if (std::abs(int(got[i]) - int(wanted[i])) > 1) {
+            fail_msg("%s: %g, not %g", what, double(kE4m3Floats[got[i]]),
+                     double(kE4m3Floats[wanted[i]]));
+        }
+    }
+    if (other > 2 + got.size() / 2000) fail_msg("%s: %zu elements are others", what, other);
+}
+
+// In f32 bit by bit; of 16 bits SiLU is approximate.
 void an_activation_in_e4m3_is_the_activation_quantised(void **) {
     Random random(kSeed + 32);
     for (const DType type : kTypes) {
         for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
-            for (const int32_t width : {8, 344, 2048, 14336, 28672}) {
+            for (const int32_t width :
+                 {8, 344, 1024, 1032, 2048, 2056, 14336, 16392, 18944, 28672, 32768}) {
                 for (const bool gated : {false, true}) {
                     const auto rows = static_cast<int32_t>(draw(random, 1, 4));
                     const int64_t stride = (gated ? 2 : 1) * int64_t{width};
-                    const auto x = normal(random, rows * stride, type);
+                    const auto x = normal(random, rows * stride, type, 3);
                     const Array in(x, type), wide(x, DType::f32);
                     const Array bias(normal(random, stride, DType::f32), DType::f32);
                     const float *b = draw(random, 0, 1) == 1 ? bias.floats() : nullptr;
@@ -177,7 +228,12 @@ void an_activation_in_e4m3_is_the_activation_quantised(void **) {
                     check(launch_activation_e4m3(
                         {type, kind, gated, in.data(), b, out.bytes.data(), rows, width},
                         {out.scales.as<float>()}, nullptr));
-                    assert_same(out, quantized(plain, DType::f32, rows, width), "activation");
+                    const Rows apart = quantized(plain, DType::f32, rows, width);
+                    if (type == DType::f32 || kind != Activation::silu) {
+                        assert_same(out, apart, "activation");
+                    } else {
+                        assert_nearly_same(out, apart, "activation");
+                    }
                 }
             }
         }
@@ -209,18 +265,29 @@ void groups_of_128_are_rows_of_their_own(void **) {
             const std::vector<float> none(static_cast<size_t>(groups) * stride, 7.0F);
             const DeviceMemory scales = upload(none);
             const RowScales to{scales.as<float>(), stride};
-            const auto assert_is = [&](const Array &of, DType of_type, const char *what) {
-                const Rows apart = quantized(of, of_type, rows * groups, 128);
-                const auto size = static_cast<size_t>(rows * width);
-                if (download<float>(scales, none.size()) !=
-                    by_group(apart.read_scales(), static_cast<size_t>(rows), stride)) {
-                    fail_msg("%s, width %d: other scales", what, width);
+            // What the last launch wrote, as rows of 128.
+            const auto written = [&] {
+                Rows got(rows * groups, 128);
+                check(cudaDeviceSynchronize());
+                check(
+                    cudaMemcpy(got.bytes.data(), bytes.data(), got.size, cudaMemcpyDeviceToDevice));
+                const std::vector<float> all = download<float>(scales, none.size());
+                std::vector<float> of_rows(got.rows);
+                for (size_t i = 0; i < of_rows.size(); ++i) {
+                    of_rows[i] = all[i % static_cast<size_t>(groups) * stride +
+                                     i / static_cast<size_t>(groups)];
                 }
-                if (download<uint8_t>(bytes, size) != apart.read_bytes()) {
-                    fail_msg("%s, width %d: other elements", what, width);
+                if (all != by_group(of_rows, static_cast<size_t>(rows), stride)) {
+                    fail_msg("width %d: scales elsewhere", width);
                 }
+                check(cudaMemcpy(got.scales.data(), of_rows.data(), of_rows.size() * sizeof(float),
+                                 cudaMemcpyHostToDevice));
                 check(cudaMemcpy(scales.data(), none.data(), none.size() * sizeof(float),
                                  cudaMemcpyHostToDevice));
+                return got;
+            };
+            const auto assert_is = [&](const Array &of, DType of_type, const char *what) {
+                assert_same(written(), quantized(of, of_type, rows * groups, 128), what);
             };
             check(launch_quantize_rows({type, in.data(), bytes.data(), to, rows, width}, nullptr));
             assert_is(in, type, "rows");
@@ -251,7 +318,8 @@ void groups_of_128_are_rows_of_their_own(void **) {
                 nullptr));
             check(launch_activation_e4m3(
                 {type, kind, true, in.data(), nullptr, bytes.data(), rows, width}, to, nullptr));
-            assert_is(plain, DType::f32, "activation");
+            assert_nearly_same(written(), quantized(plain, DType::f32, rows * groups, 128),
+                               "activation");
         }
     }
 }

@@ -1,17 +1,39 @@
 // What lies between a feed-forward's products.
 #pragma once
 
+#include "attention/mma.cuh"
 #include "model/model.h"
 
 namespace batchllm::cuda {
 
+// x / d, d at least 1, rounded as division is (Markstein, "Computation of elementary functions on the IBM RISC System/6000
+// processor", 1990), without the branch that division has for quotients beyond f32's range. Where x or d is
+// beyond 2^126, x times d's approximate inverse.
+__device__ __forceinline__ float divided(float x, float d) {
+    const float approximate = reciprocal_approximate(d);
+    const float inverse = fmaf(approximate, fmaf(-d, approximate, 1.0f), approximate);
+    float quotient = x * inverse;
+    quotient = fmaf(inverse, fmaf(-d, quotient, x), quotient);
+    quotient = fmaf(inverse, fmaf(-d, quotient, x), quotient);
+    return fmaxf(fabsf(x), d) < 0x1p126f ? quotient : x * approximate;
+}
+
 template <Activation Kind> __device__ __forceinline__ float activated(float x) {
     if constexpr (Kind == Activation::silu) {
-        return x / (1.0f + __expf(-x));
+        return divided(x, 1.0f + exp2_approximate(-kLog2e * x));
     } else if constexpr (Kind == Activation::gelu) {
         return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     } else {
         return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    }
+}
+
+// Within a few units of the last place of f32: for what is rounded to few bits afterwards.
+template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
+    if constexpr (Kind == Activation::silu) {
+        return silu_approximate(x);
+    } else {
+        return activated<Kind>(x);
     }
 }
 

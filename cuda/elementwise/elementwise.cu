@@ -85,68 +85,74 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 
 template <typename T, Activation Kind, bool Gated>
 __global__ void activate(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
-    const int vectors = width / kVector;
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{rows} * vectors) return;
-    const int64_t row = i / vectors;
-    const int column = static_cast<int>(i % vectors) * kVector;
-    constexpr int parts = Gated ? 2 : 1;
-    float gate[8], up[8];
-    load8(x + row * parts * width + column, gate);
-    if constexpr (Gated) load8(x + row * 2 * width + width + column, up);
-    if (bias != nullptr) {
-        for (int k = 0; k < 8; ++k) {
-            gate[k] += bias[column + k];
-            if constexpr (Gated) up[k] += bias[width + column + k];
+    const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
+    if (column >= width) return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        constexpr int parts = Gated ? 2 : 1;
+        const T *from = x + row * parts * width + column;
+        const Packed8<T> first = load_once(from);
+        Packed8<T> second;
+        if constexpr (Gated) second = load_once(from + width);
+        float gate[8], up[8];
+        widen(first, gate);
+        if constexpr (Gated) widen(second, up);
+        if (bias != nullptr) {
+            for (int k = 0; k < 8; ++k) {
+                gate[k] += bias[column + k];
+                if constexpr (Gated) up[k] += bias[width + column + k];
+            }
         }
-    }
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-        if constexpr (Gated) {
-            up[k] *= activated<Kind>(gate[k]);
-        } else {
-            up[k] = activated<Kind>(gate[k]);
+        for (int k = 0; k < 8; ++k) {
+            if constexpr (Gated) {
+                up[k] *= activated<Kind>(gate[k]);
+            } else {
+                up[k] = activated<Kind>(gate[k]);
+            }
         }
+        store8(out + row * width + column, up);
     }
-    store8(out + row * width + column, up);
 }
 
 template <typename T>
 __global__ void add_bias(T *x, const float *bias, int32_t rows, int32_t width) {
-    const int vectors = width / kVector;
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{rows} * vectors) return;
-    const int column = static_cast<int>(i % vectors) * kVector;
-    float value[8], b[8];
-    T *at = x + i / vectors * width + column;
-    load8(at, value);
+    const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
+    if (column >= width) return;
+    float b[8];
     load8(bias + column, b);
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float value[8];
+        T *at = x + row * width + column;
+        load8(at, value);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) value[k] += b[k];
-    store8(at, value);
+        for (int k = 0; k < 8; ++k) value[k] += b[k];
+        store8(at, value);
+    }
 }
 
 // ---- Output gate of attention: reads both, writes one ----
 
 template <typename T> __global__ void gate(GateArguments a) {
-    const int vectors = a.width / kVector;
-    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i >= int64_t{a.rows} * vectors) return;
-    const int column = static_cast<int>(i % vectors) * kVector;
-    const int64_t row = i / vectors;
-    float x[8], g[8];
-    T *at = static_cast<T *>(a.x) + row * a.width + column;
-    load8(at, x);
-    load8(static_cast<const T *>(a.gates) + row * a.gate_stride + column, g);
-    if (a.bias != nullptr) {
-        float b[8];
-        load8(a.bias + column, b);
+    const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
+    if (column >= a.width) return;
+    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+        T *at = static_cast<T *>(a.x) + row * a.width + column;
+        const Packed8<T> was = load_past_l1(at);
+        const Packed8<T> gates =
+            load_once(static_cast<const T *>(a.gates) + row * a.gate_stride + column);
+        float x[8], g[8];
+        widen(was, x);
+        widen(gates, g);
+        if (a.bias != nullptr) {
+            float b[8];
+            load8(a.bias + column, b);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) g[k] += b[k];
+            for (int k = 0; k < 8; ++k) g[k] += b[k];
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] = divided(x[k], 1.0f + expf(-g[k]));
+        store8(at, x);
     }
-#pragma unroll
-    for (int k = 0; k < 8; ++k) x[k] /= 1.0f + expf(-g[k]);
-    store8(at, x);
 }
 
 // ---- Logits: reads and writes them ----
@@ -250,9 +256,9 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
     return with_type(a.element, [&](auto t) {
         using T = decltype(t);
         const auto kernel = a.gated ? activate<T, Kind, true> : activate<T, Kind, false>;
-        const int64_t vectors = int64_t{a.rows} * (a.width / kVector);
-        kernel<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
-            static_cast<const T *>(a.x), a.bias, static_cast<T *>(a.out), a.rows, a.width);
+        const RowGrid grid(a.rows, a.width / kVector);
+        kernel<<<grid.blocks, grid.threads, 0, stream>>>(static_cast<const T *>(a.x), a.bias,
+                                                         static_cast<T *>(a.out), a.rows, a.width);
         return cudaGetLastError();
     });
 }
@@ -285,9 +291,9 @@ cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows
                             cudaStream_t stream) {
     if (rows == 0 || bias == nullptr) return cudaSuccess;
     return with_type(type, [&](auto t) {
-        const int64_t vectors = int64_t{rows} * (width / kVector);
-        add_bias<<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(
-            static_cast<decltype(t) *>(x), bias, rows, width);
+        const RowGrid grid(rows, width / kVector);
+        add_bias<<<grid.blocks, grid.threads, 0, stream>>>(static_cast<decltype(t) *>(x), bias,
+                                                           rows, width);
         return cudaGetLastError();
     });
 }
@@ -295,8 +301,8 @@ cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows
 cudaError_t launch_gate(const GateArguments &a, cudaStream_t stream) {
     if (a.rows == 0) return cudaSuccess;
     return with_type(a.element, [&](auto t) {
-        const int64_t vectors = int64_t{a.rows} * (a.width / kVector);
-        gate<decltype(t)><<<static_cast<unsigned>((vectors + 255) / 256), 256, 0, stream>>>(a);
+        const RowGrid grid(a.rows, a.width / kVector);
+        gate<decltype(t)><<<grid.blocks, grid.threads, 0, stream>>>(a);
         return cudaGetLastError();
     });
 }

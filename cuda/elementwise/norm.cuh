@@ -33,26 +33,28 @@ __device__ __forceinline__ void store8_whole(const Whole &to, int64_t at, const 
 
 template <typename T> constexpr bool quantized = std::is_same_v<T, __nv_fp8_e4m3>;
 
-// The weights are on their way while the row's sum is made, where registers hold both.
 template <typename R, typename T, int Vectors>
 __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(NormArguments a) {
-    constexpr bool early = Vectors < kNormVectors;
+    // The weights are on their way while the row's sum is made, where registers hold both.
+    constexpr bool early = Vectors < kNormVectors && !quantized<T>;
     const int64_t row = a.rows != nullptr ? a.rows[blockIdx.x] : int64_t{blockIdx.x};
-    const R *x = static_cast<const R *>(a.x) + row * a.hidden;
-    float kept[Vectors][8], weight[Vectors][8];
+    const R *from = static_cast<const R *>(a.x) + row * a.hidden;
+    Packed8<R> packed[Vectors];
+    float x[Vectors][8], weight[Vectors][8];
     float sum = 0;
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
+        const int i = vector_begin(v);
         if (i >= a.hidden) break;
-        load8(x + i, kept[v]);
+        packed[v] = load_past_l1(from + i);
         if constexpr (early) load8(a.weight + i, weight[v]);
     }
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
-        if ((v * blockDim.x + threadIdx.x) * kVector >= a.hidden) break;
+        if (vector_begin(v) >= a.hidden) break;
+        widen(packed[v], x[v]);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sum += kept[v][k] * kept[v][k];
+        for (int k = 0; k < 8; ++k) sum += x[v][k] * x[v][k];
     }
     __shared__ float sums[32];
 #pragma unroll
@@ -65,19 +67,20 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
     T *out = static_cast<T *>(a.out) + int64_t{blockIdx.x} * a.hidden;
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
-        const int i = (v * blockDim.x + threadIdx.x) * kVector;
+        const int i = vector_begin(v);
         if (i >= a.hidden) break;
         if constexpr (!early) load8(a.weight + i, weight[v]);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) weight[v][k] *= kept[v][k] * scale;
+        for (int k = 0; k < 8; ++k) x[v][k] = weight[v][k] * (x[v][k] * scale);
         if constexpr (!quantized<T>) {
-            store8(out + i, weight[v]);
+            store8(out + i, x[v]);
         } else if (a.whole.data != nullptr) {
-            store8_whole<R>(a.whole, int64_t{blockIdx.x} * a.hidden + i, weight[v]);
+            store8_whole<R>(a.whole, int64_t{blockIdx.x} * a.hidden + i, x[v]);
         }
     }
     if constexpr (quantized<T>) {
-        store_row_e4m3(weight, a.hidden, out, a.scales, blockIdx.x, sums);
+        __shared__ unsigned maxima[32];
+        store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, maxima);
     }
 }
 
@@ -88,15 +91,21 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     add_norm(const __grid_constant__ AddNormArguments a) {
     __shared__ float sums[32];
     const int64_t begin = int64_t{blockIdx.x} * a.hidden;
-    R *residual = static_cast<R *>(a.residual) + begin;
     const bool adds = a.delta != nullptr;
-    const R *from = adds ? static_cast<const R *>(a.delta) + begin : residual;
-    float x[Vectors][8] = {};
+    R *residual = static_cast<R *>(a.residual) + begin;
+    const StoredRow<R, Vectors, false> was(residual, a.hidden);
+    const StoredRow<R, Vectors, true> delta(static_cast<const R *>(a.delta) + begin,
+                                            adds ? a.hidden : 0);
+    float x[Vectors][8];
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = vector_begin(v);
         if (i >= a.hidden) break;
-        load8(from + i, x[v]);
+        if (adds) {
+            delta.get(v, x[v]);
+        } else {
+            was.get(v, x[v]);
+        }
         if (adds && a.bias != nullptr) {
             float bias[8];
             load8(a.bias + i, bias);
@@ -104,7 +113,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
             for (int k = 0; k < 8; ++k) x[v][k] += bias[k];
         }
     }
-    if (adds) add_to_residual<R>(a, x, residual, sums);
+    if (adds) add_to_residual(a, was, x, residual, sums);
     if (a.out == nullptr) return;
     normalise(x, a.next, a.hidden, sums);
     T *out = static_cast<T *>(a.out) + begin;
@@ -119,7 +128,8 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
         }
     }
     if constexpr (quantized<T>) {
-        store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, sums);
+        __shared__ unsigned maxima[32];
+        store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, maxima);
     }
 }
 

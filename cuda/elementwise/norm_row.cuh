@@ -28,6 +28,33 @@ __device__ __forceinline__ int vector_begin(int v) {
     return (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
 }
 
+// The thread's part of a row in memory: on its way from the start where registers hold it beside another, else
+// loaded when it is asked for. Once: nobody reads the row after this. Not by L1, where all rows' weights stay.
+template <typename R, int Vectors, bool Once> struct StoredRow {
+    static constexpr bool held = Vectors < kNormVectors;
+
+    __device__ __forceinline__ StoredRow(const R *row, int length) : at(row) {
+#pragma unroll
+        for (int v = 0; held && v < Vectors; ++v) {
+            if (vector_begin(v) < length) packed[v] = load(v);
+        }
+    }
+    // Vector v, which begins within the row.
+    __device__ __forceinline__ void get(int v, float (&x)[8]) const {
+        if constexpr (held) {
+            widen(packed[v], x);
+        } else {
+            widen(load(v), x);
+        }
+    }
+    __device__ __forceinline__ Packed8<R> load(int v) const {
+        return Once ? load_once(at + vector_begin(v)) : load_past_l1(at + vector_begin(v));
+    }
+
+    const R *at;
+    Packed8<R> packed[held ? Vectors : 1];
+};
+
 // x: the thread's part of the row, zero beyond its end. All of the block call this.
 template <int Vectors> __device__ __forceinline__ void
 normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sums) {
@@ -36,6 +63,7 @@ normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sum
     if (norm.kind == NormKind::layer) {
 #pragma unroll
         for (int v = 0; v < Vectors; ++v) {
+            if (vector_begin(v) >= hidden) break;
 #pragma unroll
             for (int k = 0; k < 8; ++k) sum += x[v][k];
         }
@@ -73,10 +101,12 @@ normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sum
     }
 }
 
-// residual = keep * (residual + scale * after(x)); x becomes what is stored there, which the next norm reads: the
+// residual, which was `was`, = keep * (was + scale * after(x)); x becomes what is stored there, which the next norm reads: the
 // same as in two passes. All of the block call this.
-template <typename R, int Vectors> __device__ __forceinline__ void
-add_to_residual(const AddNormArguments &a, float (&x)[Vectors][8], R *residual, float *sums) {
+template <typename R, int Vectors>
+__device__ __forceinline__ void add_to_residual(const AddNormArguments &a,
+                                                const StoredRow<R, Vectors, false> &was,
+                                                float (&x)[Vectors][8], R *residual, float *sums) {
     const float keep = a.keep != nullptr ? *a.keep : 1.0f;
     normalise(x, a.after, a.hidden, sums);
 #pragma unroll
@@ -84,7 +114,7 @@ add_to_residual(const AddNormArguments &a, float (&x)[Vectors][8], R *residual, 
         const int i = vector_begin(v);
         if (i >= a.hidden) break;
         float sum[8];
-        load8(residual + i, sum);
+        was.get(v, sum);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
             x[v][k] = to_float(from_float<R>(keep * (sum[k] + a.scale * x[v][k])));

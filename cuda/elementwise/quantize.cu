@@ -14,36 +14,48 @@ namespace {
 
 template <typename T, int Vectors> __global__ void __launch_bounds__(1024)
     quantize_rows(const QuantizeArguments a) {
-    __shared__ float maxima[32];
+    __shared__ unsigned maxima[32];
     const int64_t row = blockIdx.x;
     const int64_t from_row = a.from != nullptr ? a.from[row] : row;
     const T *from = static_cast<const T *>(a.x) + from_row * a.width;
-    float x[Vectors][8];
+    Packed8<T> x[Vectors];
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * kVector;
-        if (i >= a.width) break;
-        load8(from + i, x[v]);
+        if (i < a.width) x[v] = load_once(from + i);
     }
     store_row_e4m3(x, a.width, static_cast<__nv_fp8_e4m3 *>(a.out) + row * a.width, a.scales, row,
                    maxima);
 }
 
+// In 16 bits all of a row's loads are under way before the first is needed: as f32 registers do not hold them.
 template <typename T, Activation Kind, bool Gated, int Vectors>
 __global__ void __launch_bounds__(1024)
     activate_rows(const ActivationArguments a, const RowScales scales) {
-    __shared__ float maxima[32];
+    constexpr bool ahead = sizeof(T) == 2;
+    __shared__ unsigned maxima[32];
     const int64_t row = blockIdx.x;
     constexpr int parts = Gated ? 2 : 1;
     const T *from = static_cast<const T *>(a.x) + row * parts * a.width;
+    Packed8<T> gates[Vectors], ups[Vectors];
+    const auto load = [&](int v, int i) {
+        gates[v] = load_once(from + i);
+        if constexpr (Gated) ups[v] = load_once(from + a.width + i);
+    };
+#pragma unroll
+    for (int v = 0; ahead && v < Vectors; ++v) {
+        const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * kVector;
+        if (i < a.width) load(v, i);
+    }
     float x[Vectors][8];
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * kVector;
         if (i >= a.width) break;
+        if constexpr (!ahead) load(v, i);
         float up[8];
-        load8(from + i, x[v]);
-        if constexpr (Gated) load8(from + a.width + i, up);
+        widen(gates[v], x[v]);
+        if constexpr (Gated) widen(ups[v], up);
         if (a.bias != nullptr) {
             for (int k = 0; k < 8; ++k) {
                 x[v][k] += a.bias[i + k];
@@ -52,7 +64,11 @@ __global__ void __launch_bounds__(1024)
         }
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            x[v][k] = activated<Kind>(x[v][k]);
+            if constexpr (ahead) {
+                x[v][k] = quickly_activated<Kind>(x[v][k]);
+            } else {
+                x[v][k] = activated<Kind>(x[v][k]);
+            }
             if constexpr (Gated) x[v][k] *= up[k];
         }
     }
@@ -60,13 +76,14 @@ __global__ void __launch_bounds__(1024)
                    maxima);
 }
 
-// Calls launch with a row's vectors a thread, as a constant, and the threads of its block.
+// Calls launch with a row's vectors a thread, as a constant, and the threads of its block: few, that an SM holds many
+// rows.
 template <typename Launch> cudaError_t with_rows(int32_t width, const Launch &launch) {
     const int vectors = width / kVector;
     const auto threads = [&](int each) { return (vectors + each * 32 - 1) / (each * 32) * 32; };
     if (width % kVector != 0 || width > kMostNormed) return cudaErrorInvalidValue;
-    if (threads(1) <= 256) return launch(std::integral_constant<int, 1>(), threads(1));
-    if (threads(2) <= 1024) return launch(std::integral_constant<int, 2>(), threads(2));
+    if (threads(1) <= 128) return launch(std::integral_constant<int, 1>(), threads(1));
+    if (threads(2) <= 128) return launch(std::integral_constant<int, 2>(), threads(2));
     return launch(std::integral_constant<int, 4>(), threads(4));
 }
 

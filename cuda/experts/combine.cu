@@ -15,6 +15,8 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
     const float *weights = a.weights + row * a.chosen;
     const float gate =
         a.shared_gate != nullptr ? 1.0f / (1.0f + expf(-a.shared_gate[row * a.gate_stride])) : 1.0f;
+    R *residual = static_cast<R *>(a.add.residual) + begin;
+    const StoredRow<R, Vectors, false> was(residual, a.add.hidden);
     float x[Vectors][8] = {};
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
             for (int k = 0; k < 8; ++k) x[v][k] += weight * made[k];
         }
     }
-    add_to_residual<R>(a.add, x, static_cast<R *>(a.add.residual) + begin, sums);
+    add_to_residual(a.add, was, x, residual, sums);
     if (a.add.out == nullptr) return;
     normalise(x, a.add.next, a.add.hidden, sums);
 #pragma unroll

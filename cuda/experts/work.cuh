@@ -39,15 +39,7 @@ template <int Columns, int Steps = kTileRows> struct GroupedQueue {
     __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
 };
 
-// Within a few units of the last place of f32: what follows rounds to two bytes.
-template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
-    if constexpr (Kind == Activation::silu) {
-        return silu_approximate(x);
-    } else {
-        return activated<Kind>(x);
-    }
-}
-
+// As quickly_activated: what follows rounds to two bytes.
 template <Activation Kind> __device__ __forceinline__ float quickly_gated(float gate, float up) {
     if constexpr (Kind == Activation::clamped_swiglu) {
         const float g = gate > 7.0f ? 7.0f : gate;
