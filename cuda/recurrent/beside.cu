@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTokens = kDeltaChunk / (kThreads / 32);
+constexpr int kBatch = 8; // tokens that are loaded together
 
 template <typename T> struct alignas(8) Four { T x[4]; };
 
@@ -24,15 +25,6 @@ template <typename T> __device__ __forceinline__ void store_four(T *to, const fl
     raw.x = pack(x[0], x[1], T());
     raw.y = pack(x[2], x[3], T());
     *reinterpret_cast<uint2 *>(to) = raw;
-}
-
-// What the convolution sees in four channels at token t of the item.
-template <typename T> __device__ __forceinline__ Four<T>
-inputs_at(const DeltaArguments &a, const DeltaItem &item, int t, int channel) {
-    if (t >= 0) return load_four(projected_of<T>(a, int64_t{item.token_begin} + t) + channel);
-    const int position = item.position + t;
-    if (position < 0) return {};
-    return load_four(ring_of<T>(a, item.from) + position % kRing * a.channels() + channel);
 }
 
 template <typename T> __device__ __forceinline__ void
@@ -51,18 +43,25 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
 #pragma unroll
         for (int e = 0; e < 4; ++e) seen[w][e] = to_float(four.x[e]);
     };
+    Four<T> before[kRing];
 #pragma unroll
     for (int w = 1; w < kRing; ++w) {
-        see(w, inputs_at<T>(a, place.item, place.first + begin - kRing + w, channel));
+        before[w] = load_four(seen_row<T>(a, place.item, place.first + begin, kRing - w) + channel);
     }
-#pragma unroll 4
-    for (int t = begin; t < end; ++t) {
+#pragma unroll
+    for (int w = 1; w < kRing; ++w) {
+        see(w, before[w]);
+        if (place.item.position + place.first + begin >= kRing - w) continue;
+        for (int e = 0; e < 4; ++e) seen[w][e] = 0;
+    }
+    const T *from = projected_of<T>(a, place.token) + channel;
+    const auto mix = [&](int t, const Four<T> &newest) {
 #pragma unroll
         for (int w = 0; w + 1 < kRing; ++w) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) seen[w][e] = seen[w + 1][e];
         }
-        see(kRing - 1, load_four(projected_of<T>(a, place.token + t) + channel));
+        see(kRing - 1, newest);
         float x[4], squares = 0;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -79,10 +78,22 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
             for (int e = 0; e < 4; ++e) x[e] *= scale;
         }
         store_four(mixed_of<T>(c, place.token + t) + channel, x);
+    };
+#pragma unroll 1
+    for (int t = begin; t < end; t += kBatch) {
+        Four<T> batch[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            batch[i] = load_four(from + int64_t{min(t + i, end - 1)} * a.stride);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (t + i < end) mix(t + i, batch[i]);
+        }
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(kThreads)
+template <typename T> __global__ void __launch_bounds__(kThreads, 6)
     chunk_inputs(const __grid_constant__ ChunkArguments c) {
     const DeltaArguments &a = c.delta;
     const DeltaLevel level = *a.level;
@@ -114,11 +125,9 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
          i += gridDim.x) {
         const ChunkPlace place(c, c.chunks[i]);
         const int end = min((warp + 1) * kTokens, place.count);
-#pragma unroll 4
-        for (int t = warp * kTokens; t < end; ++t) {
-            T *out = static_cast<T *>(a.out) + (place.token + t) * a.values_size() + at;
-            const Four<T> result = load_four(out);
-            const Four<T> gate = load_four(projected_of<T>(a, place.token + t) + a.channels() + at);
+        T *out = static_cast<T *>(a.out) + place.token * a.values_size() + at;
+        const T *gates = projected_of<T>(a, place.token) + a.channels() + at;
+        const auto finish = [&](int t, const Four<T> &result, const Four<T> &gate) {
             float x[4], squares = 0;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
@@ -130,7 +139,21 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
 #pragma unroll
             for (int e = 0; e < 4; ++e)
                 x[e] *= scale * weights[e] * silu_approximate(to_float(gate.x[e]));
-            store_four(out, x);
+            store_four(out + int64_t{t} * a.values_size(), x);
+        };
+#pragma unroll 1
+        for (int t = warp * kTokens; t < end; t += kBatch) {
+            Four<T> result[kBatch], gate[kBatch];
+#pragma unroll
+            for (int b = 0; b < kBatch; ++b) {
+                const int64_t token = min(t + b, end - 1);
+                result[b] = load_four(out + token * a.values_size());
+                gate[b] = load_four(gates + token * a.stride);
+            }
+#pragma unroll
+            for (int b = 0; b < kBatch; ++b) {
+                if (t + b < end) finish(t + b, result[b], gate[b]);
+            }
         }
     }
 }

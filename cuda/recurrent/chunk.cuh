@@ -46,6 +46,14 @@ template <int kColumns> struct Tile {
                      "r"(pair)
                      : "memory");
     }
+    __device__ __forceinline__ uint32_t load_pair(int row, int column) const {
+        uint32_t pair;
+        asm volatile("ld.shared.b32 %0, [%1];"
+                     : "=r"(pair)
+                     : "r"(at(row, column / 8) + column % 8 * 2)
+                     : "memory");
+        return pair;
+    }
     __device__ __forceinline__ uint4 load_piece(int row, int piece) const {
         uint4 v;
         asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
@@ -54,12 +62,12 @@ template <int kColumns> struct Tile {
                      : "memory");
         return v;
     }
-    // Asynchronously, by all threads of a block: kDeltaChunk rows, those from `count` on zeros.
-    template <int kThreads, typename T>
-    __device__ __forceinline__ void copy(const T *from, int64_t stride, int count) const {
+    // Asynchronously, by kThreads threads: kDeltaChunk rows, those from `count` on zeros.
+    template <int kThreads, typename T> __device__ __forceinline__ void
+    copy(int thread, const T *from, int64_t stride, int count) const {
 #pragma unroll
         for (int i = 0; i < kDeltaChunk * kPieces / kThreads; ++i) {
-            const int place = i * kThreads + static_cast<int>(threadIdx.x);
+            const int place = i * kThreads + thread;
             const int row = place / kPieces, piece = place % kPieces;
             const bool valid = row < count;
             copy_async(at(row, piece), from + (valid ? row * stride : 0) + piece * 8, valid);

@@ -46,18 +46,6 @@ __device__ __forceinline__ void store_state_pair(__nv_bfloat16 *to, float x, flo
     *reinterpret_cast<uint32_t *>(to) = pack(x, y, __nv_bfloat16());
 }
 
-// A StateFour's Raw from global to shared memory; zeros when not `valid`.
-__device__ __forceinline__ void copy_state(uint32_t destination, const void *source, bool valid,
-                                           float4) {
-    copy_async(destination, source, valid);
-}
-__device__ __forceinline__ void copy_state(uint32_t destination, const void *source, bool valid,
-                                           uint2) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination), "l"(source),
-                 "r"(valid ? 8 : 0)
-                 : "memory");
-}
-
 // Calls action with a value of the type of S.
 template <typename Action> cudaError_t with_state(DType type, const Action &action) {
     if (type == DType::bf16) return action(__nv_bfloat16{});
@@ -73,6 +61,16 @@ __device__ __forceinline__ const T *projected_of(const DeltaArguments &a, int64_
     return static_cast<const T *>(a.projected) + token * a.stride;
 }
 
+// The row of channels that the convolution sees `back` tokens before token t; any row where there is none.
+template <typename T> __device__ __forceinline__ const T *
+seen_row(const DeltaArguments &a, const DeltaItem &item, int t, int back) {
+    const int at = t - back, position = item.position + at;
+    if (at >= 0 || position < 0) {
+        return projected_of<T>(a, int64_t{item.token_begin} + max(at, 0));
+    }
+    return ring_of<T>(a, item.from) + int64_t{position % kRing} * a.channels();
+}
+
 // What the convolution sees in a channel at token t of the item; t may be one of the last before it.
 template <typename T> __device__ __forceinline__ T convolution_input(const DeltaArguments &a,
                                                                      const DeltaItem &item, int t,
@@ -83,12 +81,13 @@ template <typename T> __device__ __forceinline__ T convolution_input(const Delta
     return ring_of<T>(a, item.from)[position % kRing * a.channels() + channel];
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) {
+    return x * reciprocal_approximate(1.0f + expf(-x));
+}
 
-// inputs: of tokens t - 3 to t
-template <typename T> __device__ __forceinline__ float
-convolved(const DeltaArguments &a, int channel, const T (&inputs)[kRing]) {
-    const float4 w = reinterpret_cast<const float4 *>(a.convolution)[channel];
+// w: the channel's weights; inputs: of tokens t - 3 to t
+template <typename T>
+__device__ __forceinline__ float convolved(const float4 &w, const T (&inputs)[kRing]) {
     return silu(to_float(inputs[0]) * w.x + to_float(inputs[1]) * w.y + to_float(inputs[2]) * w.z +
                 to_float(inputs[3]) * w.w);
 }
@@ -102,13 +101,22 @@ __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t 
     const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
     const float x = to_float(b[a.value_heads + head]) + a.step[head];
     const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(a.decay[head]) * softplus, 1.0f / (1.0f + expf(-to_float(b[head])))};
+    return {-expf(a.decay[head]) * softplus,
+            reciprocal_approximate(1.0f + expf(-to_float(b[head])))};
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
     return x;
+}
+
+// Of shared memory, what a block may have.
+inline cudaError_t most_shared(int *bytes) {
+    int device = 0;
+    const cudaError_t code = cudaGetDevice(&device);
+    if (code != cudaSuccess) return code;
+    return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
 // Four neighbouring elements.

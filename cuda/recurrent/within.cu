@@ -189,7 +189,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     auto &shared = *reinterpret_cast<WithinShared *>(memory);
     const DeltaArguments &a = c.delta;
     const DeltaLevel level = *a.level;
-    const int head = static_cast<int>(blockIdx.y);
+    const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
     const int key_head = head / (a.value_heads / a.key_heads);
     const Rows keys{shared_address(shared.keys)}, queries{shared_address(shared.queries)},
         values{shared_address(shared.values)}, staged{shared_address(shared.across)};
@@ -197,10 +197,11 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
          i += gridDim.x) {
         const ChunkPlace place(c, c.chunks[i]);
         T *mixed = mixed_of<T>(c, place.token);
-        queries.copy<kThreads>(mixed + key_head * kHeadDim, a.channels(), place.count);
-        keys.copy<kThreads>(mixed + a.keys_size() + key_head * kHeadDim, a.channels(), place.count);
+        queries.copy<kThreads>(thread, mixed + key_head * kHeadDim, a.channels(), place.count);
+        keys.copy<kThreads>(thread, mixed + a.keys_size() + key_head * kHeadDim, a.channels(),
+                            place.count);
         T *own = mixed + 2 * a.keys_size() + head * kHeadDim;
-        values.copy<kThreads>(own, a.channels(), place.count);
+        values.copy<kThreads>(thread, own, a.channels(), place.count);
         copy_async_commit();
         sum_gates(c, place, head, &shared);
         copy_async_wait<0>();
