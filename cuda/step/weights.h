@@ -57,6 +57,8 @@ struct DeviceLayer {
     const float *gate_up_bias = nullptr; // [gate_up.rows]
     const float *down_bias = nullptr;    // [hidden]
     const float *sinks = nullptr;        // [heads], or null
+    // [kv_heads] of keys and values in e4m3; null: 1. Set by Forward.
+    const float *k_scale = nullptr, *v_scale = nullptr;
     Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden], or without
                                          // keys and values of its own [heads * padded, hidden];
                                          // behind them the heads' output gates, where it has any
