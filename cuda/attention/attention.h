@@ -15,6 +15,9 @@
 // KV pool of a layer: [page][kv_head][K, V][head_dim / 64][64 keys][64 elements], 2-byte elements,
 // the 16-byte chunk c of key k's 128-byte row stored at chunk c ^ (k % 8): the swizzle that wgmma
 // reads, so that a block is fetched by plain bulk copies. head_dim is padded to a multiple of 64.
+// In e4m3: the same with elements of one byte, chunk c of key k's 64-byte row stored at c ^ (k / 2 % 4). A
+// number is its byte's times a scale of its KV head; the kernels multiply by scales in float32, once, so that
+// they round nothing. Where 2-byte pages pay, launch_widen makes them before the launch.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +77,18 @@ struct PartialRange {
 
 enum class AttentionType : int32_t { bf16, f16 };
 
+// Bytes of a layer's page: of the pool (element_bytes 1 for e4m3), and with 2 of AttentionArguments::wide.
+constexpr int64_t kv_page_bytes(int32_t kv_heads, int32_t head_dim, int32_t element_bytes) {
+    return int64_t{2} * kPageKeys * kv_heads * head_dim * element_bytes;
+}
+
+// Where element d of key `key` stands in a block (a page's keys or values of a KV head), in elements.
+constexpr int32_t place_in_block(int32_t key, int32_t d, int32_t element_bytes) {
+    const int32_t chunk = element_bytes == 1 ? (d % 64 / 16 ^ key / 2 % 4) * 16 + d % 16
+                                             : (d % 64 / 8 ^ key % 8) * 8 + d % 8;
+    return d / 64 * (kPageKeys * 64) + key * 64 + chunk;
+}
+
 struct AttentionArguments {
     AttentionType type;
     int32_t heads, kv_heads, head_dim; // head_dim 64, 128, 256 or 512, padding included
@@ -105,6 +120,15 @@ struct AttentionArguments {
                 // and without a value
     int32_t by_row =
         0; // nonzero: a row's result does not depend on the rows beside it in its items
+
+    // Keys and values in e4m3, where WorklistOptions::kv_bytes was 1. wide: room for the widened pages, in the
+    // 2-byte layout and elements of `type`, at least kv_page_bytes(kv_heads, head_dim, 2) * widened_count; the
+    // caller's, aligned to 128 bytes. Layers may use it one after another.
+    int32_t kv_e4m3 = 0;
+    int32_t widened_count = 0;                          // Worklist::widened's
+    const int32_t *widened = nullptr;                   // [widened_count] indices into `pages`
+    void *wide = nullptr;                               // [widened_count] pages
+    const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] f32, above 0; null: 1
 };
 
 // Whether a launch needs the kernels that know softcaps and sinks.
@@ -119,6 +143,10 @@ cudaError_t launch_attention_sm80(const AttentionArguments &arguments, int sms,
 // The same as on a device with little shared memory: so that it can be checked on any.
 cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int sms,
                                         cudaStream_t stream);
+// Enqueues, before a launch whose widened_count is not 0, what fills its `wide`; nothing else. One kernel, with
+// the arguments of the launch as its only parameter and a grid that depends on `sms` alone, so that a graph that
+// holds it takes another step's arguments. sm_90a alone: the other families' launches have widened_count 0.
+cudaError_t launch_widen(const AttentionArguments &arguments, int sms, cudaStream_t stream);
 // wgmma, sm_90a alone, head_dim to 256. Takes sms CTAs, one an SM; none waits for one that has not begun.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);

@@ -12,7 +12,7 @@ struct AttentionFamily {
     const char *name;
     int32_t least, most; // compute capabilities that run it, major * 10 + minor
     cudaError_t (*launch)(const AttentionArguments &arguments, int sms, cudaStream_t stream);
-    void (*set_costs)(WorklistOptions *options);
+    void (*set_costs)(WorklistOptions *options); // the shape and kv_bytes are set
 };
 
 // "auto": the device's best; "sm80", "sm90", "sm80_small" (sm80 as where shared memory is small; for

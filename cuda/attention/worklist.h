@@ -34,6 +34,15 @@ struct WorklistOptions {
     bool share = true;
     bool always_share = false;
     int32_t item_rows = kNarrowRows; // query rows of an item, where items are cut by position
+    // Of e4m3 (kv_bytes 1) matrix items of up to kNarrowRows rows widen keys on the way. Where
+    // wide_from_scratch, which the family's set_costs sets, those of more rows read 2-byte pages that
+    // launch_widen has made, and are cut to kNarrowRows where that does not pay or there is no room.
+    // By position there are none.
+    int32_t kv_bytes = 2; // of an element of a key; set before set_costs, as the shape is
+    bool wide_from_scratch = false;
+    int32_t widened_room = 0;   // pages that AttentionArguments::wide has room for
+    double widen_us = 1;        // SM time of widening 64 keys and values of a head (predicted)
+    double widen_launch_us = 3; // what widened pages must save of a launch (predicted)
 };
 
 struct Worklist {
@@ -46,6 +55,9 @@ struct Worklist {
     std::vector<PartialRange> partials; // [tokens]
     std::vector<int32_t> merged;        // tokens with partials
     int32_t slots = 0;                  // partial rows the workspace must hold
+    // Pages to be widened, as indices into the list that page_begin counts in, each once: the i-th is page i of
+    // AttentionArguments::wide. Matrix items of more than kNarrowRows rows have such numbers as page_begin.
+    std::vector<int32_t> widened;
 };
 
 // Tokens that several items cover: each gets its slots, in the order of the items' rows. counts: [tokens] items

@@ -39,6 +39,10 @@ struct RopeArguments {
     float long_scale;
     int32_t long_period;
     int32_t more_heads = 0; // behind those, of the same size: left alone
+    // Keys and values are stored in e4m3: an element over its KV head's scale, at most 448 in size; NaN stays NaN.
+    // Not for f32.
+    bool kv_e4m3 = false;
+    const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] f32, above 0; null: 1
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
 
