@@ -28,8 +28,7 @@ struct Way {
 inline EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    const std::string extra =
-        way.options + ",tuning_cache=none,quantize=" + way.quantize;
+    const std::string extra = way.options + ",tuning_cache=none,quantize=" + way.quantize;
     options.model_dir = golden.directory.c_str();
     options.backend = "cuda";
     options.compute_type = "bf16";
@@ -170,6 +169,6 @@ inline void compare(const std::vector<Said> &first, const Golden &golden, const 
 inline void print(const Way &way, const Compared &all) {
     print_message("%s: %d of %d rows and %d of %d tokens are the same, the widest choice that "
                   "fell otherwise %.3f; %d preemptions\n",
-                  way.name, int(all.equal), int(all.rows), int(all.same),
-                  int(all.tokens), double(all.widest), int(all.preemptions));
+                  way.name, int(all.equal), int(all.rows), int(all.same), int(all.tokens),
+                  double(all.widest), int(all.preemptions));
 }

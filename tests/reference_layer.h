@@ -395,13 +395,13 @@ inline Rows input_block(const Model &model, size_t layer, const Rows &parts, con
     return product(block.down, gate);
 }
 
-inline void run_layer(const Model &model, size_t index, const Rows &parts,
+inline void run_layer(const Model &model, size_t index, const Rows &parts, const KvScales *scales,
                       std::vector<KeysValues> *kept, Rows *x) {
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
     const Rows mixed =
-        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, kept);
+        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, scales, kept);
     add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);

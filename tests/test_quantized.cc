@@ -469,8 +469,8 @@ void a_tensor_in_e4m3_must_be_one_that_the_configuration_quantises(void **) {
 void scales_of_activations_are_passed_over(void **) {
     Entries entries = phi3();
     add_scales(0, 0, ".weight_scale", &entries);
-    for (const char *name : {"mlp.down_proj.input_scale", "self_attn.q_scale",
-                             "self_attn.o_proj.activation_scale"}) {
+    for (const char *name :
+         {"mlp.down_proj.input_scale", "self_attn.q_scale", "self_attn.o_proj.activation_scale"}) {
         entries[layer + name] = floats({1}, {-1.0f});
     }
     const auto loaded = load(entries, by_tensor);
@@ -590,8 +590,7 @@ int main() {
         cmocka_unit_test(scales_of_activations_are_passed_over),
         cmocka_unit_test(scales_of_keys_and_values_are_read_under_each_of_their_names),
         cmocka_unit_test(scales_of_keys_and_values_are_one_or_of_each_head),
-        cmocka_unit_test(
-            a_scale_of_keys_or_values_that_is_none_is_an_error_that_names_the_tensor),
+        cmocka_unit_test(a_scale_of_keys_or_values_that_is_none_is_an_error_that_names_the_tensor),
         cmocka_unit_test(modelopts_own_file_counts_where_config_json_says_nothing),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -38,13 +38,15 @@ struct AttentionTensors {
     void *out;                    // [tokens, heads * padded]
     const void *kv;               // the layer's pages
     const float *sinks = nullptr; // [heads], or null
-    const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] where they are in e4m3, or null
+    const float *k_scale = nullptr,
+                *v_scale = nullptr; // [kv_heads] where they are in e4m3, or null
 };
 
 class StepAttention {
   public:
     // model: kept. kv_type: of keys and values in their pages, element or e4m3.
-    StepAttention(const Model &model, DType element, DType kv_type, const AttentionOptions &options);
+    StepAttention(const Model &model, DType element, DType kv_type,
+                  const AttentionOptions &options);
 
     // Memory for steps of up to `rows` tokens.
     Status allocate(int64_t rows, StepInput *input);

@@ -8,7 +8,8 @@
 namespace batchllm::cuda {
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
-    : model_(model), options_(options), attention_(model, options.element, options.kv_type, options.attention),
+    : model_(model), options_(options),
+      attention_(model, options.element, options.kv_type, options.attention),
       delta_nets_(model,
                   {options.element, options.state, options.attention.sms, options.reproducible}),
       experts_(model, options.element, options.experts, options.attention.sms) {

@@ -65,7 +65,8 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
     RETURN_IF_ERROR(input_.fill(staging, stream));
     bool due = false;
-    Graph *graph = graphs_.find({tokens_, wanted_, gather_, delta_nets_.form(), attention_.form()}, &due);
+    Graph *graph =
+        graphs_.find({tokens_, wanted_, gather_, delta_nets_.form(), attention_.form()}, &due);
     if (graph == nullptr && due) {
         // What cannot be captured can still be launched.
         Status captured = graphs_.begin(stream);

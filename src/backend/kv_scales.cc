@@ -94,10 +94,9 @@ std::vector<KvScales> kv_scales(const Model &model, int32_t threads) {
         const Attention &a = layer.attention;
         const Norm &norm = task.value ? a.v_norm : a.k_norm;
         const int64_t first = int64_t{task.head} * a.head_dim;
-        const double size =
-            norm ? size_of_normed(norm, a.norm_whole ? first : 0, a.head_dim)
-                 : size_of_projection(task.value ? a.v : a.k, layer.before_attention, first,
-                                      a.head_dim);
+        const double size = norm ? size_of_normed(norm, a.norm_whole ? first : 0, a.head_dim)
+                                 : size_of_projection(task.value ? a.v : a.k,
+                                                      layer.before_attention, first, a.head_dim);
         std::vector<float> &scales = task.value ? all[task.layer].v : all[task.layer].k;
         scales[static_cast<size_t>(task.head)] = scale_for(size);
     });

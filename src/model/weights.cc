@@ -88,9 +88,8 @@ class Taker {
             const std::string own = std::string(".") + which + "_scale";
             const float absent = model_.quantization->absent_kv_scale();
             if (absent > 0) scales->assign(static_cast<size_t>(attention->kv_heads), absent);
-            for (const std::string &name :
-                 {layer + own, layer + "." + which + "_proj" + own, layer + ".qkv_proj" + own,
-                  layer + ".kv_scale"}) {
+            for (const std::string &name : {layer + own, layer + "." + which + "_proj" + own,
+                                            layer + ".qkv_proj" + own, layer + ".kv_scale"}) {
                 const auto found = checkpoint_.tensors.find(name);
                 if (found == checkpoint_.tensors.end()) continue;
                 const Located &located = found->second;
