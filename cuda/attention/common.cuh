@@ -97,7 +97,9 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
 // (Special), so that the others' have nothing of it.
 template <bool Special> struct Logits {
     float c; // of a score, to a logit in base 2
-    __device__ __forceinline__ explicit Logits(const AttentionArguments &a) : c(a.scale * kLog2e) {}
+    // key_factor: of the KV head's keys.
+    __device__ __forceinline__ explicit Logits(const AttentionArguments &a, float key_factor = 1)
+        : c(a.scale * kLog2e * key_factor) {}
     // Scores to what c is to be multiplied by.
     template <int Count> __device__ __forceinline__ void cap(float (&)[Count]) const {}
     // A row's sum against `maximum`, with the head's sink, if the row is written to the output: the merge
@@ -109,8 +111,8 @@ template <> struct Logits<true> {
     float c;
     float inner = 0; // of a score, to twice the argument of tanh, in base 2; 0: no cap
     const float *sinks;
-    __device__ __forceinline__ explicit Logits(const AttentionArguments &a)
-        : c(a.scale * kLog2e), sinks(a.sinks) {
+    __device__ __forceinline__ explicit Logits(const AttentionArguments &a, float key_factor = 1)
+        : c(a.scale * kLog2e * key_factor), sinks(a.sinks) {
         if (a.softcap > 0) {
             inner = 2 * c / a.softcap;
             c = a.softcap * kLog2e;

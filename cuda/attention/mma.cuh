@@ -28,6 +28,20 @@ template <int Pending> __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t address, const uint4 &v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 // ---- ldmatrix, mma.sync ---------------------------------------------------------------------------
 
 __device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t address) {

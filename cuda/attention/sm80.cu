@@ -7,8 +7,12 @@ namespace {
 
 cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    return special(a) ? sm80::launch<true>(a, sms, few_slots, stream)
-                      : sm80::launch<false>(a, sms, few_slots, stream);
+    if (a.kv_e4m3) {
+        return special(a) ? sm80::launch<true, true>(a, sms, few_slots, stream)
+                          : sm80::launch<false, true>(a, sms, few_slots, stream);
+    }
+    return special(a) ? sm80::launch<true, false>(a, sms, few_slots, stream)
+                      : sm80::launch<false, false>(a, sms, few_slots, stream);
 }
 
 } // namespace

@@ -11,6 +11,8 @@
 //               The warps do not wait for one another before they merge at the end.
 // Of heads of 512 no warp holds O's row: two share 16 rows, each with half of the columns, both with all the
 // scores, in two passes of 64 rows; stream jobs take the same way, most of their warps with copies alone.
+// Of e4m3 (Stored) products are in f16: stream jobs widen keys in registers; a matrix job's slot comes as bytes in its
+// second half, which the threads widen in place, each what it has copied itself.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
 // On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
@@ -18,6 +20,7 @@
 #pragma once
 
 #include "attention/common.cuh"
+#include "attention/e4m3.cuh"
 
 namespace batchllm::cuda::sm80 {
 
@@ -44,8 +47,8 @@ template <int HeadDim> struct Shape {
     static constexpr int kBlockBytes = kPageKeys * HeadDim * 2; // one page's K or V of a head
     static constexpr int kHalfBlock = kPageKeys * 128;
     static constexpr int bytes(int slots) { return kQueryBytes + slots * kSlotBytes; }
-    static constexpr int stream_slots(int slots) {
-        return bytes(slots) / (kStreamWarps * kStreamSlotBytes);
+    static constexpr int stream_slots(int slots, int slot_bytes = kStreamSlotBytes) {
+        return bytes(slots) / (kStreamWarps * slot_bytes);
     }
 };
 

@@ -11,7 +11,8 @@
 
 namespace batchllm::cuda::sm80 {
 
-template <int HeadDim, int Slots, bool Special, typename T>
+// Stored: T, or E4m3.
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMostCtas)
     attention(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -45,9 +46,10 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
         const int kv_head = number % a.kv_heads;
         const bool matrix = number < a.matrix_items * a.kv_heads;
         if (!Shape<HeadDim>::kStreams || matrix) {
-            matrix_job<HeadDim, Slots, Special, T>(a, kv_head, shared_address(shared), rest);
+            matrix_job<HeadDim, Slots, Special, T, Stored>(a, kv_head, shared_address(shared),
+                                                           rest);
         } else if constexpr (Shape<HeadDim>::kStreams) {
-            stream_job<HeadDim, Slots, Special, T>(a, kv_head, shared, rest);
+            stream_job<HeadDim, Slots, Special, T, Stored>(a, kv_head, shared, rest);
         }
         if (rest.item.partial)
             merge_partials<HeadDim, Special, T>(a, kv_head, a.heads / a.kv_heads, rest);
@@ -56,10 +58,10 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
     if (threadIdx.x == 0) leave_queues(a);
 }
 
-template <int HeadDim, int Slots, bool Special, typename T>
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 cudaError_t launch_kernel(const AttentionArguments &a, int ctas, cudaStream_t stream) {
     using S = Shape<HeadDim>;
-    const auto kernel = attention<HeadDim, Slots, Special, T>;
+    const auto kernel = attention<HeadDim, Slots, Special, T, Stored>;
     const int bytes = S::bytes(Slots);
     const cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -75,38 +77,39 @@ struct Memory {
 };
 
 // As many CTAs an SM as registers and memory allow, then as many slots.
-template <int HeadDim, bool Special, typename T> cudaError_t
+template <int HeadDim, bool Special, typename T, typename Stored> cudaError_t
 launch_slots(const AttentionArguments &a, int sms, const Memory &memory, cudaStream_t stream) {
     using S = Shape<HeadDim>;
     for (int ctas = S::kMostCtas; ctas > 0; --ctas) {
         const int room =
             std::min(memory.of_block, memory.of_sm / ctas - memory.reserved) - kRestBytes;
         if (room >= S::bytes(4) && !memory.few_slots) {
-            return launch_kernel<HeadDim, 4, Special, T>(a, ctas * sms, stream);
+            return launch_kernel<HeadDim, 4, Special, T, Stored>(a, ctas * sms, stream);
         }
         if (room >= S::bytes(2))
-            return launch_kernel<HeadDim, 2, Special, T>(a, ctas * sms, stream);
+            return launch_kernel<HeadDim, 2, Special, T, Stored>(a, ctas * sms, stream);
     }
     return cudaErrorInvalidConfiguration;
 }
 
-template <bool Special, typename T> cudaError_t
+template <bool Special, typename T, typename Stored> cudaError_t
 launch_type(const AttentionArguments &a, int sms, const Memory &memory, cudaStream_t stream) {
     switch (a.head_dim) {
     case 64:
-        return launch_slots<64, Special, T>(a, sms, memory, stream);
+        return launch_slots<64, Special, T, Stored>(a, sms, memory, stream);
     case 128:
-        return launch_slots<128, Special, T>(a, sms, memory, stream);
+        return launch_slots<128, Special, T, Stored>(a, sms, memory, stream);
     case 256:
-        return launch_slots<256, Special, T>(a, sms, memory, stream);
+        return launch_slots<256, Special, T, Stored>(a, sms, memory, stream);
     case 512:
-        return launch_slots<512, Special, T>(a, sms, memory, stream);
+        return launch_slots<512, Special, T, Stored>(a, sms, memory, stream);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
-template <bool Special>
+// InBytes: keys and values in e4m3.
+template <bool Special, bool InBytes>
 cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStream_t stream) {
     int device = 0;
     Memory memory;
@@ -119,9 +122,12 @@ cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStr
     ask(&memory.of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     ask(&memory.reserved, cudaDevAttrReservedSharedMemoryPerBlock);
     if (status != cudaSuccess) return status;
-    return a.type == AttentionType::bf16
-               ? launch_type<Special, __nv_bfloat16>(a, sms, memory, stream)
-               : launch_type<Special, __half>(a, sms, memory, stream);
+    const auto of_type = [&](auto type) {
+        using T = decltype(type);
+        return launch_type<Special, T, std::conditional_t<InBytes, E4m3, T>>(a, sms, memory,
+                                                                             stream);
+    };
+    return a.type == AttentionType::bf16 ? of_type(__nv_bfloat16()) : of_type(__half());
 }
 
 // Stream results fit in the least that a launch has, and a warp has two slots there.
@@ -133,6 +139,10 @@ template <int HeadDim> constexpr bool fits() {
 static_assert(fits<64>() && fits<128>() && fits<256>());
 static_assert(Shape<512>::bytes(2) + kRestBytes <= 99 * 1024);
 
-extern template cudaError_t launch<true>(const AttentionArguments &, int, bool, cudaStream_t);
+extern template cudaError_t launch<true, false>(const AttentionArguments &, int, bool,
+                                                cudaStream_t);
+extern template cudaError_t launch<false, true>(const AttentionArguments &, int, bool,
+                                                cudaStream_t);
+extern template cudaError_t launch<true, true>(const AttentionArguments &, int, bool, cudaStream_t);
 
 } // namespace batchllm::cuda::sm80

@@ -6,7 +6,7 @@
 namespace batchllm::cuda::sm80 {
 
 // Queries, from row `first` of the job on, into shared memory: [half][kRows][64], swizzled as the keys are. In the first slot's group.
-template <int HeadDim, typename T>
+template <int HeadDim, typename T, typename Stored>
 __device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
                                              uint32_t queries, const Rest &rest, int first) {
     using S = Shape<HeadDim>;
@@ -15,17 +15,26 @@ __device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv
         const int index = r / ratio;
         const bool valid = index < rest.item.row_count;
         const int token = valid ? rest.rows[index].token : 0;
-        copy_async(queries + chunk / 8 * (S::kRows * 128) + at * 128 + ((chunk % 8 ^ at % 8) << 4),
-                   static_cast<const T *>(a.q) + token * a.q_stride +
-                       (kv_head * ratio + r % ratio) * HeadDim + chunk * 8,
-                   valid);
+        const uint32_t to =
+            queries + chunk / 8 * (S::kRows * 128) + at * 128 + ((chunk % 8 ^ at % 8) << 4);
+        const T *from = static_cast<const T *>(a.q) + token * a.q_stride +
+                        (kv_head * ratio + r % ratio) * HeadDim + chunk * 8;
+        if constexpr (std::is_same_v<T, Factor<T, Stored>>) {
+            copy_async(to, from, valid);
+        } else {
+            uint4 value = make_uint4(0, 0, 0, 0);
+            if (valid) value = to_half(__ldg(reinterpret_cast<const uint4 *>(from)), T());
+            store_shared(to, value);
+        }
     }
 }
 
 // A job's tiles of keys, both stretches in a row, on their way through the ring: K and V of each tile
 // in turn, a slot each.
-template <int HeadDim, int Slots> struct TileRing {
+template <int HeadDim, int Slots, typename Stored> struct TileRing {
     using S = Shape<HeadDim>;
+    // Of e4m3, chunks of 16 bytes of a slot that a thread copies and widens.
+    static constexpr int kByteChunks = S::kSlotBytes / 2 / 16 / S::kThreads;
     const AttentionArguments &a;
     const Rest &rest;
     const int kv_head;
@@ -64,39 +73,84 @@ template <int HeadDim, int Slots> struct TileRing {
                 if (tile + 1 < n) next_page = page_of(tile + 1); // needed two slots later
             }
             const int keys = stretch(tile).keys, key = first_key(tile);
-            const auto *from =
-                static_cast<const unsigned char *>(a.kv) +
-                ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * S::kBlockBytes +
-                key % kPageKeys * 128;
-#pragma unroll
-            for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
-                constexpr int kHalfChunks = S::kKeys * 8;
-                int half = i * S::kThreads / kHalfChunks;
-                int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
-                if constexpr (S::kThreads > kHalfChunks) { // of several halves at once
-                    half += threadIdx.x / kHalfChunks;
-                    chunk = threadIdx.x % kHalfChunks;
-                }
-                copy_async(into + (half * kHalfChunks + chunk) * 16,
-                           from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
+            if constexpr (kInBytes<Stored>) {
+                issue_bytes(which, key, keys);
+            } else {
+                issue_elements(which, key, keys);
             }
             into = after(into);
         }
         ++issued;
         copy_async_commit(); // an empty group too: the waits count them
     }
+    __device__ __forceinline__ void issue_elements(int which, int key, int keys) const {
+        const auto *from =
+            static_cast<const unsigned char *>(a.kv) +
+            ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * S::kBlockBytes +
+            key % kPageKeys * 128;
+#pragma unroll
+        for (int i = 0; i < S::kSlotBytes / 16 / S::kThreads; ++i) {
+            constexpr int kHalfChunks = S::kKeys * 8;
+            int half = i * S::kThreads / kHalfChunks;
+            int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
+            if constexpr (S::kThreads > kHalfChunks) { // of several halves at once
+                half += threadIdx.x / kHalfChunks;
+                chunk = threadIdx.x % kHalfChunks;
+            }
+            copy_async(into + (half * kHalfChunks + chunk) * 16,
+                       from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
+        }
+    }
+    // Into the slot's second half.
+    __device__ __forceinline__ void issue_bytes(int which, int key, int keys) const {
+        const auto *from = static_cast<const unsigned char *>(a.kv) +
+                           ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) *
+                               (S::kBlockBytes / 2) +
+                           key % kPageKeys * 64;
+#pragma unroll
+        for (int i = 0; i < kByteChunks; ++i) {
+            constexpr int kHalfChunks = S::kKeys * 4;
+            const int at = i * S::kThreads + static_cast<int>(threadIdx.x);
+            const int half = at / kHalfChunks, chunk = at % kHalfChunks;
+            copy_async(into + S::kSlotBytes / 2 + at * 16,
+                       from + half * (S::kHalfBlock / 2) + chunk * 16, key + chunk / 4 < keys);
+        }
+    }
     // Until `slot` is full.
     __device__ __forceinline__ void wait() {
         copy_async_wait<Slots - 2>();
+        if constexpr (kInBytes<Stored>) return widen_slot();
         __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
         issue();
+    }
+    // What a thread has copied it sees without meeting the others.
+    __device__ __forceinline__ void widen_slot() {
+        uint4 bytes[kByteChunks];
+#pragma unroll
+        for (int i = 0; i < kByteChunks; ++i) {
+            bytes[i] = load_shared(slot + S::kSlotBytes / 2 +
+                                   (i * S::kThreads + static_cast<int>(threadIdx.x)) * 16);
+        }
+        __syncthreads(); // all have read theirs; and are done with the slot before
+        issue();
+#pragma unroll
+        for (int i = 0; i < kByteChunks; ++i) {
+            uint32_t place[2];
+            uint4 chunks[2];
+            widened_places(i * S::kThreads + static_cast<int>(threadIdx.x), place);
+            widen(bytes[i], chunks);
+            store_shared(slot + place[0], chunks[0]);
+            store_shared(slot + place[1], chunks[1]);
+        }
+        __syncthreads();
     }
     __device__ __forceinline__ void leave() { slot = after(slot); }
 };
 
 // What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
-template <int HeadDim, bool Special, typename T> struct WarpRows {
+template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRows {
     using S = Shape<HeadDim>;
+    using M = Factor<T, Stored>;
     float o[S::kRowTiles][S::kColumns / 2];
     float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
     int lane, part, first_row; // part: of the columns
@@ -152,8 +206,8 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
             for (int j = 0; j < S::kKeys / 16; ++j) {
 #pragma unroll
                 for (int t = 0; t < S::kRowTiles; ++t) {
-                    mma_sync(&s[t][j * 8], q[k % 2][t], kb[k % 2][j][0], kb[k % 2][j][1], T());
-                    mma_sync(&s[t][j * 8 + 4], q[k % 2][t], kb[k % 2][j][2], kb[k % 2][j][3], T());
+                    mma_sync(&s[t][j * 8], q[k % 2][t], kb[k % 2][j][0], kb[k % 2][j][1], M());
+                    mma_sync(&s[t][j * 8 + 4], q[k % 2][t], kb[k % 2][j][2], kb[k % 2][j][3], M());
                 }
             }
         }
@@ -189,7 +243,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
         for (int t = 0; t < S::kRowTiles; ++t)
 #pragma unroll
             for (int i = 0; i < S::kKeys / 4; ++i) {
-                p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], T());
+                p[t][i] = pack(s[t][2 * i], s[t][2 * i + 1], M());
             }
         if (rescale) {
 #pragma unroll
@@ -218,8 +272,8 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
             const uint32_t(&v)[4] = b[i % kAhead];
 #pragma unroll
             for (int t = 0; t < S::kRowTiles; ++t) {
-                mma_sync(&o[t][d * 8], &p[t][j * 4], v[0], v[1], T());
-                mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], v[2], v[3], T());
+                mma_sync(&o[t][d * 8], &p[t][j * 4], v[0], v[1], M());
+                mma_sync(&o[t][d * 8 + 4], &p[t][j * 4], v[2], v[3], M());
             }
         }
     }
@@ -244,7 +298,7 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
                 total = a.by_row
                             ? logits.with_sink(total, top, row.slot, head)
                             : logits.with_sink(total, maximum[t][i] * logits.c, row.slot, head);
-                const float inverse = total > 0 ? 1.f / total : 0.f;
+                const float inverse = total > 0 ? value_factor<Stored>(a, kv_head) / total : 0.f;
                 const Destination<T> to(a, row.token, row.slot, head, HeadDim);
 #pragma unroll
                 for (int j = 0; j < S::kColumns / 8; ++j) {
@@ -262,16 +316,16 @@ template <int HeadDim, bool Special, typename T> struct WarpRows {
 };
 
 // The job's rows from `first` on, as many as a pass has.
-template <int HeadDim, int Slots, bool Special, typename T> __device__ void
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored> __device__ void
 matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest, int first) {
     using S = Shape<HeadDim>;
     const int ratio = a.heads / a.kv_heads;
-    const Logits<Special> logits(a);
-    copy_queries<HeadDim, T>(a, kv_head, ratio, queries, rest, first);
-    TileRing<HeadDim, Slots> ring(a, rest, kv_head, queries + S::kQueryBytes);
+    const Logits<Special> logits(a, key_factor<Stored>(a, kv_head));
+    copy_queries<HeadDim, T, Stored>(a, kv_head, ratio, queries, rest, first);
+    TileRing<HeadDim, Slots, Stored> ring(a, rest, kv_head, queries + S::kQueryBytes);
 #pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) ring.issue();
-    WarpRows<HeadDim, Special, T> rows(queries);
+    WarpRows<HeadDim, Special, T, Stored> rows(queries);
     // Where stream jobs come here, most warps have nothing but copies to do.
     const bool works = S::kStreams || first + rows.first_row < rest.item.row_count * ratio;
     const Bounds bounds(rest.item, a.window);
@@ -298,17 +352,17 @@ matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &re
     rows.write(a, kv_head, rest, ratio, logits, first);
 }
 
-template <int HeadDim, int Slots, bool Special, typename T>
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 __device__ void matrix_job(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest) {
     using S = Shape<HeadDim>;
     if constexpr (S::kRows == kMatrixRows) {
-        matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, 0);
+        matrix_rows<HeadDim, Slots, Special, T, Stored>(a, kv_head, queries, rest, 0);
     } else {
         const int rows = rest.item.row_count * (a.heads / a.kv_heads);
 #pragma unroll 1
         for (int first = 0; first < rows; first += S::kRows) {
             if (first > 0) __syncthreads(); // all are done with the queries and the ring
-            matrix_rows<HeadDim, Slots, Special, T>(a, kv_head, queries, rest, first);
+            matrix_rows<HeadDim, Slots, Special, T, Stored>(a, kv_head, queries, rest, first);
         }
     }
 }

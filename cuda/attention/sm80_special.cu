@@ -4,6 +4,6 @@
 
 namespace batchllm::cuda::sm80 {
 
-template cudaError_t launch<true>(const AttentionArguments &, int, bool, cudaStream_t);
+template cudaError_t launch<true, false>(const AttentionArguments &, int, bool, cudaStream_t);
 
 } // namespace batchllm::cuda::sm80

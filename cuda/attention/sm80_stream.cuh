@@ -7,9 +7,14 @@ namespace batchllm::cuda::sm80 {
 
 // A warp's keys of a job, both stretches in a row, on their way through the warp's ring: its 16 of every
 // page, K and V in turn, a slot each.
-template <int HeadDim, int Slots> struct WarpRing {
+template <int HeadDim, int Slots, typename Stored> struct WarpRing {
     using S = Shape<HeadDim>;
-    static constexpr int kSlots = S::stream_slots(Slots);
+    static constexpr int kShrink =
+        kInBytes<Stored> ? 2 : 1; // times as many bytes have 2-byte elements
+    static constexpr int kSlotBytes = S::kStreamSlotBytes / kShrink;
+    static constexpr int kSlots = S::stream_slots(Slots, kSlotBytes);
+    static constexpr int kRowBytes = 128 / kShrink;          // of a key's 64 elements
+    static constexpr int kHalfCopies = 16 * kRowBytes / 512; // of 64 elements, 16 bytes a lane
     const AttentionArguments &a;
     const Rest &rest;
     const int kv_head, lane, warp;
@@ -33,9 +38,7 @@ template <int HeadDim, int Slots> struct WarpRing {
                                        : rest.item.stretch[1].page_begin + i - n0));
     }
     __device__ __forceinline__ uint32_t after(uint32_t at) const {
-        return at + S::kStreamSlotBytes == ring + kSlots * S::kStreamSlotBytes
-                   ? ring
-                   : at + S::kStreamSlotBytes;
+        return at + kSlotBytes == ring + kSlots * kSlotBytes ? ring : at + kSlotBytes;
     }
     // The next slot's copies, if there are more.
     __device__ __forceinline__ void issue() {
@@ -51,12 +54,15 @@ template <int HeadDim, int Slots> struct WarpRing {
             const auto *from =
                 static_cast<const unsigned char *>(a.kv) +
                 ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + issued % 2) *
-                    S::kBlockBytes +
-                warp * 2048 + lane * 16;
+                    (S::kBlockBytes / kShrink) +
+                warp * (16 * kRowBytes) + lane * 16;
+            constexpr int kRows = 512 / kRowBytes; // of a copy
 #pragma unroll
-            for (int i = 0; i < S::kStreamSlotBytes / 512; ++i) {
-                copy_async(into + i * 512 + lane * 16, from + i / 4 * S::kHalfBlock + i % 4 * 512,
-                           warp * 16 + i % 4 * 4 + lane / 8 < keys);
+            for (int i = 0; i < kSlotBytes / 512; ++i) {
+                copy_async(into + i * 512 + lane * 16,
+                           from + i / kHalfCopies * (S::kHalfBlock / kShrink) +
+                               i % kHalfCopies * 512,
+                           warp * 16 + i % kHalfCopies * kRows + lane / (kRowBytes / 16) < keys);
             }
             into = after(into);
         }
@@ -73,7 +79,7 @@ template <int HeadDim, int Slots> struct WarpRing {
 };
 
 // A stream job's query rows, as mma's operand, and their positions.
-template <int HeadDim, typename T>
+template <int HeadDim, typename T, typename Stored>
 __device__ __forceinline__ void read_queries(const AttentionArguments &a, const Rest &rest,
                                              int kv_head, uint32_t (&q)[HeadDim / 16][4],
                                              int (&position)[2]) {
@@ -85,8 +91,21 @@ __device__ __forceinline__ void read_queries(const AttentionArguments &a, const 
         const bool valid = r < rows;
         const AttentionRow row = rest.rows[valid ? r / ratio : 0];
         position[i] = row.position;
-        const T *from = static_cast<const T *>(a.q) + row.token * a.q_stride +
-                        (kv_head * ratio + r % ratio) * HeadDim + lane % 4 * 2;
+        const T *head = static_cast<const T *>(a.q) + row.token * a.q_stride +
+                        (kv_head * ratio + r % ratio) * HeadDim;
+        if constexpr (kInBytes<Stored>) {
+#pragma unroll
+            for (int k = 0; k < HeadDim / 16; ++k) {
+                uint2 four = make_uint2(0, 0);
+                if (valid) {
+                    four = __ldg(reinterpret_cast<const uint2 *>(head + query_column(k, lane)));
+                }
+                q[k][i] = to_half(four.x, T());
+                q[k][i + 2] = to_half(four.y, T());
+            }
+            continue;
+        }
+        const T *from = head + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
 #pragma unroll
@@ -101,18 +120,19 @@ __device__ __forceinline__ void read_queries(const AttentionArguments &a, const 
 
 // One of a stream job's warps: its keys of every page against all query rows; the result, not
 // normalised, in o.
-template <int HeadDim, int Slots, bool Special, typename T>
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t slots,
                             const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],
                             float (&sum)[2]) {
-    const Logits<Special> logits(a);
-    WarpRing<HeadDim, Slots> ring(a, rest, kv_head, slots);
+    using M = Factor<T, Stored>;
+    const Logits<Special> logits(a, key_factor<Stored>(a, kv_head));
+    WarpRing<HeadDim, Slots, Stored> ring(a, rest, kv_head, slots);
     const int lane = ring.lane;
 #pragma unroll 1
     for (int i = 0; i + 1 < ring.kSlots; ++i) ring.issue();
     int position[2];
     uint32_t q[HeadDim / 16][4];
-    read_queries<HeadDim, T>(a, rest, kv_head, q, position);
+    read_queries<HeadDim, T, Stored>(a, rest, kv_head, q, position);
 #pragma unroll
     for (int i = 0; i < HeadDim / 2; ++i) o[i] = 0;
 #pragma unroll
@@ -127,12 +147,16 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t s
     for (int at = 0; at < ring.n; ++at) {
         ring.wait();
         float s[8] = {};
+        if constexpr (kInBytes<Stored>) {
+            scores_of_bytes<HeadDim>(s, q, ring.slot, 16 * ring.kRowBytes, lane_in_bytes(lane));
+        } else {
 #pragma unroll
-        for (int k = 0; k < HeadDim / 16; ++k) {
-            uint32_t b[4];
-            load_matrix(b, (ring.slot + (k_lane ^ k % 4 * 32)) + k / 4 * 2048);
-            mma_sync(s, q[k], b[0], b[1], T());
-            mma_sync(s + 4, q[k], b[2], b[3], T());
+            for (int k = 0; k < HeadDim / 16; ++k) {
+                uint32_t b[4];
+                load_matrix(b, (ring.slot + (k_lane ^ k % 4 * 32)) + k / 4 * 2048);
+                mma_sync(s, q[k], b[0], b[1], T());
+                mma_sync(s + 4, q[k], b[2], b[3], T());
+            }
         }
         ring.leave();
         logits.cap(s);
@@ -145,18 +169,22 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t s
         const bool rescale = softmax(s, maximum, sum, factor, logits.c);
         uint32_t p[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
+        for (int i = 0; i < 4; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], M());
         if (rescale) {
 #pragma unroll
             for (int i = 0; i < HeadDim / 2; ++i) o[i] *= factor[i / 2 % 2];
         }
         ring.wait();
+        if constexpr (kInBytes<Stored>) {
+            accumulate_bytes<HeadDim>(o, p, ring.slot, 16 * ring.kRowBytes, lane_in_bytes(lane));
+        } else {
 #pragma unroll
-        for (int d = 0; d < HeadDim / 16; ++d) {
-            uint32_t b[4];
-            load_matrix_transposed(b, (ring.slot + (v_lane ^ d % 4 * 32)) + d / 4 * 2048);
-            mma_sync(&o[d * 8], p, b[0], b[1], T());
-            mma_sync(&o[d * 8 + 4], p, b[2], b[3], T());
+            for (int d = 0; d < HeadDim / 16; ++d) {
+                uint32_t b[4];
+                load_matrix_transposed(b, (ring.slot + (v_lane ^ d % 4 * 32)) + d / 4 * 2048);
+                mma_sync(&o[d * 8], p, b[0], b[1], T());
+                mma_sync(&o[d * 8 + 4], p, b[2], b[3], T());
+            }
         }
         ring.leave();
     }
@@ -167,20 +195,20 @@ __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t s
     }
 }
 
-template <int HeadDim, int Slots, bool Special, typename T> __device__ void
+template <int HeadDim, int Slots, bool Special, typename T, typename Stored> __device__ void
 stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest &rest) {
     using S = Shape<HeadDim>;
-    constexpr int kSlots = S::stream_slots(Slots);
+    using Ring = WarpRing<HeadDim, Slots, Stored>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int ratio = a.heads / a.kv_heads;
     const int rows = rest.item.row_count * ratio;
-    const Logits<Special> logits(a);
+    const Logits<Special> logits(a, key_factor<Stored>(a, kv_head));
     const bool works = S::kWarps == kStreamWarps || warp < kStreamWarps;
 
     float o[HeadDim / 2], maximum[2], sum[2];
     if (works) {
-        stream_keys<HeadDim, Slots, Special, T>(
-            a, kv_head, shared_address(shared) + warp * kSlots * S::kStreamSlotBytes, rest, o,
+        stream_keys<HeadDim, Slots, Special, T, Stored>(
+            a, kv_head, shared_address(shared) + warp * Ring::kSlots * Ring::kSlotBytes, rest, o,
             maximum, sum);
     }
     // The rings become [warp][row][kResultStride], not normalised.
@@ -190,11 +218,21 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
     for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
         if (!works || r >= rows) continue;
-        float *to = results + (warp * kStreamRows + r) * S::kResultStride + lane % 4 * 2;
+        float *row = results + (warp * kStreamRows + r) * S::kResultStride;
+        if constexpr (kInBytes<Stored>) {
 #pragma unroll
-        for (int j = 0; j < HeadDim / 8; ++j) {
-            *reinterpret_cast<float2 *>(to + j * 8) =
-                make_float2(o[j * 4 + i * 2], o[j * 4 + i * 2 + 1]);
+            for (int d = 0; d < HeadDim / 16; ++d) {
+                const float *even = o + d * 8 + i * 2, *odd = even + 4;
+                *reinterpret_cast<float4 *>(row + output_column(d, lane)) =
+                    make_float4(even[0], odd[0], even[1], odd[1]);
+            }
+        } else {
+            float *to = row + lane % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < HeadDim / 8; ++j) {
+                *reinterpret_cast<float2 *>(to + j * 8) =
+                    make_float2(o[j * 4 + i * 2], o[j * 4 + i * 2 + 1]);
+            }
         }
         if (lane % 4 == 0) {
             rest.max_sum[warp][r][0] = maximum[i] * logits.c;
@@ -224,7 +262,7 @@ stream_job(const AttentionArguments &a, int kv_head, unsigned char *shared, Rest
         const AttentionRow row = rest.rows[r / ratio];
         const int head = kv_head * ratio + r % ratio;
         total = logits.with_sink(total, top, row.slot, head);
-        const float inverse = total > 0 ? 1.f / total : 0.f;
+        const float inverse = total > 0 ? value_factor<Stored>(a, kv_head) / total : 0.f;
         const Destination<T> to(a, row.token, row.slot, head, HeadDim);
         to.write(column, x.x * inverse, x.y * inverse);
         to.write(column + 2, x.z * inverse, x.w * inverse);

@@ -13,11 +13,14 @@
 //   narrow  of the matrix queue, up to 64 rows: a slot is kPairKeys keys, K then V. Each warpgroup has
 //           all rows and every second slot.
 //   stream  a slot is kPairKeys keys, K then V. Each warp has 16 keys of every kGroups-th slot and all
-//           (up to 16) rows.
+//           (up to 16) rows. Of e4m3 a slot is kKeys keys: its bytes are as many.
+// Of e4m3 (Stored) wide jobs read 2-byte pages made before the launch, and have nothing else to do with it; a narrow
+// job's slot comes as bytes, which the warpgroup that has it widens in place; streams widen them in registers.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 #pragma once
 
 #include "attention/common.cuh"
+#include "attention/e4m3.cuh"
 #include "attention/hopper.cuh"
 
 namespace batchllm::cuda::sm90 {
@@ -41,8 +44,6 @@ template <int HeadDim> struct Shape {
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
     static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
     static constexpr int kPairKeys = kKeys / 2;
-    static constexpr int kWarpsPerSlot = kPairKeys / 16;
-    static constexpr int kGroups = 8 / kWarpsPerSlot;
     // Of a thread; together what the launch gives all.
     static constexpr int kConsumerRegisters = HeadDim == 256 ? 232 : 224;
     static constexpr int kAuxiliaryRegisters = HeadDim == 256 ? 40 : 56;
@@ -54,6 +55,14 @@ template <int HeadDim> struct Shape {
     static constexpr int kRegionBytes = kMatrixRows * HeadDim * 2;
     static constexpr int kStreamQueries = kRegionBytes + kSlots * kSlotBytes;
     static constexpr int kRest = kStreamQueries + kQueries * kStreamQueryBytes;
+};
+
+// Keys of a stream job's slot, and who has them: 16 each warp of every kGroups-th slot.
+template <int HeadDim, typename Stored> struct StreamShape {
+    static constexpr int kKeys = Shape<HeadDim>::kPairKeys * (kInBytes<Stored> ? 2 : 1);
+    static constexpr int kWarps = kKeys / 16;
+    static constexpr int kGroups = 8 / kWarps;
+    static_assert(!kInBytes<Stored> || kKeys % kPageKeys == 0);
 };
 
 struct Job {

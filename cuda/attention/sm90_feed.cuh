@@ -53,7 +53,7 @@ class JobSource {
     int exhausted_ = 0;
 };
 
-template <int HeadDim, typename T>
+template <int HeadDim, typename T, typename Stored>
 __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
     using S = Shape<HeadDim>;
     const int lane = threadIdx.x % 32;
@@ -91,13 +91,16 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
         const AttentionItem item = job.item;
         const bool stream = number >= matrix_jobs;
         if (stream && lane == 0 &&
-            item.stretch[0].keys + item.stretch[1].keys <= kStreamLead * S::kPairKeys) {
+            item.stretch[0].keys + item.stretch[1].keys <=
+                kStreamLead * StreamShape<HeadDim, Stored>::kKeys) {
             source.draw_ahead();
         }
+        const bool widened = kInBytes<Stored> && !stream && item.row_count * ratio > kNarrowRows;
         for (int s = 0; s < 2; ++s) {
             const KeyStretch stretch = item.stretch[s];
             if (lane < tiles(stretch.keys, kPageKeys)) {
-                job.pages[s][lane] = __ldg(a.pages + stretch.page_begin + lane);
+                const int index = stretch.page_begin + lane;
+                job.pages[s][lane] = widened ? index : __ldg(a.pages + index);
             }
         }
         int token = 0; // of row `lane`
@@ -147,12 +150,13 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
 }
 
 // A job's page numbers, in the order of its stretches, 32 in the warp's lanes and the next 32 on
-// their way: a page number loaded just before its copy would cost the copy a third of its rate.
-class PageReader {
+// their way: a page number loaded just before its copy would cost the copy a third of its rate. Widened
+// pages have no list: they follow one another.
+template <typename Stored> class PageReader {
   public:
-    __device__ PageReader(const int32_t *pages, const Job &job, int lane)
-        : pages_(pages), s0_(job.item.stretch[0]), s1_(job.item.stretch[1]), lane_(lane),
-          batches0_(tiles(s0_.keys, 32 * kPageKeys)) {
+    __device__ PageReader(const int32_t *pages, const Job &job, bool widened, int lane)
+        : pages_(pages), widened_(widened), s0_(job.item.stretch[0]), s1_(job.item.stretch[1]),
+          lane_(lane), batches0_(tiles(s0_.keys, 32 * kPageKeys)) {
         const bool second = batches0_ == 1; // the second batch is the second stretch's first
         current_ = job.pages[batches0_ == 0][lane];
         next_ = second ? job.pages[1][lane] : load(1);
@@ -175,10 +179,14 @@ class PageReader {
         const bool first = batch < batches0_;
         const int index = (first ? batch : batch - batches0_) * 32 + lane_;
         const bool there = index < tiles(first ? s0_.keys : s1_.keys, kPageKeys);
+        if constexpr (kInBytes<Stored>) {
+            if (widened_) return (first ? s0_.page_begin : s1_.page_begin) + index;
+        }
         return there ? __ldg(pages_ + (first ? s0_.page_begin : s1_.page_begin) + index) : 0;
     }
 
     const int32_t *pages_;
+    bool widened_;
     KeyStretch s0_, s1_;
     int lane_, batches0_;
     int batch_ = 0;
@@ -186,12 +194,14 @@ class PageReader {
 };
 
 // All lanes keep the same state; one of them arrives and copies (elect_one).
-template <int HeadDim>
+template <int HeadDim, typename Stored>
 __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     using S = Shape<HeadDim>;
     const int lane = threadIdx.x % 32;
     constexpr int kBlock = kPageKeys * HeadDim * 2; // bytes of one page's K or V of a head
     constexpr int kHalfBlock = kPageKeys * 128;
+    constexpr int kShrink =
+        kInBytes<Stored> ? 2 : 1; // times so many bytes do widened elements take
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
@@ -204,12 +214,21 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         const int kv_head = job.kv_head, once = job.item.once;
         const Form form = form_of(a, job);
         const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
-        PageReader pages(a.pages, job, lane);
+        PageReader<Stored> pages(a.pages, job, form == Form::wide, lane);
         auto block = [&](int page, int which) {
-            return kv + ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * kBlock;
+            return kv + ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) *
+                            (kBlock / kShrink);
+        };
+        auto wide_block = [&](int page, int which) {
+            const auto *from = kInBytes<Stored> ? static_cast<const unsigned char *>(a.wide) : kv;
+            return from +
+                   ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * kBlock;
         };
         int left = form == Form::wide ? 2 * (tiles(s0.keys, S::kKeys) + tiles(s1.keys, S::kKeys))
-                                      : tiles(s0.keys, S::kPairKeys) + tiles(s1.keys, S::kPairKeys);
+                   : form == Form::narrow
+                       ? tiles(s0.keys, S::kPairKeys) + tiles(s1.keys, S::kPairKeys)
+                       : tiles(s0.keys, StreamShape<HeadDim, Stored>::kKeys) +
+                             tiles(s1.keys, StreamShape<HeadDim, Stored>::kKeys);
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
         auto wait_empty = [&] {
@@ -241,7 +260,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
 #pragma unroll
                         for (int h = 0; h < S::kHalves; ++h) {
                             bulk_copy(to + h * S::kKeys * 128 + p * kHalfBlock,
-                                      block(page[p], kind) + h * kHalfBlock, kHalfBlock, full);
+                                      wide_block(page[p], kind) + h * kHalfBlock, kHalfBlock, full);
                         }
                     }
                 }
@@ -251,22 +270,53 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 if (tile < n) emit(tile, 0);
                 if (tile > 0) emit(tile - 1, 1);
             }
+        } else if (kInBytes<Stored> && form == Form::stream) {
+            using Stream = StreamShape<HeadDim, Stored>;
+            constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
+            constexpr uint32_t kBytes = S::kSlotBytes / kPages;
+            for (int which = 0; which < 2; ++which) {
+                const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
+                const uint64_t policy = once >> which & 1 ? first : normal;
+                for (int index = 0; index < all; index += kPages) {
+                    const int count = min(kPages, all - index);
+                    int page[kPages];
+#pragma unroll
+                    for (int p = 0; p < kPages; ++p) {
+                        page[p] = pages.at(which, index + min(p, count - 1));
+                    }
+                    const uint32_t full = shared_address(&rest->full[ring.slot]);
+                    const uint32_t to = slots + ring.slot * S::kSlotBytes;
+                    wait_empty();
+                    if (elect_one()) {
+                        barrier_expect(full, count * kBytes);
+#pragma unroll
+                        for (int p = 0; p < kPages; ++p) {
+                            if (p >= count) break;
+                            bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                        }
+                    }
+                    ring.advance();
+                }
+            }
         } else {
             constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
+            // Bytes to be widened go to the slot's second half.
+            constexpr uint32_t kSlotBytes = S::kSlotBytes / kShrink;
+            constexpr uint32_t kFirst = S::kSlotBytes - kSlotBytes;
             // A whole page's K and V lie one after another, in memory as in the slot; of a piece, the
             // parts of K's halves and of V's.
             constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
-            constexpr uint32_t kBytes = S::kSlotBytes / kCopies;
+            constexpr uint32_t kBytes = kSlotBytes / kCopies;
             for (int which = 0; which < 2; ++which) {
                 const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
                 const uint64_t policy = once >> which & 1 ? first : normal;
                 for (int piece = 0; piece < count; ++piece) {
                     const int page = pages.at(which, piece / kPieces);
                     const uint32_t full = shared_address(&rest->full[ring.slot]);
-                    const uint32_t to = slots + ring.slot * S::kSlotBytes;
+                    const uint32_t to = slots + ring.slot * S::kSlotBytes + kFirst;
                     wait_empty();
                     if (elect_one()) {
-                        barrier_expect(full, S::kSlotBytes);
+                        barrier_expect(full, kSlotBytes);
                         const auto *from = block(page, 0) + piece % kPieces * kBytes;
 #pragma unroll
                         for (int i = 0; i < kCopies; ++i) {

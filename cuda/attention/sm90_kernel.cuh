@@ -9,7 +9,9 @@
 
 namespace batchllm::cuda::sm90 {
 
-template <int HeadDim, bool Special, typename T> __global__ void __launch_bounds__(kThreads, 1)
+// Stored: T, or E4m3.
+template <int HeadDim, bool Special, typename T, typename Stored>
+__global__ void __launch_bounds__(kThreads, 1)
     attention(const __grid_constant__ AttentionArguments a) {
     using S = Shape<HeadDim>;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -41,9 +43,9 @@ template <int HeadDim, bool Special, typename T> __global__ void __launch_bounds
         registers_fewer<S::kAuxiliaryRegisters>();
         const int warp = threadIdx.x / 32;
         if (warp == 8) {
-            feed<HeadDim>(a, slots, rest);
+            feed<HeadDim, Stored>(a, slots, rest);
         } else if (warp == 9) {
-            fetch_jobs<HeadDim, T>(a, shared, rest);
+            fetch_jobs<HeadDim, T, Stored>(a, shared, rest);
         } else if (warp == 10) {
             signal_jobs(a, rest);
         } else {
@@ -64,11 +66,12 @@ template <int HeadDim, bool Special, typename T> __global__ void __launch_bounds
             auto next = ring;
             next.advance();
             if (form == Form::stream) {
-                stream_job<HeadDim, Special, T>(a, job, shared, slots, rest, self, thread);
+                stream_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, thread);
             } else if (form == Form::narrow) {
-                narrow_job<HeadDim, Special, T>(a, job, shared, slots, rest, self, thread);
+                narrow_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, thread);
             } else {
-                wide_job<HeadDim, Special, T>(a, job, shared, slots, rest, self, next, thread);
+                wide_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, next,
+                                                      thread);
             }
             self.after_wide = form == Form::wide;
             __syncwarp();
@@ -79,9 +82,9 @@ template <int HeadDim, bool Special, typename T> __global__ void __launch_bounds
     }
 }
 
-template <int HeadDim, bool Special, typename T>
+template <int HeadDim, bool Special, typename T, typename Stored>
 cudaError_t launch_kernel(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    const auto kernel = attention<HeadDim, Special, T>;
+    const auto kernel = attention<HeadDim, Special, T, Stored>;
     const int bytes = kSharedBytes<HeadDim>;
     cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -90,25 +93,31 @@ cudaError_t launch_kernel(const AttentionArguments &a, int sms, cudaStream_t str
     return cudaGetLastError();
 }
 
-template <bool Special, typename T>
+template <bool Special, typename T, typename Stored>
 cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t stream) {
     switch (a.head_dim) {
     case 64:
-        return launch_kernel<64, Special, T>(a, sms, stream);
+        return launch_kernel<64, Special, T, Stored>(a, sms, stream);
     case 128:
-        return launch_kernel<128, Special, T>(a, sms, stream);
+        return launch_kernel<128, Special, T, Stored>(a, sms, stream);
     case 256:
-        return launch_kernel<256, Special, T>(a, sms, stream);
+        return launch_kernel<256, Special, T, Stored>(a, sms, stream);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
-template <bool Special>
+// InBytes: keys and values in e4m3.
+template <bool Special, bool InBytes>
 cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    return a.type == AttentionType::bf16 ? launch_type<Special, __nv_bfloat16>(a, sms, stream)
-                                         : launch_type<Special, __half>(a, sms, stream);
+    const auto of_type = [&](auto type) {
+        using T = decltype(type);
+        return launch_type<Special, T, std::conditional_t<InBytes, E4m3, T>>(a, sms, stream);
+    };
+    return a.type == AttentionType::bf16 ? of_type(__nv_bfloat16()) : of_type(__half());
 }
-extern template cudaError_t launch<true>(const AttentionArguments &, int, cudaStream_t);
+extern template cudaError_t launch<true, false>(const AttentionArguments &, int, cudaStream_t);
+extern template cudaError_t launch<false, true>(const AttentionArguments &, int, cudaStream_t);
+extern template cudaError_t launch<true, true>(const AttentionArguments &, int, cudaStream_t);
 
 } // namespace batchllm::cuda::sm90

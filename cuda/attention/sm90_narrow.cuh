@@ -73,7 +73,7 @@ template <int HeadDim, typename T> struct NarrowMerge {
 template <bool Special> __device__ __forceinline__ void
 weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const Rest *rest,
              const Sums &own, const Row (&row)[2], int group, int row_in_tile, int lane,
-             float (&mine)[2], float (&theirs)[2]) {
+             float value_factor, float (&mine)[2], float (&theirs)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float2 other = rest->row_max_sum[group ^ 1][row_in_tile + 8 * i];
@@ -83,7 +83,7 @@ weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const R
         theirs[i] = exp2_approximate(other.x - base);
         const float total = logits.with_sink(mine[i] * own.sum[i] + theirs[i] * other.y, top,
                                              row[i].slot, row[i].head);
-        const float inverse = total > 0 ? 1.f / total : 0.f;
+        const float inverse = total > 0 ? value_factor / total : 0.f;
         mine[i] *= inverse;
         theirs[i] *= inverse;
         if (group == 0 && row[i].valid && lane % 4 == 0) {
@@ -92,9 +92,50 @@ weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const R
     }
 }
 
+// A slot of e4m3 as a warpgroup widens it in place: its second half has the bytes of K and then those of V, and is to
+// have the wide V, the first half the wide K. A thread has every 128th chunk.
+template <int HeadDim> struct SlotWidener {
+    using S = Shape<HeadDim>;
+    static constexpr int kChunks = S::kSlotBytes / 4 / 16 / 128; // of K, and of V
+    unsigned char *wide_keys, *wide_values;
+    int row; // of the thread's first chunk
+    uint32_t place[2];
+    uint4 values[kChunks]; // bytes
+
+    __device__ __forceinline__ SlotWidener(unsigned char *slot, int thread)
+        : wide_keys(slot), wide_values(slot + S::kSlotBytes / 2), row(thread / 4) {
+        widened_places(thread, place);
+        const auto *bytes = reinterpret_cast<const uint4 *>(wide_values) + thread;
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) write(wide_keys, i, bytes[i * 128]);
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) values[i] = bytes[(kChunks + i) * 128];
+        async_proxy_fence();
+    }
+    // Once all threads are here. Values from row `keys` on become zero: clear_rows says why.
+    __device__ __forceinline__ void write_values(int keys) {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+            const bool there = (row + i * 32) % S::kPairKeys < keys;
+            write(wide_values, i, there ? values[i] : make_uint4(0, 0, 0, 0));
+        }
+        async_proxy_fence();
+    }
+
+  private:
+    __device__ __forceinline__ void write(unsigned char *block, int i, const uint4 &bytes) const {
+        uint4 chunks[2];
+        widen(bytes, chunks);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            *reinterpret_cast<uint4 *>(block + i * 4096 + place[e]) = chunks[e];
+        }
+    }
+};
+
 // Up to 64 query rows: both warpgroups have all of them, and the slots in turn. Each is at its softmax
 // while the other multiplies.
-template <int HeadDim, bool Special, typename T>
+template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
@@ -107,6 +148,10 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
 
     uint4 chunks[HeadDim / 32];
     read_queries<HeadDim, T, kConsumers>(a, job, ratio, 0, thread, chunks);
+    if constexpr (kInBytes<Stored>) {
+#pragma unroll
+        for (uint4 &chunk : chunks) chunk = to_half(chunk, T());
+    }
     barrier_wait(region_free, self.region_phase ^ 1);
     store_queries<HeadDim, kConsumers>(chunks, shared, thread);
     named_barrier(kAllConsumers, kConsumers);
@@ -114,7 +159,8 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     int position[2];
     read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    const Logits<Special> logits(a);
+    using M = Factor<T, Stored>;
+    const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
     RowSoftmax softmax{logits.c, a.by_row != 0};
     float s[S::kPairKeys / 2], top[2], factor[2];
     uint32_t p[S::kPairKeys / 4];
@@ -141,13 +187,22 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         const uint32_t address = ring.address(slot);
         const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
         ring.wait(slot);
-        wgmma_fence();
-        scores<HeadDim, S::kPairKeys>(s, q, keys, T());
-        if (at.key + S::kPairKeys > at.stretch.keys) {
-            clear_rows<S::kHalves>(
-                shared + S::kRegionBytes + slot.slot * S::kSlotBytes + S::kSlotBytes / 2,
-                S::kPairKeys, at.stretch.keys - at.key, S::kPairKeys, thread % 128, 128);
+        unsigned char *const here = shared + S::kRegionBytes + slot.slot * S::kSlotBytes;
+        if constexpr (kInBytes<Stored>) {
+            SlotWidener<HeadDim> widener(here, thread % 128);
             named_barrier(kGroup + group, 128);
+            wgmma_fence();
+            scores<HeadDim, S::kPairKeys>(s, q, keys, M());
+            widener.write_values(at.stretch.keys - at.key); // under the scores
+            named_barrier(kGroup + group, 128);
+        } else {
+            wgmma_fence();
+            scores<HeadDim, S::kPairKeys>(s, q, keys, T());
+            if (at.key + S::kPairKeys > at.stretch.keys) {
+                clear_rows<S::kHalves>(here + S::kSlotBytes / 2, S::kPairKeys,
+                                       at.stretch.keys - at.key, S::kPairKeys, thread % 128, 128);
+                named_barrier(kGroup + group, 128);
+            }
         }
         wgmma_wait<0>();
         logits.cap(s);
@@ -156,9 +211,9 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
             softmax.raise(top, factor);
             rescale(o, factor);
         }
-        softmax.exponentials(s, p, T());
+        softmax.exponentials(s, p, M());
         wgmma_fence();
-        accumulate<HeadDim, S::kPairKeys>(o, p, values, T());
+        accumulate<HeadDim, S::kPairKeys>(o, p, values, M());
         wgmma_wait<0>();
         release();
         if (tile + 1 < count.n) pass();
@@ -178,7 +233,8 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
 #pragma unroll
     for (int i = 0; i < 2; ++i) row[i] = read_row(job, ratio, row_in_tile + 8 * i);
     float mine[2], theirs[2];
-    weigh_groups(a, logits, rest, sums, row, group, row_in_tile, lane, mine, theirs);
+    weigh_groups(a, logits, rest, sums, row, group, row_in_tile, lane,
+                 value_factor<Stored>(a, job.kv_head), mine, theirs);
     const Destination<T> out[2] = {{a, row[0].token, row[0].slot, row[0].head, HeadDim},
                                    {a, row[1].token, row[1].slot, row[1].head, HeadDim}};
     if (group == 0) {

@@ -4,6 +4,6 @@
 
 namespace batchllm::cuda::sm90 {
 
-template cudaError_t launch<true>(const AttentionArguments &, int, cudaStream_t);
+template cudaError_t launch<true, false>(const AttentionArguments &, int, cudaStream_t);
 
 } // namespace batchllm::cuda::sm90

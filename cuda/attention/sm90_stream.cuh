@@ -8,9 +8,12 @@ namespace batchllm::cuda::sm90 {
 
 // A stream job as one of its warps has it: which rows its lanes have, Q as mma's operand, and the warp's
 // part of O, not normalised.
-template <int HeadDim, bool Special, typename T> struct StreamWarp {
+template <int HeadDim, bool Special, typename T, typename Stored> struct StreamWarp {
     using S = Shape<HeadDim>;
-    int lane, part; // of a slot
+    using M = Factor<T, Stored>;
+    static constexpr bool kBytes = kInBytes<Stored>;
+    static constexpr int kHalfBytes = kPageKeys * 64; // e4m3: 64 elements of a page's keys
+    int lane, part;                                   // of a slot
     Logits<Special> logits;
     bool valid[2];
     int position[2];
@@ -20,7 +23,7 @@ template <int HeadDim, bool Special, typename T> struct StreamWarp {
 
     __device__ __forceinline__ StreamWarp(const AttentionArguments &a, const Job &job,
                                           const Ratio &ratio, int lane, int part)
-        : lane(lane), part(part), logits(a) {
+        : lane(lane), part(part), logits(a, key_factor<Stored>(a, job.kv_head)) {
         const int rows = job.item.row_count * ratio.ratio;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -31,6 +34,7 @@ template <int HeadDim, bool Special, typename T> struct StreamWarp {
     }
 
     __device__ __forceinline__ void read_queries(const unsigned char *queries) {
+        if constexpr (kBytes) return read_queries_for_bytes(queries);
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k)
 #pragma unroll
@@ -40,6 +44,22 @@ template <int HeadDim, bool Special, typename T> struct StreamWarp {
                                     queries + (lane / 4 + e % 2 * 8) * S::kStreamQueryStride +
                                     (k * 16 + e / 2 * 8 + lane % 4 * 2) * 2)
                               : 0;
+            }
+    }
+
+    __device__ __forceinline__ void read_queries_for_bytes(const unsigned char *queries) {
+#pragma unroll
+        for (int k = 0; k < HeadDim / 16; ++k)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                uint2 four = make_uint2(0, 0);
+                if (valid[i]) {
+                    four = *reinterpret_cast<const uint2 *>(
+                        queries + (lane / 4 + i * 8) * S::kStreamQueryStride +
+                        query_column(k, lane) * 2);
+                }
+                q[k][i] = to_half(four.x, T());
+                q[k][i + 2] = to_half(four.y, T());
             }
     }
 
@@ -78,13 +98,38 @@ template <int HeadDim, bool Special, typename T> struct StreamWarp {
         }
     }
 
-    // The warp's 16 keys of a slot, from `key` of the stretch on. pair: the slot's K, V half a slot on.
-    __device__ __forceinline__ void take(const AttentionArguments &a, const Bounds &bounds,
-                                         const KeyStretch &stretch, int key, uint32_t pair,
-                                         unsigned char *values) {
-        if (key + 16 > stretch.keys) clear_values(values, max(0, stretch.keys - key));
+    // The same of e4m3. values: of the warp's 16 keys.
+    __device__ __forceinline__ void clear_bytes(unsigned char *values, int from) const {
+        for (int i = lane; i < (16 - from) * 4 * S::kHalves; i += 32) {
+            const int half = i / ((16 - from) * 4), at = i % ((16 - from) * 4);
+            *reinterpret_cast<uint4 *>(values + half * kHalfBytes + from * 64 + at * 16) =
+                make_uint4(0, 0, 0, 0);
+        }
+        async_proxy_fence();
+        __syncwarp();
+    }
+
+    // The warp's 16 keys of a slot of e4m3, from `key` of the stretch on; there may be none.
+    __device__ __forceinline__ void take_bytes(const AttentionArguments &a, const Bounds &bounds,
+                                               const KeyStretch &stretch, int key, uint32_t slot,
+                                               unsigned char *slot_bytes) {
+        if (key >= stretch.keys) return;
+        constexpr int kBlock = kPageKeys * HeadDim;
+        const int keys = part / 4 * (2 * kBlock) + part % 4 * (16 * 64), values = keys + kBlock;
+        if (key + 16 > stretch.keys) clear_bytes(slot_bytes + values, stretch.keys - key);
+        const uint32_t lane_offset = lane_in_bytes(lane);
         float s[8] = {}, factor[2];
-        scores(pair, s);
+        scores_of_bytes<HeadDim>(s, q, slot + keys, kHalfBytes, lane_offset);
+        uint32_t p[4];
+        weigh(a, bounds, stretch, key, s, factor, p);
+        accumulate_bytes<HeadDim>(&o[0][0], p, slot + values, kHalfBytes, lane_offset);
+        __syncwarp();
+    }
+
+    // P of the scores; what was summed so far follows the maxima.
+    __device__ __forceinline__ void weigh(const AttentionArguments &a, const Bounds &bounds,
+                                          const KeyStretch &stretch, int key, float (&s)[8],
+                                          float (&factor)[2], uint32_t (&p)[4]) {
         logits.cap(s);
         if (bounds.hide(stretch, key, 16)) {
             mask(s, position, stretch, key + lane % 4 * 2, a.window);
@@ -95,15 +140,25 @@ template <int HeadDim, bool Special, typename T> struct StreamWarp {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) o[i][e] *= factor[e / 2];
         }
+        to_operand(p, s, M());
+    }
+
+    // The warp's 16 keys of a slot, from `key` of the stretch on. pair: the slot's K, V half a slot on.
+    __device__ __forceinline__ void take(const AttentionArguments &a, const Bounds &bounds,
+                                         const KeyStretch &stretch, int key, uint32_t pair,
+                                         unsigned char *values) {
+        if (key + 16 > stretch.keys) clear_values(values, max(0, stretch.keys - key));
+        float s[8] = {}, factor[2];
+        scores(pair, s);
         uint32_t p[4];
-        to_operand(p, s, T());
+        weigh(a, bounds, stretch, key, s, factor, p);
         accumulate(pair + S::kSlotBytes / 2, p);
         __syncwarp();
     }
 };
 
 // Rows [8 i, 8 i + here) of a stream job out of its eight warps' parts.
-template <int HeadDim, typename T, bool Special>
+template <int HeadDim, typename T, typename Stored, bool Special>
 __device__ __forceinline__ void merge_warps(const AttentionArguments &a,
                                             const Logits<Special> &logits, const Job &job,
                                             const Ratio &ratio, const Rest *rest,
@@ -127,24 +182,25 @@ __device__ __forceinline__ void merge_warps(const AttentionArguments &a,
         const int index = ratio.token(8 * i + r);
         const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
         total = logits.with_sink(total, top, job.slot[index], head);
-        const float scale = total > 0 ? 1.f / total : 0.f;
+        const float scale = total > 0 ? value_factor<Stored>(a, job.kv_head) / total : 0.f;
         Destination<T>(a, job.token[index], job.slot[index], head, HeadDim)
             .write(column, x * scale, y * scale);
         if (column == 0) write_lse(a, job.slot[index], head, top, total);
     }
 }
 
-template <int HeadDim, bool Special, typename T>
+template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
     using S = Shape<HeadDim>;
     const int lane = thread % 32, warp = thread / 32;
-    const int group = warp / S::kWarpsPerSlot;
+    using Stream = StreamShape<HeadDim, Stored>;
+    const int group = warp / Stream::kWarps;
     const Ratio &ratio = self.ratio;
     const int rows = job.item.row_count * ratio.ratio;
     const Bounds bounds(job.item, a.window);
     auto &ring = self.ring;
-    StreamWarp<HeadDim, Special, T> mine(a, job, ratio, lane, warp % S::kWarpsPerSlot);
+    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, ratio, lane, warp % Stream::kWarps);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
     mine.read_queries(shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes);
     __syncwarp();
@@ -154,16 +210,21 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     int turn = 0; // slots of the item are dealt to the groups in turn
     for (int which = 0; which < 2; ++which) {
         const KeyStretch stretch = job.item.stretch[which];
-        for (int first = 0; first < stretch.keys; first += S::kPairKeys) {
+        for (int first = 0; first < stretch.keys; first += Stream::kKeys) {
             barrier_wait(shared_address(&rest->full[ring.slot]), ring.phase);
             if (turn == group) {
                 const int offset = ring.slot * S::kSlotBytes;
-                mine.take(a, bounds, stretch, first + mine.part * 16, slots + offset,
-                          shared + S::kRegionBytes + offset + S::kSlotBytes / 2);
+                const int key = first + mine.part * 16;
+                unsigned char *const slot = shared + S::kRegionBytes + offset;
+                if constexpr (kInBytes<Stored>) {
+                    mine.take_bytes(a, bounds, stretch, key, slots + offset, slot);
+                } else {
+                    mine.take(a, bounds, stretch, key, slots + offset, slot + S::kSlotBytes / 2);
+                }
             }
             if (lane == 0) barrier_arrive(shared_address(&rest->empty[ring.slot]));
             ring.advance();
-            turn = turn + 1 == S::kGroups ? 0 : turn + 1;
+            turn = turn + 1 == Stream::kGroups ? 0 : turn + 1;
         }
     }
 
@@ -180,10 +241,19 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         if (i == 1) named_barrier(kAllConsumers, kConsumers); // the first pass has been read
         if (mine.valid[i]) {
             float *out = buffer + (warp * 8 + lane / 4) * HeadDim;
+            if constexpr (kInBytes<Stored>) {
 #pragma unroll
-            for (int d = 0; d < HeadDim / 8; ++d) {
-                *reinterpret_cast<float2 *>(out + d * 8 + lane % 4 * 2) =
-                    make_float2(mine.o[d][2 * i], mine.o[d][2 * i + 1]);
+                for (int d = 0; d < HeadDim / 16; ++d) {
+                    const float(&even)[4] = mine.o[2 * d], (&odd)[4] = mine.o[2 * d + 1];
+                    *reinterpret_cast<float4 *>(out + output_column(d, lane)) =
+                        make_float4(even[2 * i], odd[2 * i], even[2 * i + 1], odd[2 * i + 1]);
+                }
+            } else {
+#pragma unroll
+                for (int d = 0; d < HeadDim / 8; ++d) {
+                    *reinterpret_cast<float2 *>(out + d * 8 + lane % 4 * 2) =
+                        make_float2(mine.o[d][2 * i], mine.o[d][2 * i + 1]);
+                }
             }
             if (lane % 4 == 0) {
                 rest->max_sum[warp][lane / 4][0] = mine.maximum[i] * mine.logits.c;
@@ -191,7 +261,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
             }
         }
         named_barrier(kAllConsumers, kConsumers);
-        merge_warps<HeadDim, T>(a, mine.logits, job, ratio, rest, buffer, i, here, thread);
+        merge_warps<HeadDim, T, Stored>(a, mine.logits, job, ratio, rest, buffer, i, here, thread);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&rest->region_free));

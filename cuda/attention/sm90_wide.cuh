@@ -104,10 +104,10 @@ clear_wide(unsigned char *shared, int slot, int keys, int all, int group, int th
 }
 
 // The sums of whole rows out of those of the thread's columns, and what O is to be multiplied by.
-template <bool Special> __device__ __forceinline__ void sum_rows(const Logits<Special> &logits,
-                                                                 const Job &job, const Ratio &ratio,
-                                                                 int first, RowSoftmax *softmax,
-                                                                 float (&inverse)[2]) {
+template <bool Special>
+__device__ __forceinline__ void sum_rows(const Logits<Special> &logits, const Job &job,
+                                         const Ratio &ratio, int first, float value_factor,
+                                         RowSoftmax *softmax, float (&inverse)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         float &sum = softmax->sum[i];
@@ -118,7 +118,7 @@ template <bool Special> __device__ __forceinline__ void sum_rows(const Logits<Sp
             const Row row = read_row(job, ratio, first + 8 * i);
             total = logits.with_sink(sum, softmax->maximum(i), row.slot, row.head);
         }
-        inverse[i] = total > 0 ? __fdividef(1.f, total) : 0.f;
+        inverse[i] = total > 0 ? __fdividef(value_factor, total) : 0.f;
     }
 }
 
@@ -144,7 +144,7 @@ write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
 
 // 65 to 128 query rows: each warpgroup has 64. S = Q K^T of tile j + 1 and O += P V of tile j are in
 // flight together; a warpgroup's softmax is under the other's products. `next`: the job after this one.
-template <int HeadDim, bool Special, typename T>
+template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                          uint32_t slots, Rest *rest, Consumer<HeadDim> &self, Ring<kJobs> next,
                          int thread) {
@@ -160,7 +160,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     int position[2];
     read_positions(job, self.ratio, group * 64 + warp * 16 + lane / 4, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    const Logits<Special> logits(a);
+    const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
     RowSoftmax softmax{logits.c};
     float s[S::kKeys / 2], top[2], factor[2];
     uint32_t p[S::kKeys / 4];
@@ -236,7 +236,8 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
     prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
     float inverse[2];
-    sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4, &softmax, inverse);
+    sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4,
+             value_factor<Stored>(a, job.kv_head), &softmax, inverse);
     wgmma_wait<0>();
     ring.release(key_slot);
     key_slot.advance();

@@ -1,0 +1,8 @@
+// Fused attention for Hopper: the kernels for keys and values in e4m3, with a cap or sinks.
+#include "attention/sm90_kernel.cuh"
+
+namespace batchllm::cuda::sm90 {
+
+template cudaError_t launch<true, true>(const AttentionArguments &, int, cudaStream_t);
+
+} // namespace batchllm::cuda::sm90
