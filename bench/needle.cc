@@ -78,7 +78,7 @@ void print_line(const NeedleTask &task, const std::string &name, const Outputs &
 // The task on the device.
 class Launches {
   public:
-    Launches(const NeedleTask &task, bool in_e4m3) : task_(task), in_e4m3_(in_e4m3) {
+    Launches(const NeedleTask &task, bool in_e4m3) : in_e4m3_(in_e4m3) {
         pages_ = (task.keys + kPageKeys - 1) / kPageKeys + kQueries;
         std::vector<int32_t> numbers;
         for (int32_t i = 0; i < pages_; ++i) numbers.push_back((i * 7 + 3) % pages_);
@@ -194,7 +194,6 @@ class Launches {
     }
 
   private:
-    const NeedleTask &task_;
     bool in_e4m3_;
     int32_t pages_ = 0;
     std::vector<AttentionNode> nodes_;
