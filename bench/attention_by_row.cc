@@ -92,11 +92,12 @@ int count_differing(const AttentionFamily &family, const AttentionCase &c, uint6
 
 } // namespace
 
-bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds) {
+bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3) {
     std::mt19937 random(seed);
     int failed = 0;
     for (int round = 0; round < rounds; ++round) {
         AttentionCase c = random_case(random, kCheckedShapes[round % std::size(kCheckedShapes)]);
+        c.shape.e4m3 = e4m3;
         if (round % 2 == 1) c.shape.sharpness = 12; // later keys' scores exceed all before
         if (round % 3 == 0) {                       // a context of several segments
             const int parent = c.add(-1, 4200, 0);

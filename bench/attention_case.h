@@ -18,6 +18,9 @@ struct AttentionShape {
     bool f16 = false;
     float sharpness = 1; // of the scores: times the usual scale
     float softcap = 0;
+    bool e4m3 = false; // keys and values
+
+    int kv_bytes() const { return e4m3 ? 1 : 2; } // of an element of them
 };
 
 struct AttentionCase {
@@ -44,6 +47,7 @@ struct AttentionCase {
         return static_cast<int>(nodes.size()) - 1;
     }
     int tokens() const { return static_cast<int>(positions.size()); }
+    int64_t pool_bytes() const { return pool_elements() * shape.kv_bytes(); }
     int64_t pool_elements() const {
         return int64_t{page_total} * shape.kv_heads * 2 * kPageKeys * shape.head_dim;
     }
@@ -61,8 +65,7 @@ struct AttentionCase {
 inline int64_t pool_index(const AttentionShape &s, int page, int kv_head, int which, int key,
                           int d) {
     const int64_t block = (int64_t(page) * s.kv_heads + kv_head) * 2 + which;
-    return block * kPageKeys * s.head_dim + d / 64 * kPageKeys * 64 + key * 64 +
-           ((d % 64 / 8) ^ (key % 8)) * 8 + d % 8;
+    return block * kPageKeys * s.head_dim + place_in_block(key, d, s.kv_bytes());
 }
 
 // Bytes that must move: every node's keys and values once, the queries and the outputs.
@@ -70,7 +73,7 @@ inline double bytes_moved(const AttentionCase &c) {
     const AttentionShape &s = c.shape;
     double bytes = 2.0 * c.tokens() * s.heads * s.head_dim * 2;
     for (const AttentionNode &n : c.nodes)
-        bytes += double(n.keys) * s.kv_heads * 2 * s.head_dim * 2;
+        bytes += double(n.keys) * s.kv_heads * 2 * s.head_dim * s.kv_bytes();
     return bytes;
 }
 inline double flops(const AttentionCase &c) {

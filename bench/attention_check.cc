@@ -20,7 +20,7 @@ template <typename T> std::vector<T> download(const void *from, int64_t count) {
 }
 
 // Keys and values past each node's end hold NaN.
-void poison(const AttentionCase &c, std::vector<uint16_t> *kv) {
+void poison(const AttentionCase &c, std::vector<uint8_t> *kv) {
     const AttentionShape &s = c.shape;
     for (const AttentionNode &node : c.nodes) {
         const int pages = (node.keys + kPageKeys - 1) / kPageKeys;
@@ -29,7 +29,8 @@ void poison(const AttentionCase &c, std::vector<uint16_t> *kv) {
             for (int h = 0; h < s.kv_heads; ++h) {
                 for (const int which : {0, 1}) {
                     for (int d = 0; d < s.head_dim; ++d) {
-                        (*kv)[pool_index(s, page, h, which, k % kPageKeys, d)] = 0x7fff;
+                        const int64_t at = pool_index(s, page, h, which, k % kPageKeys, d);
+                        std::fill_n(kv->begin() + at * s.kv_bytes(), s.kv_bytes(), 0xff);
                     }
                 }
             }
@@ -37,11 +38,14 @@ void poison(const AttentionCase &c, std::vector<uint16_t> *kv) {
     }
 }
 
-// A query head's output in float64: [head_dim]. q, of the head: [head_dim].
-std::vector<double> reference(const AttentionCase &c, const std::vector<float> &kv, const float *q,
-                              int token, int head, double scale) {
+// A query head's output in float64: [head_dim]. q, of the head: [head_dim]. kv_scales: AttentionSetup's.
+std::vector<double> reference(const AttentionCase &c, const std::vector<float> &kv,
+                              const std::vector<float> &kv_scales, const float *q, int token,
+                              int head, double scale) {
     const AttentionShape &s = c.shape;
     const int kv_head = head / (s.heads / s.kv_heads);
+    const double key_scale = s.e4m3 ? kv_scales[kv_head] : 1;
+    const double value_scale = s.e4m3 ? kv_scales[s.kv_heads + kv_head] : 1;
     const int position = c.positions[token];
     const AttentionNode *node = &*std::find_if(c.nodes.begin(), c.nodes.end(), [&](const auto &n) {
         return token >= n.token_begin && token < n.token_begin + n.token_count;
@@ -58,7 +62,7 @@ std::vector<double> reference(const AttentionCase &c, const std::vector<float> &
             };
             double dot = 0;
             for (int d = 0; d < s.head_dim; ++d) dot += double{q[d]} * element(0, d);
-            dot *= scale;
+            dot *= scale * key_scale;
             if (s.softcap > 0) dot = s.softcap * std::tanh(dot / s.softcap);
             const double higher = std::max(top, dot);
             const double factor = std::exp(top - higher), p = std::exp(dot - higher);
@@ -67,22 +71,22 @@ std::vector<double> reference(const AttentionCase &c, const std::vector<float> &
             top = higher;
         }
     }
-    for (double &x : o) x /= sum;
+    for (double &x : o) x *= value_scale / sum;
     return o;
 }
 
 // Largest relative error ||out - ref|| / ||ref|| over `rows` random (token, head) rows.
 double worst_error(const AttentionFamily &family, const AttentionCase &c, Sharing sharing,
-                   bool by_head, uint64_t seed, int rows) {
-    AttentionSetup setup(family, c, 1, seed);
+                   bool by_head, Widening widening, uint64_t seed, int rows, int64_t *widened) {
+    AttentionSetup setup(family, c, 1, seed, widening);
     setup.use(sharing);
     const AttentionShape &s = c.shape;
     AttentionArguments a = setup.arguments();
     if (by_head) a.matrix_by_head = 1;
-    auto kv_elements = download<uint16_t>(a.kv, c.pool_elements());
-    poison(c, &kv_elements);
-    CHECK(cudaMemcpy(const_cast<void *>(a.kv), kv_elements.data(), kv_elements.size() * 2,
-                     cudaMemcpyHostToDevice));
+    *widened += a.widened_count;
+    auto pool = download<uint8_t>(a.kv, c.pool_bytes());
+    poison(c, &pool);
+    CHECK(cudaMemcpy(const_cast<void *>(a.kv), pool.data(), pool.size(), cudaMemcpyHostToDevice));
     // The second launch finds what the first left behind, and must give the same bits. The third has CTAs
     // that begin when others have ended: nobody may wait for them.
     std::vector<uint16_t> outputs[3];
@@ -93,7 +97,7 @@ double worst_error(const AttentionFamily &family, const AttentionCase &c, Sharin
     }
     if (outputs[0] != outputs[1]) return kNeverRight;
 
-    const std::vector<float> kv = to_floats(kv_elements, s.f16);
+    const std::vector<float> kv = kv_to_floats(pool, s);
     const auto q = to_floats(download<uint16_t>(a.q, setup.q_elements()), s.f16);
     const auto out = to_floats(outputs[2], s.f16);
     std::mt19937 random(static_cast<unsigned>(seed));
@@ -102,7 +106,8 @@ double worst_error(const AttentionFamily &family, const AttentionCase &c, Sharin
         const int token = static_cast<int>(random() % c.tokens());
         const int head = static_cast<int>(random() % s.heads);
         const int64_t row = token * a.q_stride + head * s.head_dim;
-        const auto wanted = reference(c, kv, q.data() + row, token, head, double{a.scale});
+        const auto wanted =
+            reference(c, kv, setup.kv_scales(), q.data() + row, token, head, double{a.scale});
         double error = 0, norm = 0;
         for (int d = 0; d < s.head_dim; ++d) {
             error += std::pow(double{out[row + d]} - wanted[d], 2);
@@ -144,17 +149,21 @@ AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]) {
     return c;
 }
 
-bool check_attention(const AttentionFamily &family, unsigned seed, int rounds) {
+bool check_attention(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3) {
     std::mt19937 random(seed);
     std::printf("seed %u\n", seed);
     int failed = 0;
+    int64_t widened = 0;
+    constexpr Widening kWidenings[] = {{4096, true}, {12, true}, {0, false}};
     for (int round = 0; round < rounds; ++round) {
         AttentionCase c = random_case(random, kCheckedShapes[round % std::size(kCheckedShapes)]);
+        c.shape.e4m3 = e4m3;
         if (round % 4 == 3) c.shape.sharpness = 12; // later keys' scores exceed all before
         const bool by_head = round % 5 > 2; // as the worklist has it for longer keys than these
         for (const Sharing sharing :
              {Sharing::chosen, Sharing::together, Sharing::apart, Sharing::by_position}) {
-            const double error = worst_error(family, c, sharing, by_head, random(), 200);
+            const double error = worst_error(family, c, sharing, by_head, kWidenings[round % 3],
+                                             random(), 200, &widened);
             const bool ok = error < (c.shape.f16 ? 2e-3 : 1e-2);
             failed += !ok;
             if (ok && round >= 10) continue;
@@ -166,7 +175,8 @@ bool check_attention(const AttentionFamily &family, unsigned seed, int rounds) {
                         c.sinks.empty() ? "" : ", sinks", c.nodes.size(), c.tokens(), error);
         }
     }
-    std::printf("%d passed, %d failed\n", 4 * rounds - failed, failed);
+    std::printf("%d passed, %d failed", 4 * rounds - failed, failed);
+    std::printf(e4m3 ? ", %lld pages widened before\n" : "\n", static_cast<long long>(widened));
     return failed == 0;
 }
 

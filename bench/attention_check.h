@@ -9,11 +9,11 @@
 
 namespace batchllm::cuda {
 
-// Prints what was checked. Whether all was within rounding.
-bool check_attention(const AttentionFamily &family, unsigned seed, int rounds);
+// Prints what was checked. Whether all was within rounding. e4m3: keys and values are.
+bool check_attention(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3);
 
 // The same of bits: a token's result is what it is alone, whatever else there is in a step by position.
-bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds);
+bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3);
 
 // shape: heads, KV heads, head_dim.
 AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "attention/worklist_by_position.h"
 
@@ -30,10 +32,14 @@ __device__ float noise(uint64_t index) {
     return sum * 1.7320508f;
 }
 
+// So much greater are e4m3's numbers, to lie well among those that it has.
+constexpr float kStoredUnit = 32;
+
 template <typename T> __global__ void fill(T *data, int64_t count, uint64_t seed) {
+    const float unit = sizeof(T) == 1 ? kStoredUnit : 1;
     for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < count;
          i += int64_t(gridDim.x) * blockDim.x) {
-        data[i] = T(noise(seed + i));
+        data[i] = T(unit * noise(seed + i));
     }
 }
 
@@ -65,15 +71,20 @@ void *DeviceArrays::allocate(int64_t bytes) {
 }
 
 AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCase &source,
-                               int copies, uint64_t seed)
-    : family_(family), case_(source), copies_(copies) {
+                               int copies, uint64_t seed, Widening widening)
+    : family_(family), case_(source), copies_(copies), widening_(widening) {
     CHECK(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
     if (const char *text = std::getenv("SMS")) sms_ = std::atoi(text);
     const AttentionShape &s = case_.shape;
     const int64_t kv_elements = case_.pool_elements() * copies;
-    auto *kv = device_.make<uint16_t>(kv_elements);
+    auto *kv = device_.make<uint8_t>(case_.pool_bytes() * copies);
     auto *q = device_.make<uint16_t>(q_elements());
-    fill_with_noise(kv, kv_elements, seed, s.f16);
+    if (s.e4m3) {
+        fill<<<1024, 256>>>(reinterpret_cast<__nv_fp8_e4m3 *>(kv), kv_elements, seed);
+        CHECK(cudaGetLastError());
+    } else {
+        fill_with_noise(kv, kv_elements, seed, s.f16);
+    }
     fill_with_noise(q, q_elements(), seed + (1ull << 40), s.f16);
     AttentionArguments &a = arguments_;
     a.type = s.f16 ? AttentionType::f16 : AttentionType::bf16;
@@ -89,6 +100,16 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
     a.out = device_.make<uint16_t>(q_elements());
     a.kv = kv;
     a.pages = device_.upload(case_.pages);
+    a.kv_e4m3 = s.e4m3;
+    if (s.e4m3) {
+        std::mt19937 random(static_cast<unsigned>(seed));
+        for (int i = 0; i < 2 * s.kv_heads; ++i) {
+            kv_scales_.push_back((0.5f + static_cast<float>(random() % 1001) / 1000) / kStoredUnit);
+        }
+        const float *scales = device_.upload(kv_scales_);
+        a.k_scale = scales;
+        a.v_scale = scales + s.kv_heads;
+    }
     const int64_t counters = int64_t{case_.tokens()} * s.kv_heads;
     a.arrivals = device_.make<int32_t>(counters);
     a.queues = device_.make<int32_t>(4);
@@ -105,7 +126,10 @@ WorklistOptions AttentionSetup::options(Sharing sharing) const {
     options.head_dim = s.head_dim;
     options.window = s.window;
     options.sms = sms_;
+    options.kv_bytes = s.kv_bytes();
+    options.widened_room = widening_.room;
     family_.set_costs(&options);
+    if (widening_.always) options.widen_us = options.widen_launch_us = 0;
     options.share = sharing != Sharing::apart;
     options.always_share = sharing == Sharing::together;
     read_setting("WIDE_US", &options.wide_us);
@@ -117,6 +141,8 @@ WorklistOptions AttentionSetup::options(Sharing sharing) const {
     read_setting("MERGE_US", &options.merge_us);
     read_setting("MATRIX_SPLIT", &options.matrix_split);
     read_setting("STREAM_SPLIT", &options.stream_split);
+    read_setting("WIDEN_US", &options.widen_us);
+    read_setting("WIDEN_LAUNCH_US", &options.widen_launch_us);
     return options;
 }
 
@@ -145,6 +171,9 @@ void AttentionSetup::upload() {
     a.rows = device_.upload(worklist_.rows);
     a.partials = device_.upload(worklist_.partials);
     a.merged = device_.upload(worklist_.merged);
+    a.widened = device_.upload(worklist_.widened);
+    a.widened_count = static_cast<int32_t>(worklist_.widened.size());
+    a.wide = device_.make<uint8_t>(a.widened_count * kv_page_bytes(s.kv_heads, s.head_dim, 2));
     a.merged_count = static_cast<int32_t>(worklist_.merged.size());
     a.partial_out = device_.make<float>(int64_t{worklist_.slots} * s.heads * s.head_dim);
     a.partial_lse = device_.make<float>(int64_t{worklist_.slots} * s.heads);
@@ -160,6 +189,19 @@ std::vector<float> to_floats(const std::vector<uint16_t> &elements, bool f16) {
             const uint32_t wide = uint32_t{elements[i]} << 16;
             std::memcpy(&values[i], &wide, sizeof wide);
         }
+    }
+    return values;
+}
+
+std::vector<float> kv_to_floats(const std::vector<uint8_t> &pool, const AttentionShape &shape) {
+    if (!shape.e4m3) {
+        std::vector<uint16_t> elements(pool.size() / 2);
+        std::memcpy(elements.data(), pool.data(), pool.size());
+        return to_floats(elements, shape.f16);
+    }
+    std::vector<float> values(pool.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = __half2float(__half(__nv_cvt_fp8_to_halfraw(pool[i], __NV_E4M3)));
     }
     return values;
 }

@@ -53,25 +53,34 @@ class DeviceArrays {
 enum class Sharing { chosen, together, apart, by_position };
 inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart", "by position"};
 
+// Of e4m3: pages that there is room to widen, and whether they are widened whatever it costs.
+struct Widening {
+    int32_t room = 4096;
+    bool always = false;
+};
+
 class AttentionSetup {
   public:
     // copies: of the pool, one after the other. seed: of the noise. SMS in the environment: so many
     // instead of all.
     AttentionSetup(const AttentionFamily &family, const AttentionCase &source, int copies,
-                   uint64_t seed);
+                   uint64_t seed, Widening widening = {});
 
     // Builds the worklist. Its costs may be set from the environment (WIDE_US=1.9).
     void use(Sharing sharing);
     // As if these nodes were the step's, by position. Addresses of what tokens have are still of the whole step.
     void use_by_position(const std::vector<AttentionNode> &nodes, int32_t tokens);
-    // Enqueues one launch on `sms` SMs.
+    // Enqueues one launch on `sms` SMs, and what it needs before it.
     void launch(const AttentionArguments &arguments, int sms, cudaStream_t stream) const {
+        CHECK(launch_widen(arguments, sms, stream));
         CHECK(family_.launch(arguments, sms, stream));
     }
 
     const AttentionCase &source() const { return case_; }
     const AttentionArguments &arguments() const { return arguments_; } // of the first copy
     const Worklist &worklist() const { return worklist_; }
+    // [2][kv_heads] of e4m3: of keys, of values.
+    const std::vector<float> &kv_scales() const { return kv_scales_; }
     int copies() const { return copies_; }
     int sms() const { return sms_; }
     int64_t q_elements() const { // of the queries, and of the output
@@ -86,6 +95,8 @@ class AttentionSetup {
     AttentionCase case_;
     int copies_;
     int sms_ = 0;
+    Widening widening_;
+    std::vector<float> kv_scales_;
     DeviceArrays device_;
     AttentionArguments arguments_{};
     Worklist worklist_;
@@ -93,5 +104,7 @@ class AttentionSetup {
 
 // 2-byte elements as numbers.
 std::vector<float> to_floats(const std::vector<uint16_t> &elements, bool f16);
+// Keys and values as a pool has them, without their scales.
+std::vector<float> kv_to_floats(const std::vector<uint8_t> &pool, const AttentionShape &shape);
 
 } // namespace batchllm::cuda

@@ -19,8 +19,8 @@ double time_us(const AttentionSetup &setup, bool fused) {
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < launches; ++i) {
         AttentionArguments a = setup.arguments();
-        a.kv = static_cast<const uint16_t *>(a.kv) +
-               setup.source().pool_elements() * (i % setup.copies());
+        a.kv =
+            static_cast<const uint8_t *>(a.kv) + setup.source().pool_bytes() * (i % setup.copies());
         if (fused) {
             setup.launch(a, setup.sms(), stream);
         } else {
@@ -33,6 +33,7 @@ double time_us(const AttentionSetup &setup, bool fused) {
             part.items += a.matrix_items;
             part.matrix_items = 0;
             part.matrix_ctas = 0;
+            part.widened_count = 0;
             setup.launch(part, setup.sms(), stream);
         }
     }
@@ -71,7 +72,15 @@ void AttentionTimer::print_header() const {
 void AttentionTimer::time(const std::string &group, AttentionCase c, double peer, double cascade) {
     c.shuffle(1);
     if (c.name.find(only_) == std::string::npos) return;
-    const int64_t pool_bytes = 2 * c.pool_elements();
+    if (of_type_) time_stored(group, c, peer, cascade);
+    c.shape.e4m3 = true;
+    c.name += ", e4m3";
+    if (e4m3_) time_stored(group, c, peer, cascade);
+}
+
+void AttentionTimer::time_stored(const std::string &group, const AttentionCase &c, double peer,
+                                 double cascade) {
+    const int64_t pool_bytes = c.pool_bytes();
     const int64_t enough = int64_t(600) << 20;
     const int copies = pool_bytes > 2 * enough
                            ? 1
@@ -79,6 +88,7 @@ void AttentionTimer::time(const std::string &group, AttentionCase c, double peer
     AttentionSetup setup(family_, c, copies, 7);
     setup.use(Sharing::chosen);
     const int matrix = setup.worklist().matrix_items, stream = setup.worklist().stream_items;
+    const size_t widened = setup.worklist().widened.size(); // pages
     const double chosen = time_us(setup, true);
     const bool mixed = matrix > 0 && stream > 0;
     const double unfused = mixed ? time_us(setup, false) : chosen;
@@ -107,7 +117,9 @@ void AttentionTimer::time(const std::string &group, AttentionCase c, double peer
     column(mixed, unfused, "%8.1f");
     column(peer > 0, peer, "%8.1f");
     column(cascade > 0, cascade, "%8.1f");
-    std::printf(" | %d + %d\n", matrix, stream);
+    std::printf(" | %d + %d", matrix, stream);
+    if (c.shape.e4m3) std::printf(", %zu widened", widened);
+    std::printf("\n");
     std::fflush(stdout);
     ++cases_;
     if (ratio > 1.03) ++slower_;

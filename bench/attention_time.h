@@ -11,9 +11,10 @@ namespace batchllm::cuda {
 
 class AttentionTimer {
   public:
-    // only: of the cases, those whose name holds it.
-    AttentionTimer(const AttentionFamily &family, std::string only)
-        : family_(family), only_(std::move(only)) {}
+    // only: of the cases, those whose name holds it. of_type, e4m3: with keys and values of the model's type, and
+    // in e4m3, a line each.
+    AttentionTimer(const AttentionFamily &family, std::string only, bool of_type, bool e4m3)
+        : family_(family), only_(std::move(only)), of_type_(of_type), e4m3_(e4m3) {}
 
     void print_header() const;
     // peer, cascade: microseconds of FlashAttention-3 unshared and of FlashInfer's cascade, 0: not known.
@@ -21,8 +22,11 @@ class AttentionTimer {
     void print_summary() const;
 
   private:
+    void time_stored(const std::string &group, const AttentionCase &c, double peer, double cascade);
+
     const AttentionFamily &family_;
     std::string only_;
+    bool of_type_, e4m3_;
     int cases_ = 0;
     int slower_ = 0; // than with all prefixes read together, or none
     double worst_ = 0;

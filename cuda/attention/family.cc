@@ -5,7 +5,21 @@
 namespace batchllm::cuda {
 namespace {
 
-void costs_sm90(WorklistOptions *) {} // as WorklistOptions has them
+// Its tiles of O do not hold heads of 512, and rows of one token are more than its items that widen e4m3 have:
+// those are left to sm80's kernels, by the same worklist.
+bool left_to_sm80(int32_t heads, int32_t kv_heads, int32_t head_dim, bool e4m3) {
+    return head_dim > 256 || (e4m3 && heads > kNarrowRows * kv_heads);
+}
+
+// As WorklistOptions has them, but for e4m3, whose are predicted.
+void costs_sm90(WorklistOptions *options) {
+    const bool e4m3 = options->kv_bytes == 1;
+    options->wide_from_scratch =
+        e4m3 && !left_to_sm80(options->heads, options->kv_heads, options->head_dim, e4m3);
+    if (!e4m3) return;
+    options->narrow_us = 0.7;
+    options->stream_us = 0.3;
+}
 
 // mma.sync computes at about half the rate, an item of few rows takes as long as one of many, two CTAs
 // share an SM, and whoever arrives last merges while others have nothing left to do.
@@ -19,12 +33,17 @@ void costs_sm80(WorklistOptions *options) {
     options->matrix_split = 1.2;
     options->stream_split = 6;
     options->item_rows = kMatrixRows;
+    options->wide_from_scratch = false;
+    if (options->kv_bytes != 1) return;
+    options->wide_us = 3.6; // predicted, as the others of e4m3
+    options->narrow_us = 1.8;
+    options->stream_us = 0.35;
 }
 
-// Its tiles of O do not hold heads of 512: those are left to sm80's kernels, by the same worklist.
 cudaError_t launch_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    return a.head_dim > 256 ? launch_attention_sm80(a, sms, stream)
-                            : launch_attention_sm90(a, sms, stream);
+    return left_to_sm80(a.heads, a.kv_heads, a.head_dim, a.kv_e4m3 != 0)
+               ? launch_attention_sm80(a, sms, stream)
+               : launch_attention_sm90(a, sms, stream);
 }
 
 // The best first.

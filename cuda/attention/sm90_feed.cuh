@@ -271,31 +271,33 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 if (tile > 0) emit(tile - 1, 1);
             }
         } else if (kInBytes<Stored> && form == Form::stream) {
-            using Stream = StreamShape<HeadDim, Stored>;
-            constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
-            constexpr uint32_t kBytes = S::kSlotBytes / kPages;
-            for (int which = 0; which < 2; ++which) {
-                const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
-                const uint64_t policy = once >> which & 1 ? first : normal;
-                for (int index = 0; index < all; index += kPages) {
-                    const int count = min(kPages, all - index);
-                    int page[kPages];
-#pragma unroll
-                    for (int p = 0; p < kPages; ++p) {
-                        page[p] = pages.at(which, index + min(p, count - 1));
-                    }
-                    const uint32_t full = shared_address(&rest->full[ring.slot]);
-                    const uint32_t to = slots + ring.slot * S::kSlotBytes;
-                    wait_empty();
-                    if (elect_one()) {
-                        barrier_expect(full, count * kBytes);
+            if constexpr (kInBytes<Stored>) { // a slot may hold two pages
+                using Stream = StreamShape<HeadDim, Stored>;
+                constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
+                constexpr uint32_t kBytes = S::kSlotBytes / kPages;
+                for (int which = 0; which < 2; ++which) {
+                    const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
+                    const uint64_t policy = once >> which & 1 ? first : normal;
+                    for (int index = 0; index < all; index += kPages) {
+                        const int count = min(kPages, all - index);
+                        int page[kPages];
 #pragma unroll
                         for (int p = 0; p < kPages; ++p) {
-                            if (p >= count) break;
-                            bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                            page[p] = pages.at(which, index + min(p, count - 1));
                         }
+                        const uint32_t full = shared_address(&rest->full[ring.slot]);
+                        const uint32_t to = slots + ring.slot * S::kSlotBytes;
+                        wait_empty();
+                        if (elect_one()) {
+                            barrier_expect(full, count * kBytes);
+#pragma unroll
+                            for (int p = 0; p < kPages; ++p) {
+                                if (p >= count) break;
+                                bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                            }
+                        }
+                        ring.advance();
                     }
-                    ring.advance();
                 }
             }
         } else {

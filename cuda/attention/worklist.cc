@@ -47,6 +47,9 @@ class Builder {
         for (size_t i = 0; i < nodes_.size(); ++i) {
             if (nodes_[i].token_count > 0) own_items(static_cast<int32_t>(i));
         }
+        for (Draft &draft : drafts_) clip(&draft);
+        out->widened.clear();
+        if (options_.wide_from_scratch) widen(out);
         emit(out);
     }
 
@@ -182,13 +185,129 @@ class Builder {
             KeyStretch &s = read.stretch;
             const int32_t keys = unseen_keys(s, draft->min_position);
             if (keys == s.keys) continue;
-            assert(keys / kPageKeys >= nodes_[static_cast<size_t>(read.node)].first_page);
             s.page_begin += keys / kPageKeys;
+            assert(first_page_of(read) >= nodes_[static_cast<size_t>(read.node)].first_page);
             s.start += keys;
             s.keys -= keys;
             kept.push_back(read);
         }
         draft->stretches = std::move(kept);
+    }
+
+    // ---- Items of many rows, where they read widened pages ----
+
+    bool is_wide(const Draft &draft) const {
+        return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
+    }
+    int32_t first_page_of(const Draft::Read &read) const { // in its node
+        return read.stretch.page_begin - nodes_[static_cast<size_t>(read.node)].page_begin;
+    }
+
+    // A node's pages, as far as drafts of many rows read them.
+    struct Wanted {
+        int32_t first = INT32_MAX, end = 0; // of its pages
+        double saved = 0;   // SM time of one KV head, by not widening them on the way
+        int32_t place = -1; // of page `first` among the widened
+        int32_t pages() const { return end - first; }
+    };
+
+    // Decides which pages are widened before the launch. Drafts that read any others are cut to kNarrowRows; what
+    // they alone would have had widened is then not.
+    void widen(Worklist *out) {
+        std::vector<bool> wide(drafts_.size());
+        for (size_t i = 0; i < drafts_.size(); ++i) wide[i] = is_wide(drafts_[i]);
+        std::vector<Wanted> wanted;
+        for (bool fewer = true; fewer;) {
+            fewer = false;
+            wanted = wanted_by(wide);
+            place_widened(&wanted, out);
+            for (size_t i = 0; i < drafts_.size(); ++i) {
+                const auto there = [&](const Draft::Read &read) {
+                    return wanted[static_cast<size_t>(read.node)].place >= 0;
+                };
+                const auto &reads = drafts_[i].stretches;
+                if (!wide[i] || std::all_of(reads.begin(), reads.end(), there)) continue;
+                wide[i] = false;
+                fewer = true;
+            }
+        }
+        std::vector<Draft> drafts = std::move(drafts_);
+        drafts_.clear();
+        for (size_t i = 0; i < drafts.size(); ++i) {
+            if (is_wide(drafts[i]) && !wide[i]) {
+                halve(drafts[i]);
+                continue;
+            }
+            for (Draft::Read &read : drafts[i].stretches) {
+                const Wanted &of_node = wanted[static_cast<size_t>(read.node)];
+                if (!wide[i]) break;
+                read.stretch.page_begin = of_node.place + first_page_of(read) - of_node.first;
+            }
+            drafts_.push_back(std::move(drafts[i]));
+        }
+    }
+
+    // wide: [drafts] those that count.
+    std::vector<Wanted> wanted_by(const std::vector<bool> &wide) const {
+        std::vector<Wanted> wanted(nodes_.size());
+        for (size_t i = 0; i < drafts_.size(); ++i) {
+            if (!wide[i]) continue;
+            for (const Draft::Read &read : drafts_[i].stretches) {
+                Wanted &of_node = wanted[static_cast<size_t>(read.node)];
+                const int32_t keys = read.stretch.keys, page = first_page_of(read);
+                of_node.first = std::min(of_node.first, page);
+                of_node.end = std::max(of_node.end, page + ceil_div(keys, kPageKeys));
+                of_node.saved +=
+                    2 * time_of(true, 1, keys) - time_of(true, drafts_[i].tokens.size(), keys);
+            }
+        }
+        return wanted;
+    }
+
+    // The nodes whose pages are worth it, as long as there is room; none if a launch more does not pay.
+    void place_widened(std::vector<Wanted> *wanted, Worklist *out) const {
+        out->widened.clear();
+        double gain = 0; // of all, SM time of one KV head
+        for (size_t n = 0; n < nodes_.size(); ++n) {
+            Wanted &of_node = (*wanted)[n];
+            const int32_t pages = of_node.pages();
+            if (of_node.end == 0) continue;
+            const double gain_here =
+                of_node.saved - pages * options_.widen_us * options_.head_dim / 128;
+            const auto begin = static_cast<int32_t>(out->widened.size());
+            if (gain_here <= 0 || pages > options_.widened_room - begin) continue;
+            gain += gain_here;
+            of_node.place = begin;
+            for (int32_t page = of_node.first; page < of_node.end; ++page) {
+                out->widened.push_back(nodes_[n].page_begin + page);
+            }
+        }
+        if (gain * options_.kv_heads / options_.sms >= options_.widen_launch_us) return;
+        out->widened.clear();
+        for (Wanted &of_node : *wanted) of_node.place = -1;
+    }
+
+    // A draft of too many rows as drafts of up to kNarrowRows, each of what its own tokens see.
+    void halve(const Draft &draft) {
+        const auto each = static_cast<size_t>(std::max(1, kNarrowRows / ratio_));
+        for (const Draft::Read &read : draft.stretches) --reads_[static_cast<size_t>(read.node)];
+        for (size_t first = 0; first < draft.tokens.size(); first += each) {
+            const size_t count = std::min(each, draft.tokens.size() - first);
+            const auto begin = draft.tokens.begin() + static_cast<ptrdiff_t>(first);
+            Draft part;
+            part.matrix = true;
+            part.tokens.assign(begin, begin + static_cast<ptrdiff_t>(count));
+            std::tie(part.min_position, part.max_position) = range_of(part.tokens);
+            for (Draft::Read read : draft.stretches) {
+                read.stretch.keys =
+                    std::min(read.stretch.keys, part.max_position + 1 - read.stretch.start);
+                if (read.stretch.keys <= 0) continue;
+                ++reads_[static_cast<size_t>(read.node)];
+                part.stretches.push_back(read);
+            }
+            clip(&part);
+            drafts_.push_back(std::move(part));
+        }
     }
 
     struct Timed {
@@ -201,8 +320,7 @@ class Builder {
         std::vector<double> times(drafts_.size());
         std::vector<int64_t> lengths(drafts_.size());
         for (size_t i = 0; i < drafts_.size(); ++i) {
-            Draft &draft = drafts_[i];
-            clip(&draft);
+            const Draft &draft = drafts_[i];
             for (const Draft::Read &read : draft.stretches) lengths[i] += read.stretch.keys;
             times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) + options_.item_us;
             total += times[i];
@@ -243,9 +361,7 @@ class Builder {
 
     // Of an item: shorter ones are not worth a job.
     double least_time(const Draft &draft) const {
-        const bool wide =
-            draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
-        return time_of(draft.matrix, draft.tokens.size(), wide ? 512 : 256);
+        return time_of(draft.matrix, draft.tokens.size(), is_wide(draft) ? 512 : 256);
     }
 
     // Cuts the draft's stretches into items of at most two stretches and about part_keys keys.
@@ -315,7 +431,7 @@ class Builder {
             if (reads_[i] > 0) keys += nodes_[i].keys;
         }
         const double heads = options_.kv_heads, sms = options_.sms;
-        const double bytes = keys * heads * 2 * options_.head_dim * 2;
+        const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
         const double time =
             std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
         // At least half for narrow jobs, so that a decode step's long ones are not its last.

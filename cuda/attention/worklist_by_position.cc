@@ -41,6 +41,7 @@ class Builder {
         out_->stream_items = 0;
         out_->matrix_ctas = out_->matrix_items > 0 ? options_.sms : 0;
         out_->matrix_by_head = 0;
+        out_->widened.clear(); // items have kNarrowRows where they would read such
     }
 
   private:

@@ -45,5 +45,7 @@ struct RopeArguments {
     const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] f32, above 0; null: 1
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
+cudaError_t launch_rope_e4m3(const RopeArguments &arguments,
+                             cudaStream_t stream); // for launch_rope
 
 } // namespace batchllm::cuda

@@ -1,0 +1,328 @@
+// The kernels of rope.h, for keys and values of the layer's type or in e4m3 (Stored), which have a file each.
+// Bound by memory: reads a token's row of the QKV product and writes it, keys and values to their pages.
+#pragma once
+
+#include "attention/attention.h"
+#include "elementwise/element.cuh"
+#include "elementwise/elementwise.h"
+#include "elementwise/quantize.cuh"
+#include "elementwise/rope.h"
+
+namespace batchllm::cuda {
+namespace {
+
+// Elements [e, e + 8) of a key's row, to their place in its block. inverse: of e4m3, what they are multiplied by.
+template <typename Stored> __device__ __forceinline__ void
+store_in_block(Stored *block, int e, int key, int padded_dim, const float (&x)[8], float inverse) {
+    if constexpr (sizeof(Stored) == 4) {
+        store8(block + key * padded_dim + e, x);
+    } else if constexpr (sizeof(Stored) == 2) {
+        store8(block + place_in_block(key, e, 2), x);
+    } else {
+        store8_e4m3(block + place_in_block(key, e, 1), x, inverse);
+    }
+}
+// One over the scale of a KV head's keys or values.
+template <typename Stored>
+__device__ __forceinline__ float inverse_scale(const RopeArguments &a, bool value, int kv_head) {
+    if constexpr (sizeof(Stored) != 1) return 1;
+    const float *scales = value ? a.v_scale : a.k_scale;
+    return scales == nullptr ? 1 : 1 / scales[kv_head];
+}
+
+// Heads that turn whole, half with half, with RMSNorms of each head or none: most models. A block is a
+// token; `lanes` threads (a power of two) are a head, each with eight elements of its
+// first half and the eight that they are rotated with.
+template <typename T, typename Stored> __global__ void rope(RopeArguments a, int lanes) {
+    const int token = blockIdx.x;
+    const int half = a.head_dim / 2;
+    const int heads = a.heads + 2 * a.kv_heads;
+    const int tasks = (heads * lanes + 31) / 32 * 32;
+    T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
+    const int slot = a.slots[token];
+    if (slot < 0) return;
+    const int key = slot % kPageKeys;
+    const int64_t block = int64_t{kPageKeys} * a.padded_dim;
+    for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
+        const int head = task / lanes;
+        const int e = task % lanes * kVector;
+        const bool active = head < heads && e < half;
+        float x[8] = {}, y[8] = {};
+        T *from = row + head * a.padded_dim + e;
+        if (active) {
+            load8(from, x);
+            load8(from + half, y);
+            if (a.bias != nullptr) {
+                float b[8];
+                load8(a.bias + head * a.padded_dim + e, b);
+#pragma unroll
+                for (int k = 0; k < 8; ++k) x[k] += b[k];
+                load8(a.bias + head * a.padded_dim + e + half, b);
+#pragma unroll
+                for (int k = 0; k < 8; ++k) y[k] += b[k];
+            }
+        }
+        const bool value = head >= a.heads + a.kv_heads;
+        if (a.q_norm) { // with k_norm
+            float sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += x[k] * x[k] + y[k] * y[k];
+            for (int offset = lanes / 2; offset > 0; offset /= 2) {
+                sum += __shfl_xor_sync(~0u, sum, offset);
+            }
+            if (active && !value) {
+                const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.q_norm.epsilon);
+                const float *weight = head < a.heads ? a.q_norm.weight : a.k_norm.weight;
+#pragma unroll
+                for (int k = 0; k < 8; ++k) {
+                    x[k] *= scale * weight[e + k];
+                    y[k] *= scale * weight[e + half + k];
+                }
+            }
+        }
+        if (!active) continue;
+        if (!value) {
+            const float2 *angles = a.table + int64_t{token} * half + e;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const float2 angle = angles[k];
+                const float rotated = x[k] * angle.x - y[k] * angle.y;
+                y[k] = y[k] * angle.x + x[k] * angle.y;
+                x[k] = rotated;
+            }
+        }
+        if (head < a.heads) {
+            store8(from, x);
+            store8(from + half, y);
+            continue;
+        }
+        const int kv_head = (head - a.heads) % a.kv_heads;
+        Stored *to =
+            static_cast<Stored *>(a.kv) +
+            ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
+        const float inverse = inverse_scale<Stored>(a, value, kv_head);
+        store_in_block(to, e, key, a.padded_dim, x, inverse);
+        store_in_block(to, e + half, key, a.padded_dim, y, inverse);
+    }
+}
+
+// ---- Any rotation, any norm ----
+
+constexpr int kTurnThreads = 128;
+
+// Elements [e, e + 8) of a head, with their bias.
+template <typename T> __device__ __forceinline__ void
+load_head(const RopeArguments &a, const T *row, int head, int e, float (&x)[8]) {
+    const int at = head * a.padded_dim + e;
+    load8(row + at, x);
+    if (a.bias == nullptr) return;
+    float bias[8];
+    load8(a.bias + at, bias);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] += bias[k];
+}
+
+// What the norms of all queries and of all keys together multiply by.
+template <typename T> __device__ float2 whole_scales(const RopeArguments &a, const T *row) {
+    float sums[2] = {};
+    const int vectors = (a.head_dim + kVector - 1) / kVector;
+    for (int i = threadIdx.x; i < (a.heads + a.kv_heads) * vectors; i += kTurnThreads) {
+        float x[8], sum = 0;
+        const int head = i / vectors;
+        load_head(a, row, head, i % vectors * kVector, x);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += x[k] * x[k]; // zero beyond head_dim
+        sums[head < a.heads ? 0 : 1] += sum;
+    }
+    __shared__ float parts[2][kTurnThreads / 32];
+    for (int part = 0; part < 2; ++part) {
+        float sum = sums[part];
+        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+        if (threadIdx.x % 32 == 0) parts[part][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    const auto scale = [&](int part, int heads, float epsilon) {
+        float sum = 0;
+        for (int w = 0; w < kTurnThreads / 32; ++w) sum += parts[part][w];
+        return rsqrtf(sum / (static_cast<float>(heads) * static_cast<float>(a.head_dim)) + epsilon);
+    };
+    return make_float2(scale(0, a.heads, a.q_norm.epsilon), scale(1, a.kv_heads, a.k_norm.epsilon));
+}
+
+// The sum over the `lanes` threads of a head.
+__device__ __forceinline__ float head_sum(float x, int lanes) {
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+    return x;
+}
+
+// x: the thread's part of a head, zero beyond head_dim; all of a warp call this. whole: of the norm of all
+// heads together, which is the head's own unless norm_whole.
+template <int Vectors>
+__device__ __forceinline__ void normalise_head(const RopeArguments &a, int head, int lanes,
+                                               int lane, float whole, float (&x)[Vectors][8]) {
+    const bool query = head < a.heads, key = !query && head < a.heads + a.kv_heads;
+    const DeviceNorm &norm = query ? a.q_norm : key ? a.k_norm : a.v_norm;
+    float mean = 0, scale = whole;
+    if (!a.norm_whole) {
+        float sum = 0;
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += x[v][k];
+        }
+        sum = head_sum(sum, lanes);
+        if (norm.kind == NormKind::layer) mean = sum / static_cast<float>(a.head_dim);
+        sum = 0;
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const bool within = (v * lanes + lane) * kVector + k < a.head_dim;
+                sum += within ? (x[v][k] - mean) * (x[v][k] - mean) : 0.0f;
+            }
+        }
+        scale = rsqrtf(head_sum(sum, lanes) / static_cast<float>(a.head_dim) + norm.epsilon);
+    }
+    if (!norm) return;
+    const int first = a.norm_whole ? (query ? head : head - a.heads) * a.padded_dim : 0;
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const int e = (v * lanes + lane) * kVector + k;
+            if (e >= a.head_dim) break;
+            x[v][k] = (x[v][k] - mean) * scale;
+            if (norm.weight != nullptr) x[v][k] *= norm.weight[first + e];
+            if (norm.bias != nullptr) x[v][k] += norm.bias[first + e];
+        }
+    }
+}
+
+// staged: room for the head. All of a warp call this; a value's head is left as it is.
+template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArguments &a,
+                                                                 const float2 *angles, bool turns,
+                                                                 int lanes, int lane, float *staged,
+                                                                 float (&x)[Vectors][8]) {
+    const int half = a.dims / 2;
+    float other[Vectors][8]; // what each element turns with
+    if (a.pairs) {
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+            for (int k = 0; k < 8; ++k) other[v][k] = x[v][k ^ 1];
+        }
+    } else {
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) store8(staged + (v * lanes + lane) * kVector, x[v]);
+        __syncwarp();
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const int e = (v * lanes + lane) * kVector + k;
+                other[v][k] = e < a.dims ? staged[e < half ? e + half : e - half] : 0.0f;
+            }
+        }
+        __syncwarp(); // before the next head is staged
+    }
+    if (!turns) return;
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const int e = (v * lanes + lane) * kVector + k;
+            if (e >= a.dims) break;
+            const bool first = a.pairs ? e % 2 == 0 : e < half;
+            const float2 angle = angles[a.pairs ? e / 2 : first ? e : e - half];
+            const float y = other[v][k];
+            x[v][k] = x[v][k] * angle.x + (first ? -y : y) * angle.y;
+        }
+    }
+}
+
+// A block is a token; `lanes` threads (a power of two) are a head, each with Vectors times eight of its
+// elements.
+template <typename T, typename Stored, int Vectors> __global__ void __launch_bounds__(kTurnThreads)
+    turn(const __grid_constant__ RopeArguments a, int lanes) {
+    __shared__ __align__(16) float staged[kTurnThreads * Vectors * kVector];
+    const int token = blockIdx.x;
+    const int slot = a.slots[token];
+    if (slot < 0) return;
+    const int heads = a.heads + 2 * a.kv_heads;
+    const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
+    T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
+    const float query_scale =
+        a.long_scale == 0
+            ? 1.0f
+            : 1.0f +
+                  a.long_scale * logf(static_cast<float>(1 + a.positions[token] / a.long_period));
+    float2 whole = {};
+    if (a.norm_whole) whole = whole_scales(a, row);
+    const int64_t block = int64_t{kPageKeys} * a.padded_dim;
+    for (int first = 0; first < heads; first += kTurnThreads / lanes) {
+        const int head = first + group;
+        const bool value = head >= a.heads + a.kv_heads;
+        float x[Vectors][8] = {};
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+            const int e = (v * lanes + lane) * kVector;
+            if (head < heads && e < a.head_dim) load_head(a, row, head, e, x[v]);
+        }
+        if (a.q_norm || a.k_norm || a.v_norm) {
+            normalise_head(a, head, lanes, lane, head < a.heads ? whole.x : whole.y, x);
+        }
+        if (a.table != nullptr) {
+            turn_head(a, a.table + int64_t{token} * (a.dims / 2), !value, lanes, lane,
+                      staged + group * lanes * Vectors * kVector, x);
+        }
+        const int kv_head = a.kv_heads > 0 ? (head - a.heads) % a.kv_heads : 0;
+        Stored *to =
+            static_cast<Stored *>(a.kv) +
+            ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
+        const float inverse =
+            head < a.heads || head >= heads ? 1 : inverse_scale<Stored>(a, value, kv_head);
+#pragma unroll
+        for (int v = 0; v < Vectors; ++v) {
+            const int e = (v * lanes + lane) * kVector;
+            if (head >= heads || e >= a.head_dim) continue;
+            if (head < a.heads) {
+#pragma unroll
+                for (int k = 0; k < 8; ++k) x[v][k] *= query_scale;
+                store8(row + head * a.padded_dim + e, x[v]);
+            } else {
+                store_in_block(to, e, slot % kPageKeys, a.padded_dim, x[v], inverse);
+            }
+        }
+    }
+}
+
+// What the kernel for most models computes.
+bool is_common(const RopeArguments &a) {
+    const bool norms = a.q_norm.is_plain_rms() && a.k_norm.is_plain_rms() && !a.norm_whole &&
+                       a.q_norm.epsilon == a.k_norm.epsilon;
+    return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
+           a.head_dim % (2 * kVector) == 0 && a.head_dim <= 256 && a.kv_heads > 0 && !a.v_norm &&
+           (norms || (!a.q_norm && !a.k_norm));
+}
+
+int lanes_for(int elements) {
+    int lanes = 1;
+    while (lanes * kVector < elements) lanes *= 2;
+    return lanes;
+}
+
+template <typename T, typename Stored>
+cudaError_t launch_stored(const RopeArguments &a, cudaStream_t stream) {
+    const auto tokens = static_cast<unsigned>(a.tokens);
+    if (is_common(a)) {
+        rope<T, Stored><<<tokens, 128, 0, stream>>>(a, lanes_for(a.head_dim / 2));
+    } else if (a.head_dim <= 256) {
+        turn<T, Stored, 1><<<tokens, kTurnThreads, 0, stream>>>(a, lanes_for(a.head_dim));
+    } else {
+        turn<T, Stored, 2><<<tokens, kTurnThreads, 0, stream>>>(a, lanes_for(a.head_dim) / 2);
+    }
+    return cudaGetLastError();
+}
+
+} // namespace
+} // namespace batchllm::cuda
