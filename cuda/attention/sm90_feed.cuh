@@ -99,8 +99,8 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
         for (int s = 0; s < 2; ++s) {
             const KeyStretch stretch = item.stretch[s];
             if (lane < tiles(stretch.keys, kPageKeys)) {
-                const int index = stretch.page_begin + lane;
-                job.pages[s][lane] = widened ? index : __ldg(a.pages + index);
+                job.pages[s][lane] = widened ? stretch.page_begin + lane
+                                             : __ldg(a.pages + stretch.page_begin + lane);
             }
         }
         int token = 0; // of row `lane`
