@@ -33,18 +33,18 @@ double at(const std::vector<float> &values, int64_t i) {
 double size_of_projection(const Weight &weight, const Norm &norm, int64_t first, int64_t count) {
     const std::vector<float> gain = gains(norm, weight.columns());
     const std::vector<float> norm_bias = numbers(norm.bias), bias = numbers(weight.bias);
-    std::vector<float> row(static_cast<size_t>(weight.columns()));
+    // At once: the formats that store columns one after another are slow to read row by row.
+    std::vector<float> rows(static_cast<size_t>(count * weight.columns()));
+    read_rows(weight.values, first, count, DType::f32, rows.data());
     double squares = 0, largest = 0;
-    for (int64_t i = first; i < first + count; ++i) {
-        read_row(weight.values, i, row.data());
-        double of_row = 0, constant = at(bias, i);
-        for (size_t j = 0; j < row.size(); ++j) {
-            const double w = static_cast<double>(row[j]);
-            const double x = w * static_cast<double>(gain[j]);
-            of_row += x * x;
-            constant += w * at(norm_bias, static_cast<int64_t>(j));
+    for (int64_t i = 0; i < count; ++i) {
+        const float *const row = rows.data() + i * weight.columns();
+        double constant = at(bias, first + i);
+        for (int64_t j = 0; j < weight.columns(); ++j) {
+            const double w = static_cast<double>(row[j]), x = w * at(gain, j);
+            squares += x * x;
+            constant += w * at(norm_bias, j);
         }
-        squares += of_row;
         largest = std::max(largest, std::fabs(constant));
     }
     return std::sqrt(squares / static_cast<double>(count)) + largest;
