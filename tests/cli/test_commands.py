@@ -73,6 +73,7 @@ class Statistics(ProgramTest):
         self.assertEqual(found["processed_prompt_tokens"] + found["shared_prompt_tokens"], 5000)
         for key in ("completion_tokens", "steps", "preemptions", "tokens_per_second"):
             self.assertIn(key, found)
+        self.assertEqual((found["backend"], found["compute_type"]), ("sim", "none"))
         for phase in ("load", "tokenize", "plan", "schedule", "backend", "total"):
             self.assertGreaterEqual(found["seconds"][phase], 0)
         self.assertGreater(found["kv"]["peak_bytes"], 0)
