@@ -12,6 +12,7 @@
 //     --unshared                    attention: every row reads its prefix for itself
 //     --no-overlap                  a step is planned after the one before it
 //     --quantize fp8                the layers' matrices in e4m3 with a scale a row, as made at load
+//     --kv-type fp8                 keys and values in e4m3
 //     --reproducible                a row's results are the same bits in any step
 //     --skew                        a second time with half of the turns an eighth of the experts'; the ratio
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's

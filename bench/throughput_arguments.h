@@ -45,9 +45,9 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             out->profile |= name == "--profile";
             continue;
         }
-        if (name == "--quantize" && value != nullptr) {
+        if ((name == "--quantize" || name == "--kv-type") && value != nullptr) {
             out->switches.append(" ").append(value);
-            out->extra.emplace_back("quantize", value);
+            out->extra.emplace_back(name == "--quantize" ? "quantize" : "kv_type", value);
             ++i;
             continue;
         }

@@ -24,7 +24,7 @@ Result<double> time_linear(cuda::CudaBackend *backend, int64_t tokens, int64_t w
 
 } // namespace
 
-AttentionFloor::AttentionFloor(const Model &model) {
+AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
     for (const Layer &layer : model.layers) {
         const DeltaNet &delta = layer.delta;
         of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim);
@@ -34,7 +34,7 @@ AttentionFloor::AttentionFloor(const Model &model) {
                                [&](const Layers &l) { return l.window == a.window; });
         if (at == layers_.end()) at = layers_.insert(at, Layers{a.window, 0, 0});
         at->pair += 4.0 * a.heads * a.head_dim;
-        at->key += 2.0 * a.kv_heads * a.head_dim * 2; // 2-byte elements
+        at->key += 2.0 * a.kv_heads * a.head_dim * key_bytes;
     }
 }
 

@@ -1,6 +1,6 @@
 // The least time that a job could take: its tokens in the linear layers at the best rate measured in this
-// run, attention's flops at 600 TFLOP/s, and at 4.5 TB/s the keys and values that decoding must read (a prefix
-// once a step) and the states of delta nets, which every node of a batch with tokens reads and writes once.
+// run, attention's flops at 600 TFLOP/s, and at 4.5 TB/s the keys and values, in the type that they are kept in, that
+// decoding must read (a prefix once a step) and the states of delta nets, which every node of a batch with tokens reads and writes once.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ struct AttentionFloor {
     double state_bytes = 0; // read and written
 
     AttentionFloor() = default;
-    explicit AttentionFloor(const Model &model);
+    // key_bytes: of an element of keys and values.
+    AttentionFloor(const Model &model, int32_t key_bytes);
     void add(const TokenBatch &batch);
     double state_seconds() const { return state_bytes / 4.5e12; }
     double seconds() const { return flops / 600e12 + bytes / 4.5e12 + state_seconds(); }

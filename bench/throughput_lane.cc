@@ -38,7 +38,8 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     const JobRequests requests(rows, job);
 
     Measured m;
-    m.attention = AttentionFloor(model);
+    const int64_t key_bytes = dtype_bytes(backend->step().kv_type());
+    m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes));
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
     RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "attention/attention.h"
+#include "backend/kv_type.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -151,6 +152,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "compute_type %s: the cuda backend has auto, bf16, f16 and f32", type.c_str());
     }
+    forward.kv_type = forward.element;
     // bf16's range is f32's; f16's is not, and residual streams outgrow it.
     forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
     const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
@@ -185,6 +187,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             forward.residual = value == "f32" ? DType::f32 : forward.element;
         } else if (key == "quantize") {
             ASSIGN_OR_RETURN(forward.quantize, read_quantize(value));
+        } else if (key == "kv_type") {
+            ASSIGN_OR_RETURN(forward.kv_type, read_kv_type(value, forward.element));
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -196,7 +200,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                         "fast_accumulation, state_slots, state_type, profile and random_weights",
+                         "kv_type, fast_accumulation, state_slots, state_type, profile and "
+                         "random_weights",
                          key.c_str());
         }
     }

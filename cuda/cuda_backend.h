@@ -16,6 +16,7 @@
 //   fused_attention=0|1   0: prefixes, decode and prefill in launches of their own (for comparison)
 //   quantize=none|stored|fp8  the layers' matrices in fp8: none; those that the checkpoint has so (the
 //                         default); or all of a 16-bit checkpoint
+//   kv_type=auto|fp8      keys and values in the compute type, or in e4m3 with scales by head
 //   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
 //   state_slots=N         of a model with states (backend/backend.h). By default what memory allows beside
 //                         keys and values

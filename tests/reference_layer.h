@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/kv_scales.h"
 #include "model/model.h"
 
 namespace batchllm::reference {
@@ -155,8 +156,26 @@ struct KeysValues {
     Rows k, v;
 };
 
+// The nearest number of e4m3, of two the even one; beyond the greatest, that.
+inline double nearest_e4m3(double x) {
+    const double size = std::min(std::fabs(x), 448.0);
+    const double step = std::ldexp(1.0, std::max(size > 0 ? std::ilogb(size) : -6, -6) - 3);
+    return std::copysign(std::nearbyint(size / step) * step, x);
+}
+
+// scales: [heads]
+inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Rows *x) {
+    for (Row &row : *x) {
+        for (size_t i = 0; i < row.size(); ++i) {
+            const auto scale = double(scales[i / static_cast<size_t>(head_dim)]);
+            row[i] = scale * nearest_e4m3(row[i] / scale);
+        }
+    }
+}
+
 // kept: [layers] of those before this one, and then of it, where it has its own.
-inline Rows attention(const Model &model, size_t layer, const Rows &x,
+// scales: of keys and values in e4m3, or null.
+inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
     const Attention &a = model.layers[layer].attention;
     Rows q = product(a.q, x);
@@ -169,6 +188,10 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x,
             for (int64_t h = 0; h < a.kv_heads; ++h) {
                 normalise(a.v_norm, h * a.head_dim, a.head_dim, &row);
             }
+        }
+        if (scales != nullptr) {
+            store_in_e4m3(scales->k, a.head_dim, &own.k);
+            store_in_e4m3(scales->v, a.head_dim, &own.v);
         }
         (*kept)[layer] = std::move(own);
     }
@@ -372,13 +395,13 @@ inline Rows input_block(const Model &model, size_t layer, const Rows &parts, con
     return product(block.down, gate);
 }
 
-inline void run_layer(const Model &model, size_t index, const Rows &parts,
+inline void run_layer(const Model &model, size_t index, const Rows &parts, const KvScales *scales,
                       std::vector<KeysValues> *kept, Rows *x) {
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
     const Rows mixed =
-        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, kept);
+        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, scales, kept);
     add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
@@ -390,8 +413,9 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts,
     }
 }
 
-// [tokens][vocabulary]
-inline Rows logits(const Model &model, std::span<const int32_t> tokens) {
+// [tokens][vocabulary]. scales: [layers] where keys and values are in e4m3, or none.
+inline Rows logits(const Model &model, std::span<const int32_t> tokens,
+                   const std::vector<KvScales> &scales = {}) {
     Rows x;
     for (const int32_t token : tokens) {
         Row row;
@@ -403,7 +427,9 @@ inline Rows logits(const Model &model, std::span<const int32_t> tokens) {
     }
     const Rows parts = layer_inputs(model.layer_inputs, tokens, x);
     std::vector<KeysValues> kept(model.layers.size());
-    for (size_t i = 0; i < model.layers.size(); ++i) run_layer(model, i, parts, &kept, &x);
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        run_layer(model, i, parts, scales.empty() ? nullptr : &scales[i], &kept, &x);
+    }
     Rows out = product(model.head, normalised(model.final_norm, std::move(x)));
     const double cap = double(model.logits_softcap);
     for (Row &row : out) {

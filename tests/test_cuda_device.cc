@@ -139,6 +139,28 @@ void quantising_is_refused_where_it_cannot_be(void **) {
     }
 }
 
+void keys_and_values_are_in_fp8_where_they_can_be(void **) {
+    cudaDeviceProp device{};
+    device.major = 8;
+    device.multiProcessorCount = 100;
+    Model model;
+    model.dtype = DType::f16;
+    BackendOptions options;
+    const auto read = [&](const char *kv_type, const char *type) {
+        options.compute_type = type;
+        options.extra = {{"kv_type", kv_type}};
+        return read_options(model, options, device);
+    };
+    assert_true(read("fp8", "auto")->forward.kv_type == DType::e4m3);
+    assert_true(read("auto", "auto")->forward.kv_type == DType::f16);
+    assert_true(read("auto", "f32")->forward.kv_type == DType::f32);
+    const Status in_f32 = read("fp8", "f32").status(), unknown = read("e5m2", "auto").status();
+    assert_int_equal(in_f32.code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(in_f32.message().c_str(), "kv_type=fp8: compute_type must be"));
+    assert_int_equal(unknown.code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(unknown.message().c_str(), "kv_type=e5m2: auto or fp8"));
+}
+
 } // namespace
 
 int main() {
@@ -146,6 +168,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };

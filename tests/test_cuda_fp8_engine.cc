@@ -10,67 +10,10 @@
 #include <vector>
 
 #include "batchllm.h"
-#include "golden_files.h"
+#include "engine_ways.h"
 #include "testing.h"
 
 namespace {
-
-struct Way {
-    const char *name;
-    const char *quantize = "stored";
-    const char *options = "tuning=0";
-    int64_t step_tokens = 0;
-    int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    int32_t levels = 1;
-    int64_t pages = 0; // 0: 64 MiB
-    bool backwards = false;
-    bool after_short_rows = false;
-};
-
-EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    const std::string extra =
-        std::string(way.options) + ",tuning_cache=none,quantize=" + way.quantize;
-    options.model_dir = golden.directory.c_str();
-    options.backend = "cuda";
-    options.compute_type = "bf16";
-    options.backend_options = extra.c_str();
-    options.step_tokens = way.step_tokens;
-    options.enlarge = way.enlarge;
-    options.levels = way.levels;
-    options.kv_memory_bytes = kv_bytes;
-    options.threads = 2;
-    batchllm_engine *engine = nullptr;
-    const int32_t status = batchllm_engine_create(&options, &engine);
-    if (status == BATCHLLM_ERROR_UNSUPPORTED && std::string(way.quantize) == "fp8") {
-        print_message("%s: %s\n", golden.directory.c_str(), batchllm_last_error());
-        return nullptr;
-    }
-    check(status, golden.directory.c_str());
-    return EngineHandle(engine);
-}
-
-std::string compute_type_of(const EngineHandle &engine) {
-    batchllm_info info;
-    info.struct_size = sizeof info;
-    CHECK(batchllm_engine_info(engine.get(), 0, &info));
-    return info.compute_type;
-}
-
-// Rows that end after a token: more of those that follow are admitted than the pool can hold to their ends.
-void run_short_rows(batchllm_engine *engine, const Golden &golden) {
-    for (const GoldenRow &row : golden.rows) {
-        batchllm_params params;
-        batchllm_params_init(&params, sizeof params);
-        params.max_tokens = golden.new_tokens;
-        params.stop_tokens = row.tokens.data();
-        params.stop_token_count = 1;
-        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
-        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
-    }
-    run(engine);
-}
 
 bool is_fp8(const Golden &golden) { return golden.directory.ends_with("_fp8"); }
 bool is_quantised(const Golden &golden) { return config_has(golden, "\"quantization_config\""); }
@@ -94,34 +37,6 @@ std::vector<Golden> models_of(const Way &way) {
     }
     assert_true(models.size() >= size_t{8});
     return models;
-}
-
-// Root of the mean square of the log-probabilities' errors.
-double error_of_scores(const Golden &golden, const Way &way) {
-    const EngineHandle engine = create(golden, way, int64_t{64} << 20);
-    add_scores(engine.get(), golden);
-    const ResultsHandle results = run(engine.get());
-    assert_int_equal(results->count, golden.scores.size());
-    double squares = 0, largest = 0;
-    int64_t count = 0;
-    for (int64_t i = 0; i < results->count; ++i) {
-        const GoldenScore &score = golden.scores[results->tags[i]];
-        for (size_t c = 0; c < score.logprobs.size(); ++c) {
-            const int64_t begin =
-                results->score_token_offsets[results->score_offsets[i] + static_cast<int64_t>(c)];
-            for (size_t t = 0; t < score.logprobs[c].size(); ++t) {
-                const double got = double(results->score_logprobs[begin + static_cast<int64_t>(t)]);
-                const double wrong = std::fabs(got - score.logprobs[c][t]);
-                squares += std::isfinite(wrong) ? wrong * wrong : 1e9;
-                largest = std::max(largest, wrong);
-                ++count;
-            }
-        }
-    }
-    const double error = std::sqrt(squares / static_cast<double>(count));
-    print_message("%s, %s: %s: log-probabilities off by %.4f, %.3f at most\n", way.name,
-                  golden.directory.c_str(), compute_type_of(engine).c_str(), error, largest);
-    return error;
 }
 
 // Walked in float64 with activations rounded to e4m3 and nothing else rounded, these models' log-probabilities
@@ -207,51 +122,6 @@ void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
     assert_true(good && in_fp8 >= 4 && whole >= 2);
 }
 
-// What a job says of a row: its tokens and by how much each was likelier than the second.
-struct Said {
-    std::vector<int32_t> tokens;
-    std::vector<float> margins;
-};
-
-std::vector<Said> run_rows(const Golden &golden, const Way &way, int64_t *preemptions) {
-    EngineHandle engine = create(golden, way, int64_t{64} << 20);
-    if (way.pages > 0) {
-        // A page holds one KV group: models with windowed layers have several.
-        const int64_t groups = config_has(golden, "sliding_window") ? 4 : 1;
-        const int64_t bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
-        engine.reset();
-        engine = create(golden, way, bytes);
-    }
-    if (way.after_short_rows) run_short_rows(engine.get(), golden);
-    batchllm_params params;
-    batchllm_params_init(&params, sizeof params);
-    params.max_tokens = golden.new_tokens;
-    params.logprobs = 2;
-    const size_t count = golden.rows.size();
-    for (size_t i = 0; i < count; ++i) {
-        const uint64_t tag = way.backwards ? count - 1 - i : i;
-        const auto &prompt = golden.rows[tag].prompt;
-        const int64_t offsets[] = {0, static_cast<int64_t>(prompt.size())};
-        CHECK(batchllm_add_tokens(engine.get(), 1, prompt.data(), offsets, &tag, &params, 1));
-    }
-    const ResultsHandle results = run(engine.get());
-    assert_int_equal(results->count, count);
-    std::vector<Said> all(count);
-    for (int64_t i = 0; i < results->count; ++i) {
-        assert_int_equal(results->statuses[i], BATCHLLM_OK);
-        Said &said = all[results->tags[i]];
-        said.tokens.assign(results->tokens + results->token_offsets[i],
-                           results->tokens + results->token_offsets[i + 1]);
-        for (size_t t = 0; t < said.tokens.size(); ++t) {
-            const int64_t top =
-                results->top_offsets[results->logprob_offsets[i] + static_cast<int64_t>(t)];
-            said.margins.push_back(results->top_logprobs[top] - results->top_logprobs[top + 1]);
-        }
-    }
-    *preemptions += stats_of(engine).preemptions;
-    return all;
-}
-
 // Every way computes a row from the same numbers but for the order of sums in float32, which now and then
 // rounds an activation to its other neighbour in e4m3, six percent away. Rows differ from there on where two
 // tokens were about as likely.
@@ -271,31 +141,15 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
           Way{"rows backwards", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1, 0, true},
           Way{"12 pages, after short rows", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1,
               12, false, true}}) {
-        int64_t rows = 0, equal = 0, preemptions = 0, tokens = 0, same = 0;
-        float widest = 0;
-        for (size_t m = 0; m < models.size(); ++m) {
-            const std::vector<Said> all = run_rows(models[m], way, &preemptions);
-            for (size_t r = 0; r < all.size(); ++r) {
-                const Said &a = first[m][r], &b = all[r];
-                const size_t most = std::min(a.tokens.size(), b.tokens.size());
-                size_t t = 0;
-                while (t < most && a.tokens[t] == b.tokens[t]) ++t;
-                ++rows;
-                tokens += static_cast<int64_t>(a.tokens.size());
-                same += static_cast<int64_t>(t);
-                equal += a.tokens == b.tokens;
-                if (t < most) widest = std::max(widest, a.margins[t]);
-            }
-        }
-        print_message("%s: %d of %d rows and %d of %d tokens are the same, the widest choice that "
-                      "fell otherwise %.3f; %d preemptions\n",
-                      way.name, int(equal), int(rows), int(same), int(tokens), double(widest),
-                      int(preemptions));
-        good &= widest < 1 && 2 * same > tokens && (preemptions > 0) == (way.pages > 0);
+        Compared all;
+        for (size_t m = 0; m < models.size(); ++m) compare(first[m], models[m], way, &all);
+        print(way, all);
+        good &= all.widest < 1 && 2 * all.same > all.tokens;
+        good &= (all.preemptions > 0) == (way.pages > 0);
         // The same batches.
         const bool exactly =
             way.name == std::string("the same") || way.name == std::string("no overlap, no graphs");
-        good &= equal == rows || !exactly;
+        good &= all.equal == all.rows || !exactly;
     }
     assert_true(good);
 }

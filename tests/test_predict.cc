@@ -200,7 +200,8 @@ void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     refused("qwen3_5_bf16", nullptr, "gated delta nets");
     refused("llama_awq", "quantize=fp8", "in fp8");
     for (const auto &[model, extra] : {std::pair<const char *, const char *>{"llama_awq", nullptr},
-                                       {"qwen3_block_fp8", "quantize=none"}}) {
+                                       {"qwen3_block_fp8", "quantize=none"},
+                                       {"qwen3_bf16", "kv_type=fp8"}}) {
         const auto [status, seconds] = predict(model, "h200", extra);
         assert_int_equal(status, BATCHLLM_OK);
         assert_true(seconds > 0);

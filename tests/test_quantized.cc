@@ -8,6 +8,7 @@
 #include "base/narrow_floats.h"
 #include "model/model.h"
 #include "model/quantization.h"
+#include "model/scales.h"
 #include "seed.h"
 #include "stored_entries.h"
 
@@ -465,11 +466,11 @@ void a_tensor_in_e4m3_must_be_one_that_the_configuration_quantises(void **) {
     must_fail(other, by_channel, unsupported, {"model.norm.weight", "F8_E4M3"});
 }
 
-void scales_of_activations_keys_and_values_are_passed_over(void **) {
+void scales_of_activations_are_passed_over(void **) {
     Entries entries = phi3();
     add_scales(0, 0, ".weight_scale", &entries);
-    for (const char *name : {"mlp.down_proj.input_scale", "self_attn.k_scale", "self_attn.v_scale",
-                             "self_attn.o_proj.activation_scale"}) {
+    for (const char *name :
+         {"mlp.down_proj.input_scale", "self_attn.q_scale", "self_attn.o_proj.activation_scale"}) {
         entries[layer + name] = floats({1}, {-1.0f});
     }
     const auto loaded = load(entries, by_tensor);
@@ -481,6 +482,82 @@ void scales_of_activations_keys_and_values_are_passed_over(void **) {
         unquantized.erase(name + ".weight_scale");
     }
     must_fail(unquantized, "", BATCHLLM_ERROR_UNSUPPORTED, {"input_scale", "of no use"});
+}
+
+const std::string kv_in_e4m3 = R"("quantization_config": {"quant_method": "modelopt",
+    "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"})";
+
+void scales_of_keys_and_values_are_read_under_each_of_their_names(void **) {
+    struct Case {
+        const char *k, *v;
+        float k_scale, v_scale; // that the model then has; 0: none
+        const std::string &config;
+    };
+    const std::string floats8 =
+        R"("quantization_config": )" +
+        compressed(channel, R"(, "kv_cache_scheme": {"num_bits": 8, "type": "float"})");
+    const std::string integers =
+        R"("quantization_config": )" +
+        compressed(channel, R"(, "kv_cache_scheme": {"num_bits": 8, "type": "int"})");
+    for (const Case &c : {Case{"k_scale", "v_scale", 0.5f, 0.25f, by_channel},
+                          {"k_scale", "v_scale", 0.5f, 0.25f, floats8},
+                          {"k_scale", "v_scale", 0, 0, integers},
+                          {"k_proj.k_scale", "v_proj.v_scale", 0.5f, 0.25f, by_tensor},
+                          {"qkv_proj.k_scale", "qkv_proj.v_scale", 0.5f, 0.25f, by_tensor},
+                          {"kv_scale", "kv_scale", 0.25f, 0.25f, by_tensor},
+                          {"k_scale", "k_scale", 0.25f, 0, by_tensor},
+                          {"k_scale", "k_scale", 0.25f, 1, kv_in_e4m3},
+                          {"q_scale", "q_scale", 1, 1, kv_in_e4m3},
+                          {"q_scale", "q_scale", 0, 0, by_tensor}}) {
+        Entries entries = phi3();
+        const bool channels = c.config.find("compressed") != std::string::npos;
+        add_scales(channels ? 1 : 0, 0, ".weight_scale", &entries);
+        entries[layer + "self_attn." + c.k] = floats({1}, {0.5f});
+        entries[layer + "self_attn." + c.v] = floats({}, {0.25f});
+        const auto loaded = load(entries, c.config);
+        if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
+        const Attention &a = (*loaded)->layers[0].attention;
+        const auto wanted = [](float scale) {
+            return scale == 0 ? std::vector<float>() : std::vector<float>{scale};
+        };
+        assert_true(a.k_scales == wanted(c.k_scale) && a.v_scales == wanted(c.v_scale));
+    }
+}
+
+void scales_of_keys_and_values_are_one_or_of_each_head(void **) {
+    const float two[] = {0.5f, 0.125f};
+    const auto read = [&](const std::vector<int64_t> &shape, int64_t count, int32_t heads) {
+        const StoredTensor stored{"k_scale", "F32", shape, 0, 4 * count};
+        return read_kv_scales(stored, reinterpret_cast<const std::byte *>(two), heads, "a file");
+    };
+    for (const std::vector<int64_t> &shape : {std::vector<int64_t>{}, {1}, {1, 1}}) {
+        assert_true(read(shape, 1, 3).value() == std::vector<float>(3, 0.5f));
+    }
+    for (const std::vector<int64_t> &shape : {std::vector<int64_t>{2}, {2, 1}, {2, 1, 1}}) {
+        assert_true(read(shape, 2, 2).value() == std::vector<float>(two, two + 2));
+    }
+    for (const std::vector<int64_t> &shape : {std::vector<int64_t>{2}, {1, 2}, {2, 1}}) {
+        must_fail(read(shape, 2, 4).status(), BATCHLLM_ERROR_MODEL_FORMAT,
+                  {"a file", "k_scale", "[1] or [4]"});
+    }
+}
+
+void a_scale_of_keys_or_values_that_is_none_is_an_error_that_names_the_tensor(void **) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const float infinite = std::numeric_limits<float>::infinity();
+    for (const char *name : {"self_attn.k_scale", "self_attn.v_proj.v_scale"}) {
+        Entries whole = phi3();
+        add_scales(0, 0, ".weight_scale", &whole);
+        for (const float wrong : {0.0f, -1.0f, nan, infinite, 3e38f}) {
+            whole[layer + name] = floats({1}, {wrong});
+            must_fail(whole, by_tensor, BATCHLLM_ERROR_MODEL_FORMAT,
+                      {layer + name, "model.safetensors", "above 0"});
+        }
+        whole[layer + name] = floats({2}, {1, 1});
+        must_fail(whole, by_tensor, BATCHLLM_ERROR_MODEL_FORMAT, {layer + name, "shape", "[2]"});
+        whole[layer + name] = {"I32", {1}, std::string(4, '\1')};
+        must_fail(whole, by_tensor, BATCHLLM_ERROR_UNSUPPORTED, {layer + name, "I32"});
+    }
 }
 
 void modelopts_own_file_counts_where_config_json_says_nothing(void **) {
@@ -510,7 +587,10 @@ int main() {
         cmocka_unit_test(scales_are_read_in_each_type_and_shape),
         cmocka_unit_test(a_scale_that_is_none_is_an_error_that_names_the_tensor),
         cmocka_unit_test(a_tensor_in_e4m3_must_be_one_that_the_configuration_quantises),
-        cmocka_unit_test(scales_of_activations_keys_and_values_are_passed_over),
+        cmocka_unit_test(scales_of_activations_are_passed_over),
+        cmocka_unit_test(scales_of_keys_and_values_are_read_under_each_of_their_names),
+        cmocka_unit_test(scales_of_keys_and_values_are_one_or_of_each_head),
+        cmocka_unit_test(a_scale_of_keys_or_values_that_is_none_is_an_error_that_names_the_tensor),
         cmocka_unit_test(modelopts_own_file_counts_where_config_json_says_nothing),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

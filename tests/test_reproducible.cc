@@ -475,8 +475,10 @@ void long_rows_of_wide_models(void **) {
     };
     add("dense", "bf16", Sharing::planned);
     add("dense", "bf16", Sharing::planned, "quantize=fp8,");
+    add("dense", "bf16", Sharing::planned, "kv_type=fp8,");
     add("window", "f16", Sharing::planned);
     add("window", "bf16", Sharing::none);
+    add("window", "f16", Sharing::none, "kv_type=fp8,");
     add("experts", "f16", Sharing::planned);
     add("experts", "bf16", Sharing::planned, "quantize=fp8,");
     compare_all(subjects, 3, seed_of_run());

@@ -17,10 +17,16 @@ namespace {
 // again in that way, each shape of attention by itself; the layers use the room one after another.
 constexpr int64_t kSlotsPerToken = 6;
 
+// Room for widened pages: so many, of 64 tokens each, and so many bytes at most.
+constexpr int64_t kMostWidened = 4096;
+constexpr int64_t kMostWidenedBytes = int64_t{512} << 20;
+
 } // namespace
 
-StepAttention::StepAttention(const Model &model, DType element, const AttentionOptions &options)
-    : model_(model), element_(element), options_(options), page_scale_(model.kv_groups.size(), 1) {
+StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
+                             const AttentionOptions &options)
+    : model_(model), element_(element), kv_type_(kv_type), options_(options),
+      page_scale_(model.kv_groups.size(), 1) {
     for (const Layer &layer : model_.layers) {
         const Attention &a = layer.attention;
         if (layer.delta) {
@@ -41,7 +47,7 @@ StepAttention::StepAttention(const Model &model, DType element, const AttentionO
         shape.kv_heads = a.kv_heads;
         shape.head_dim = head_dim;
         shape.kv_group = static_cast<size_t>(a.kv_group);
-        shape.sections = kLists + 4 * shapes_.size();
+        shape.sections = kLists + 5 * shapes_.size();
         shapes_.push_back(std::move(shape));
     }
 }
@@ -69,6 +75,23 @@ Status StepAttention::allocate(int64_t rows, StepInput *input) {
             RETURN_IF_ERROR(input->make(shape.sections + part, 128 * rows));
         }
     }
+    return allocate_wide();
+}
+
+Status StepAttention::allocate_wide() {
+    if (kv_type_ != DType::e4m3) return {};
+    int64_t most = 0;
+    for (Shape &shape : shapes_) {
+        WorklistOptions options;
+        set_shape(shape, &options);
+        if (!options.wide_from_scratch || options_.reproducible) continue;
+        const int64_t bytes = kv_page_bytes(shape.kv_heads, shape.head_dim, 2);
+        const int64_t room = std::min(kMostWidened, kMostWidenedBytes / bytes);
+        shape.room = static_cast<int32_t>(room);
+        most = std::max(most, room * bytes);
+    }
+    if (most == 0) return {};
+    ASSIGN_OR_RETURN(wide_, DeviceMemory::create(most, "widened keys and values"));
     return {};
 }
 
@@ -85,10 +108,12 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
     tokens_ = static_cast<int32_t>(batch.tokens.size());
     RETURN_IF_ERROR(stage_pages(batch, input, staging));
     if (element_ == DType::f32) return stage_plain(batch, input, staging);
+    form_.clear();
     for (Shape &shape : shapes_) {
         nodes_.clear();
         read_nodes(batch, shape.kv_group);
         RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
+        form_.push_back(shape.list.widened.empty() ? 0 : 1);
     }
     return {};
 }
@@ -132,15 +157,21 @@ Status StepAttention::stage_plain(const TokenBatch &batch, StepInput *input, Sta
     return input->stage<int32_t>(kNodeOf, node_of_, staging);
 }
 
+void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) const {
+    options->heads = shape.heads;
+    options->kv_heads = shape.kv_heads;
+    options->head_dim = shape.head_dim;
+    options->kv_bytes = static_cast<int32_t>(dtype_bytes(kv_type_));
+    options->widened_room = shape.room;
+    options->window = shape.window;
+    options->sms = options_.sms;
+    options_.family->set_costs(options);
+    options->share = options_.share;
+}
+
 Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
     WorklistOptions options;
-    options.heads = shape->heads;
-    options.kv_heads = shape->kv_heads;
-    options.head_dim = shape->head_dim;
-    options.window = shape->window;
-    options.sms = options_.sms;
-    options_.family->set_costs(&options);
-    options.share = options_.share;
+    set_shape(*shape, &options);
     Worklist &list = shape->list;
     if (options_.reproducible) {
         build_worklist_by_position(nodes_, tokens_, options, &list);
@@ -164,7 +195,8 @@ Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *st
     RETURN_IF_ERROR(input->stage<AttentionItem>(shape->sections, list.items, staging));
     RETURN_IF_ERROR(input->stage<AttentionRow>(shape->sections + 1, list.rows, staging));
     RETURN_IF_ERROR(input->stage<PartialRange>(shape->sections + 2, list.partials, staging));
-    return input->stage<int32_t>(shape->sections + 3, list.merged, staging);
+    RETURN_IF_ERROR(input->stage<int32_t>(shape->sections + 3, list.merged, staging));
+    return input->stage<int32_t>(shape->sections + 4, list.widened, staging);
 }
 
 // Prefixes that several requests read together, decode, prefill: the items in this order, each kind in
@@ -228,7 +260,21 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.softcap = model_.layers[layer].attention.softcap;
     a.sinks = tensors.sinks;
     a.by_row = options_.reproducible ? 1 : 0;
+    if (kv_type_ == DType::e4m3) {
+        a.kv_e4m3 = 1;
+        a.widened = input.at<int32_t>(shape.sections + 4);
+        a.widened_count = static_cast<int32_t>(shape.list.widened.size());
+        a.wide = wide_.data();
+        a.k_scale = tensors.k_scale;
+        a.v_scale = tensors.v_scale;
+    }
     return a;
+}
+
+Status StepAttention::launch_widening(size_t layer, const AttentionTensors &tensors,
+                                      const StepInput &input, cudaStream_t stream) const {
+    return check_cuda(launch_widen(arguments(layer, tensors, input), options_.sms, stream),
+                      "widening keys and values");
 }
 
 Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,

@@ -4,6 +4,9 @@
 // which all layers of that shape reuse; in f32, whose attention is plain, the nodes themselves. Layers of
 // one shape may be in several KV groups: a worklist says where in a group's list of pages its keys are, and
 // groups of one window have lists of one layout.
+//
+// Keys and values in e4m3: before a layer's attention a launch of its own may widen pages that it reads as
+// 16-bit ones, into room that the layers use one after another.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +38,15 @@ struct AttentionTensors {
     void *out;                    // [tokens, heads * padded]
     const void *kv;               // the layer's pages
     const float *sinks = nullptr; // [heads], or null
+    const float *k_scale = nullptr,
+                *v_scale = nullptr; // [kv_heads] where they are in e4m3, or null
 };
 
 class StepAttention {
   public:
-    // model: kept.
-    StepAttention(const Model &model, DType element, const AttentionOptions &options);
+    // model: kept. kv_type: of keys and values in their pages, element or e4m3.
+    StepAttention(const Model &model, DType element, DType kv_type,
+                  const AttentionOptions &options);
 
     // Memory for steps of up to `rows` tokens.
     Status allocate(int64_t rows, StepInput *input);
@@ -51,6 +57,12 @@ class StepAttention {
     // Host: adds to the staging buffer what attention needs besides kPositions.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
 
+    // Whether the layer's attention takes widened pages in this step; of each shape of attention.
+    bool widens(size_t layer) const { return !shape_of(layer).list.widened.empty(); }
+    const std::vector<uint8_t> &form() const { return form_; }
+    // Device: one launch, of arguments(), which makes them.
+    Status launch_widening(size_t layer, const AttentionTensors &tensors, const StepInput &input,
+                           cudaStream_t stream) const;
     // Device: enqueues the layer's attention. Fused, it is one launch, of arguments().
     Status launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                   cudaStream_t stream) const;
@@ -67,7 +79,8 @@ class StepAttention {
         int32_t heads = 0, kv_heads = 0;
         int32_t head_dim = 0; // padded
         size_t kv_group = 0;  // of one of its layers
-        size_t sections = 0;  // the first of its four
+        size_t sections = 0;  // the first of its five
+        int32_t room = 0;     // widened pages that wide_ holds
         Worklist list;
         // Not fused: launches, each with some of the items.
         struct Launch {
@@ -87,8 +100,10 @@ class StepAttention {
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
     int64_t slots_per_token() const;
+    Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
+    void set_shape(const Shape &shape, WorklistOptions *options) const;
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
     void read_nodes(const TokenBatch &batch, size_t kv_group);
     const int32_t *pages_of(size_t layer, const StepInput &input) const {
@@ -100,7 +115,7 @@ class StepAttention {
                         cudaStream_t stream) const;
 
     const Model &model_;
-    DType element_;
+    DType element_, kv_type_;
     AttentionOptions options_;
     std::vector<Shape> shapes_;
     std::vector<size_t> shape_of_; // [layers] of those with attention
@@ -111,10 +126,12 @@ class StepAttention {
     DeviceMemory partial_out_; // [slots, heads, padded] f32
     DeviceMemory partial_lse_; // [slots, heads] base 2
     DeviceMemory arrivals_;    // [rows, kv_heads_], then queues [4]: zero between launches
+    DeviceMemory wide_;        // a layer's widened pages
 
     // Of the staged step.
     int32_t tokens_ = 0; // as the batch has them, not padded
     size_t node_count_ = 0;
+    std::vector<uint8_t> form_; // [shapes] widens()
     std::vector<AttentionNode> nodes_;
     std::vector<int64_t> pages_begin_; // [KV groups] in kPages
     std::vector<int32_t> node_of_;     // [tokens]

@@ -66,6 +66,7 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(samples_,
                      zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
     RETURN_IF_ERROR(allocate_ropes());
+    RETURN_IF_ERROR(allocate_kv_scales());
     // What most steps need.
     for (const StepSection section : {kTokens, kPositions, kPages, kWanted}) {
         RETURN_IF_ERROR(input_.make(section, 16 * rows_));
@@ -166,7 +167,8 @@ Status Forward::launch(cudaStream_t stream) {
 }
 
 AttentionTensors Forward::attention_tensors(size_t layer) const {
-    return {qkv_.data(), attended_.data(), kv_of(layer), weights_.layers[layer].sinks};
+    const DeviceLayer &w = weights_.layers[layer];
+    return {qkv_.data(), attended_.data(), kv_of(layer), w.sinks, w.k_scale, w.v_scale};
 }
 
 Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
@@ -197,14 +199,22 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   input_.at<int32_t>(kPositions),
                                   a.long_scale,
                                   a.long_period,
-                                  a.gated ? a.heads : 0};
+                                  a.gated ? a.heads : 0,
+                                  options_.kv_type == DType::e4m3,
+                                  w.k_scale,
+                                  w.v_scale};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return profile_.mark(Part::rope, stream);
 }
 
 // Keys and values have been launched.
 Status Forward::attend(size_t index, cudaStream_t stream) {
-    RETURN_IF_ERROR(attention_.launch(index, attention_tensors(index), input_, stream));
+    const AttentionTensors tensors = attention_tensors(index);
+    if (attention_.widens(index)) {
+        RETURN_IF_ERROR(attention_.launch_widening(index, tensors, input_, stream));
+        RETURN_IF_ERROR(graphs_.mark(stream));
+    }
+    RETURN_IF_ERROR(attention_.launch(index, tensors, input_, stream));
     RETURN_IF_ERROR(graphs_.mark(stream));
     const Attention &a = model_.layers[index].attention;
     if (a.gated) {

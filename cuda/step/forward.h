@@ -38,6 +38,7 @@ namespace batchllm::cuda {
 struct ForwardOptions {
     DType element = DType::bf16;
     DType residual = DType::bf16; // element's type or f32
+    DType kv_type = DType::bf16;  // of keys and values in pages: element's or e4m3
     DType state = DType::f32;     // of layers with a state; or bf16
     int64_t step_tokens = 0;
     bool tune = true;
@@ -63,6 +64,7 @@ class Forward {
 
     // Keys and values of the layers of one KV group.
     int64_t page_bytes() const { return plane_bytes_ * model_.kv_planes(); }
+    DType kv_type() const { return options_.kv_type; }
     // A key's place in its plane is a 32-bit number.
     int64_t most_pages() const;
     Status take_pages(int64_t pages);
@@ -109,6 +111,7 @@ class Forward {
     Status allocate();
     Status allocate_scales();
     Status allocate_ropes();
+    Status allocate_kv_scales();
     Status make_linear();
     // Whether a layer's matrix can be in e4m3; whether its product can be added to the residual stream.
     bool takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) const;
@@ -235,6 +238,7 @@ class Forward {
     DeviceMemory layer_inputs_; // [rows, layers * LayerInputs::width]
     DeviceMemory logits_;       // [logits_rows, padded vocabulary] f32
     DeviceMemory kv_;           // [planes][pages]...
+    DeviceMemory kv_scales_;    // of keys and values in e4m3, the layers' k_scale and v_scale
     DeviceMemory samples_;      // [logits rows] SampleResult
     struct RopeTable {
         DeviceMemory frequencies; // [dims / 2] f32

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/kv_scales.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
-    : model_(model), options_(options), attention_(model, options.element, options.attention),
+    : model_(model), options_(options),
+      attention_(model, options.element, options.kv_type, options.attention),
       delta_nets_(model,
                   {options.element, options.state, options.attention.sms, options.reproducible}),
       experts_(model, options.element, options.experts, options.attention.sms) {
@@ -26,8 +28,8 @@ void Forward::choose_planes() {
     plane_bytes_ = 1;
     for (const KvGroup &group : model_.kv_groups) {
         const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
-        bytes.push_back(int64_t{a.kv_heads} * 2 * kPageKeys * padded_head_dim(a.head_dim) *
-                        dtype_bytes(options_.element));
+        bytes.push_back(kv_page_bytes(a.kv_heads, padded_head_dim(a.head_dim),
+                                      static_cast<int32_t>(dtype_bytes(options_.kv_type))));
         plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
     }
     for (const int64_t of_group : bytes) {
@@ -50,6 +52,28 @@ Status Forward::allocate_ropes() {
         RETURN_IF_CUDA(cudaMemcpy(table.frequencies.data(), rope.frequencies.data(),
                                   rope.frequencies.size() * sizeof(float), cudaMemcpyHostToDevice));
         ropes_.push_back(std::move(table));
+    }
+    return {};
+}
+
+// Random weights are of such a size that keys and values need no scale.
+Status Forward::allocate_kv_scales() {
+    if (options_.kv_type != DType::e4m3 || options_.random_weights) return {};
+    const std::vector<KvScales> scales = kv_scales(model_, options_.threads);
+    std::vector<float> all;
+    for (const KvScales &of_layer : scales) {
+        all.insert(all.end(), of_layer.k.begin(), of_layer.k.end());
+        all.insert(all.end(), of_layer.v.begin(), of_layer.v.end());
+    }
+    const size_t bytes = all.size() * sizeof(float);
+    ASSIGN_OR_RETURN(kv_scales_,
+                     DeviceMemory::create(static_cast<int64_t>(bytes), "scales of keys"));
+    RETURN_IF_CUDA(cudaMemcpy(kv_scales_.data(), all.data(), bytes, cudaMemcpyHostToDevice));
+    const auto *next = kv_scales_.as<float>();
+    for (size_t i = 0; i < scales.size(); ++i) {
+        weights_.layers[i].k_scale = next;
+        weights_.layers[i].v_scale = next + scales[i].k.size();
+        next += scales[i].k.size() + scales[i].v.size();
     }
     return {};
 }

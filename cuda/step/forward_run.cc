@@ -65,7 +65,8 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(profile_.mark(Part::begin, stream));
     RETURN_IF_ERROR(input_.fill(staging, stream));
     bool due = false;
-    Graph *graph = graphs_.find({tokens_, wanted_, gather_, delta_nets_.form()}, &due);
+    Graph *graph =
+        graphs_.find({tokens_, wanted_, gather_, delta_nets_.form(), attention_.form()}, &due);
     if (graph == nullptr && due) {
         // What cannot be captured can still be launched.
         Status captured = graphs_.begin(stream);
@@ -84,11 +85,13 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 }
 
 Status Forward::replay(Graph *graph, cudaStream_t stream) {
-    for (size_t i = 0; i < graph->marked(); ++i) {
-        const size_t layer = attending_[i];
+    size_t mark = 0;
+    for (auto layer = attending_.begin(); mark < graph->marked(); ++layer) {
         const AttentionArguments arguments =
-            attention_.arguments(layer, attention_tensors(layer), input_);
-        RETURN_IF_ERROR(graph->set_arguments(i, &arguments));
+            attention_.arguments(*layer, attention_tensors(*layer), input_);
+        for (int launches = attention_.widens(*layer) ? 2 : 1; launches > 0; --launches) {
+            RETURN_IF_ERROR(graph->set_arguments(mark++, &arguments));
+        }
     }
     return graph->replay(stream);
 }

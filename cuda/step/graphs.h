@@ -43,7 +43,8 @@ class Graphs {
     struct Shape {
         int64_t tokens, wanted;
         bool gather;
-        std::vector<uint8_t> delta; // StepDelta::form()
+        std::vector<uint8_t> delta;     // StepDelta::form()
+        std::vector<uint8_t> attention; // StepAttention::form()
         bool operator==(const Shape &) const = default;
     };
     static constexpr int64_t kMostGraphs = 64;

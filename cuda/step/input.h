@@ -13,8 +13,8 @@
 
 namespace batchllm::cuda {
 
-// The sections of a step. From kLists on, four for each shape of attention: its items, rows, partials and
-// merged tokens.
+// The sections of a step. From kLists on, five for each shape of attention: its items, rows, partials,
+// merged tokens and widened pages.
 enum StepSection : size_t {
     kTokens,
     kPositions,

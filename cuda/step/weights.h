@@ -57,17 +57,19 @@ struct DeviceLayer {
     const float *gate_up_bias = nullptr; // [gate_up.rows]
     const float *down_bias = nullptr;    // [hidden]
     const float *sinks = nullptr;        // [heads], or null
-    Matrix qkv;                          // [(heads + 2 kv_heads) * padded, hidden], or without
-                                         // keys and values of its own [heads * padded, hidden];
-                                         // behind them the heads' output gates, where it has any
-    Matrix o;                            // [hidden, heads * padded]
-    Matrix gate_up;                      // [2 width, hidden], or without a gate [width, hidden]
-    Matrix down;                         // [hidden, width]
-    DeviceDelta delta;                   // or nothing
-    DeviceExperts experts;               // or none
-    Matrix input_gate;                   // [LayerInputs::width, hidden], or none
-    Matrix input_down;                   // [hidden, LayerInputs::width]
-    const float *scalar = nullptr;       // [1], or null: 1
+    // [kv_heads] of keys and values in e4m3; null: 1. Set by Forward.
+    const float *k_scale = nullptr, *v_scale = nullptr;
+    Matrix qkv;                    // [(heads + 2 kv_heads) * padded, hidden], or without
+                                   // keys and values of its own [heads * padded, hidden];
+                                   // behind them the heads' output gates, where it has any
+    Matrix o;                      // [hidden, heads * padded]
+    Matrix gate_up;                // [2 width, hidden], or without a gate [width, hidden]
+    Matrix down;                   // [hidden, width]
+    DeviceDelta delta;             // or nothing
+    DeviceExperts experts;         // or none
+    Matrix input_gate;             // [LayerInputs::width, hidden], or none
+    Matrix input_down;             // [hidden, LayerInputs::width]
+    const float *scalar = nullptr; // [1], or null: 1
 };
 
 struct DeviceWeights {

@@ -16,6 +16,7 @@ _batchllm() {
         --backend-options|--bad-word|--choices|--devices|--start-after|--stop|--system|--template) return ;;
         --compute-type) mapfile -t COMPREPLY < <(compgen -W "auto bf16 f16 f32" -- "$current"); return ;;
         --quantize) mapfile -t COMPREPLY < <(compgen -W "none stored fp8" -- "$current"); return ;;
+        --kv-type) mapfile -t COMPREPLY < <(compgen -W "auto fp8" -- "$current"); return ;;
         --device) mapfile -t COMPREPLY < <(compgen -W "h200 here" -- "$current"); return ;;
         --order) mapfile -t COMPREPLY < <(compgen -W "arrival decode-first" -- "$current"); return ;;
         --seed) return ;;
@@ -30,8 +31,8 @@ _batchllm() {
         --regex) return ;;
     esac
     case ${COMP_WORDS[1]} in
-        run) options="--help --input --ignore-unknown-keys --max-line-bytes --threads --enlarge --no-sharing --levels --output --model --resume --force --backend --backend-options --devices --compute-type --quantize --kv-memory --step-tokens --max-request-tokens --max-requests --reproducible --device --expected-tokens --order --seed --window-tokens --window-rows --plan --save-plan --timeline --stats --report --progress --log --template --template-file --fields --chat --system --max-tokens --temperature --top-p --min-p --top-k --repetition-penalty --presence-penalty --frequency-penalty --n --stop --stop-token --ignore-eos --logprobs --prompt-logprobs --min-tokens --bad-word --no-special --no-parse-special --task --pooling --normalize --no-normalize --dimensions --start-after --flexible-whitespace --any-member-order --any-numbers --loose-schema --json-schema --regex --grammar --choices" ;;
-        plan) options="--help --input --ignore-unknown-keys --max-line-bytes --threads --enlarge --no-sharing --levels --output --model --previous --backend --backend-options --devices --compute-type --quantize --kv-memory --step-tokens --max-request-tokens --max-requests --reproducible --device --expected-tokens --self-contained --stats --report --max-tokens --no-special --no-parse-special --template --template-file --fields --chat --system" ;;
+        run) options="--help --input --ignore-unknown-keys --max-line-bytes --threads --enlarge --no-sharing --levels --output --model --resume --force --backend --backend-options --devices --compute-type --quantize --kv-type --kv-memory --step-tokens --max-request-tokens --max-requests --reproducible --device --expected-tokens --order --seed --window-tokens --window-rows --plan --save-plan --timeline --stats --report --progress --log --template --template-file --fields --chat --system --max-tokens --temperature --top-p --min-p --top-k --repetition-penalty --presence-penalty --frequency-penalty --n --stop --stop-token --ignore-eos --logprobs --prompt-logprobs --min-tokens --bad-word --no-special --no-parse-special --task --pooling --normalize --no-normalize --dimensions --start-after --flexible-whitespace --any-member-order --any-numbers --loose-schema --json-schema --regex --grammar --choices" ;;
+        plan) options="--help --input --ignore-unknown-keys --max-line-bytes --threads --enlarge --no-sharing --levels --output --model --previous --backend --backend-options --devices --compute-type --quantize --kv-type --kv-memory --step-tokens --max-request-tokens --max-requests --reproducible --device --expected-tokens --self-contained --stats --report --max-tokens --no-special --no-parse-special --template --template-file --fields --chat --system" ;;
         inspect) options="--help --json --groups --report --device --expected-tokens --max-tokens --model" ;;
         tokenize) options="--help --model --no-special --no-parse-special --decode --keep-special --threads --max-line-bytes" ;;
     esac

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -261,9 +262,12 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     }
     guard.reset();
     for (EngineChoice *choice : {&run_options.engine, &plan_options.engine}) {
-        if (choice->quantize.empty()) continue;
-        std::string &extra = choice->backend_options;
-        extra += (extra.empty() ? "quantize=" : ",quantize=") + choice->quantize;
+        for (const auto &[key, value] :
+             {std::pair("quantize=", &choice->quantize), std::pair("kv_type=", &choice->kv_type)}) {
+            if (value->empty()) continue;
+            std::string &extra = choice->backend_options;
+            extra.append(extra.empty() ? "" : ",").append(key).append(*value);
+        }
     }
     if (app.got_subcommand(run)) return run_command(run_options, interrupted);
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);

@@ -38,7 +38,7 @@ struct EngineChoice {
     std::string backend_options;
     std::string devices;
     std::string compute_type = "auto";
-    std::string quantize; // one more of the backend's options, as its key has it
+    std::string quantize, kv_type; // more of the backend's options, as their keys have it
     int64_t kv_memory_bytes = 0;
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0;

@@ -39,6 +39,11 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
                     "has in fp8; none: none of them (stored)")
         ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
         ->type_name("none|stored|fp8");
+    app->add_option("--kv-type", choice->kv_type,
+                    "fp8: keep keys and values in fp8, twice as many in the same memory (cuda); "
+                    "auto: in the compute type (auto)")
+        ->check(CLI::IsMember({"auto", "fp8"}).description(""))
+        ->type_name("auto|fp8");
     add_kv_memory(app, choice);
     add_size(app, "--step-tokens", &choice->step_tokens, 1,
              "maximum number of tokens computed in a step");

@@ -36,6 +36,9 @@ Status RunJob::write_stats(double seconds) const {
     batchllm_stats stats = {};
     stats.struct_size = sizeof stats;
     RETURN_IF_ERROR(call_status(batchllm_engine_stats(engine_.get(), &stats)));
+    batchllm_info info = {};
+    info.struct_size = sizeof info;
+    RETURN_IF_ERROR(call_status(batchllm_engine_info(engine_.get(), 0, &info)));
     const auto rate = [&](int64_t tokens) {
         return stats.run_seconds > 0 ? static_cast<double>(tokens) / stats.run_seconds : 0;
     };
@@ -58,7 +61,10 @@ Status RunJob::write_stats(double seconds) const {
         .field("steps", stats.steps)
         .field("preemptions", stats.preemptions)
         .field("tokens_per_second", rate(stats.logical_prompt_tokens + stats.completion_tokens))
-        .field("completion_tokens_per_second", rate(stats.completion_tokens));
+        .field("completion_tokens_per_second", rate(stats.completion_tokens))
+        .field("backend", info.backend)
+        .field("device", info.device)
+        .field("compute_type", info.compute_type);
     object.key("seconds");
     JsonObject phases(&out);
     phases.field("total", seconds)

@@ -119,6 +119,10 @@ struct Attention {
     Norm v_norm;  // of each head of the values, [head_dim]
     Tensor sinks; // [heads] one more score a head, whose value is 0; or none
 
+    // [kv_heads] What a backend that keeps keys and values in e4m3 divides them by, as the checkpoint
+    // has it; empty: it has none.
+    std::vector<float> k_scales, v_scales;
+
     // An earlier layer, with the same window and the same shape of heads, whose keys and values
     // this one attends to: it then has no k, v, k_norm and v_norm and stores nothing. -1: it has
     // its own.

@@ -239,6 +239,9 @@ Status Quantization::read_compressed(const JsonValue &config, Budget *budget) {
         groups_.push_back(std::move(group));
     }
     if (groups_.empty()) return groups.fail("names no group");
+    if (const auto kv = config.given("kv_cache_scheme")) {
+        kv_in_e4m3_ = check_float8(*kv).ok();
+    }
     const auto ignore = config.given("ignore");
     if (!ignore) return {};
     ASSIGN_OR_RETURN(ignored_, ModuleNames::read(*ignore, ModuleNames::Kind::compressed, budget));
@@ -266,6 +269,11 @@ Status Quantization::read_fp8(const JsonValue &config, Budget *budget) {
 
 Status Quantization::read_modelopt_keys(const JsonValue &config, const char *excluded,
                                         Budget *budget) {
+    if (config.given("kv_cache_quant_algo")) {
+        ASSIGN_OR_RETURN(const std::string kv, text_of(config, "kv_cache_quant_algo", ""));
+        kv_in_e4m3_ = kv == "FP8";
+        absent_kv_scale_ = kv_in_e4m3_ ? 1 : 0;
+    }
     ASSIGN_OR_RETURN(const JsonValue value, config.at("quant_algo"));
     if (value.is_null()) return {}; // keys and values alone are quantised, or nothing
     ASSIGN_OR_RETURN(const std::string algorithm, value.string());

@@ -5,7 +5,8 @@
 // naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
 // and FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized,
 // mxfp4-pack-quantized) and "mxfp4". Everything else is refused by key and value. The quantisation
-// of activations is only checked to be in fp8; otherwise it is up to the backend.
+// of activations is only checked to be in fp8; otherwise it is up to the backend, like that of keys and
+// values, whose scales are read if they are of e4m3.
 #pragma once
 
 #include <algorithm>
@@ -93,6 +94,11 @@ class Quantization {
                            [&](const Group &group) { return is_fp8(group.scheme); });
     }
 
+    // Whether scales of keys and values that the files have are of e4m3.
+    bool kv_in_e4m3() const { return kv_in_e4m3_; }
+    // What counts where they have none; 0: nothing.
+    float absent_kv_scale() const { return absent_kv_scale_; }
+
   private:
     struct Group {
         ModuleNames targets;
@@ -106,6 +112,8 @@ class Quantization {
     std::vector<Group> groups_;
     std::optional<ScaleScheme> all_; // where there are no groups
     ModuleNames ignored_;
+    bool kv_in_e4m3_ = true;
+    float absent_kv_scale_ = 0;
 };
 
 } // namespace batchllm

@@ -1,5 +1,6 @@
 #include "model/scales.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/narrow_floats.h"
@@ -85,6 +86,22 @@ Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::by
                          static_cast<double>(scale));
         }
     }
+    return scales;
+}
+
+Result<std::vector<float>> read_kv_scales(const StoredTensor &stored, const std::byte *bytes,
+                                          int32_t kv_heads, const std::string &file) {
+    const std::vector<int64_t> &shape = stored.shape;
+    const bool by_head =
+        !shape.empty() && shape.front() == kv_heads &&
+        std::all_of(shape.begin() + 1, shape.end(), [](int64_t size) { return size == 1; });
+    if (!by_head && !is_one_number(shape)) {
+        return error(code, "%s: tensor %s has shape %s: scales of keys and values are [1] or [%d]",
+                     file.c_str(), printable(stored.name).c_str(), shape_text(shape).c_str(),
+                     kv_heads);
+    }
+    ASSIGN_OR_RETURN(std::vector<float> scales, read_scales(stored, bytes, file));
+    if (!by_head) scales.assign(static_cast<size_t>(kv_heads), scales.front());
     return scales;
 }
 

@@ -21,6 +21,10 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
 Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,
                                        const std::string &file);
 
+// Of a layer's keys or values: [kv_heads], of one for all heads or one for each.
+Result<std::vector<float>> read_kv_scales(const StoredTensor &stored, const std::byte *bytes,
+                                          int32_t kv_heads, const std::string &file);
+
 std::string shape_text(const std::vector<int64_t> &shape);
 
 } // namespace batchllm

@@ -76,6 +76,31 @@ class Taker {
         return take_scales(*scheme_of(*tensor, stored), tensor);
     }
 
+    // Of the layer's own keys and values, under the names that the formats' writers have for them.
+    Status take_kv_scales(Attention *attention) {
+        if (model_.quantization == nullptr || !model_.quantization->kv_in_e4m3()) return {};
+        if (!attention->k) return {};
+        std::string layer = attention->k.values.name; // LAYER.k_proj.weight
+        for (int i = 0; i < 2; ++i) layer.resize(layer.rfind('.'));
+        const std::pair<const char *, std::vector<float> *> both[] = {{"k", &attention->k_scales},
+                                                                      {"v", &attention->v_scales}};
+        for (const auto &[which, scales] : both) {
+            const std::string own = std::string(".") + which + "_scale";
+            const float absent = model_.quantization->absent_kv_scale();
+            if (absent > 0) scales->assign(static_cast<size_t>(attention->kv_heads), absent);
+            for (const std::string &name : {layer + own, layer + "." + which + "_proj" + own,
+                                            layer + ".qkv_proj" + own, layer + ".kv_scale"}) {
+                const auto found = checkpoint_.tensors.find(name);
+                if (found == checkpoint_.tensors.end()) continue;
+                const Located &located = found->second;
+                ASSIGN_OR_RETURN(*scales, read_kv_scales(located.stored, data_of(located),
+                                                         attention->kv_heads, path_of(located)));
+                break;
+            }
+        }
+        return {};
+    }
+
     Status finish() const {
         const std::string *first = nullptr; // by name: the same error every time
         for (const auto &[name, located] : checkpoint_.tensors) {
@@ -204,7 +229,8 @@ class Taker {
         return {};
     }
 
-    // Scales of what backends quantise in their own way, or not at all: activations, keys and values.
+    // Scales of what backends quantise in their own way, or not at all: activations; keys and values, where
+    // take_kv_scales has not read them.
     bool is_other_scale(const std::string &name) const {
         if (model_.quantization == nullptr) return false;
         for (const char *ending : {".input_scale", ".activation_scale", ".k_scale", ".v_scale",
@@ -273,6 +299,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
         if (taken.ok()) taken = taker.take(tensor);
     });
     RETURN_IF_ERROR(taken);
+    for (Layer &layer : model->layers) RETURN_IF_ERROR(taker.take_kv_scales(&layer.attention));
     RETURN_IF_ERROR(taker.finish());
     if (model->tied) model->head.values = model->embedding;
     if (!model->dtype_stated) {

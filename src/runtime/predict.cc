@@ -15,7 +15,8 @@ namespace {
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
-    own.backend_options.extra.clear();
+    // sim knows of the backend's options the type of keys and values alone.
+    std::erase_if(own.backend_options.extra, [](const auto &o) { return o.first != "kv_type"; });
     own.timeline_path.clear();
     own.log = {};
     own.enlarge = plan.options.enlarge;
@@ -93,7 +94,8 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
         BackendOptions backend = of.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {
             const std::string length = std::to_string(predicting.expected_tokens);
-            backend.extra = {{"min_length", length}, {"max_length", length}};
+            backend.extra.emplace_back("min_length", length);
+            backend.extra.emplace_back("max_length", length);
         }
         for (size_t i = 0; i < of.devices.size(); ++i) {
             ASSIGN_OR_RETURN(const SimOptions read,

@@ -73,6 +73,7 @@ class Statistics(ProgramTest):
         self.assertEqual(found["processed_prompt_tokens"] + found["shared_prompt_tokens"], 5000)
         for key in ("completion_tokens", "steps", "preemptions", "tokens_per_second"):
             self.assertIn(key, found)
+        self.assertEqual((found["backend"], found["compute_type"]), ("sim", "none"))
         for phase in ("load", "tokenize", "plan", "schedule", "backend", "total"):
             self.assertGreaterEqual(found["seconds"][phase], 0)
         self.assertGreater(found["kv"]["peak_bytes"], 0)
@@ -916,6 +917,17 @@ class GoldenModel(ProgramTest):
                                         "-o", self.output)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(text, done.stderr)
+
+    def test_the_type_of_keys_and_values_is_the_backends_to_take(self):
+        model = next(path for path in MODELS if path.name == "qwen3_bf16")
+        self.input.write_text(json.dumps({"id": 0, "tokens": [1, 2, 3]}) + "\n")
+        for backend, kind, text in (("cpu", "fp8", b"kv_type=fp8: the cpu backend"), ("cpu", "int8", b"--kv-type"),
+                                    ("sim", "fp8", None), ("cpu", "auto", None)):
+            with self.subTest(backend=backend, kind=kind):
+                done = self.run_program("run", "--model", model, "--backend", backend, "--kv-type", kind, "-i", self.input,
+                                        "-o", self.output, "--max-tokens", "2", "--force")
+                self.assertEqual(done.returncode, 0 if text is None else 1)
+                self.assertIn(text or b"", done.stderr)
 
     def compare(self, found, row):
         """How many tokens were compared: up to the first that rounding may decide."""

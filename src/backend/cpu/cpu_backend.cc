@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backend/cpu/processor.h"
+#include "backend/kv_type.h"
 #include "backend/state_memory.h"
 
 namespace batchllm::cpu {
@@ -60,13 +61,19 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              "backend option kernels=%s: not for %s on this processor",
                              value.c_str(), dtype_name(choice.element));
             }
+        } else if (key == "kv_type" && value == "fp8") {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "backend option kv_type=fp8: the cpu backend keeps keys and values in the "
+                         "compute type; cuda has fp8");
+        } else if (key == "kv_type") {
+            RETURN_IF_ERROR(read_kv_type(value, choice.element).status());
         } else {
             ASSIGN_OR_RETURN(const bool known,
                              read_state_option(key, value, model.state_size() > 0, &choice.states));
             if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "backend option %s: the cpu backend has page_tokens, state_slots, "
-                         "state_type and kernels",
+                         "backend option %s: the cpu backend has page_tokens, kv_type, "
+                         "state_slots, state_type and kernels",
                          key.c_str());
         }
     }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/kv_type.h"
+
 namespace batchllm {
 
 namespace {
@@ -53,7 +55,7 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
-    if (key == "device") return {}; // read before all others
+    if (key == "device" || key == "kv_type") return {}; // read before all others
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -61,8 +63,19 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     return bad_value(key, value, "the sim backend has no such option");
 }
 
-void shape_keys_and_values(const Model *model, SimOptions *out) {
-    constexpr int64_t element = 2; // bf16
+// Bytes of an element of keys and values.
+Result<int64_t> read_kv_bytes(const BackendOptions &options) {
+    DType type = DType::bf16;
+    for (const auto &[key, value] : options.extra) {
+        if (key != "kv_type") continue;
+        const bool f32 = options.compute_type == "f32";
+        ASSIGN_OR_RETURN(type, read_kv_type(value, f32 ? DType::f32 : DType::bf16));
+    }
+    return type == DType::e4m3 ? 1 : 2;
+}
+
+// element: bytes.
+void shape_keys_and_values(const Model *model, int64_t element, SimOptions *out) {
     if (!model) {
         out->slot_bytes = 2 * element * 32 * 8 * 128; // Llama-3-8B
         out->kv_groups = {{0, out->slot_bytes}};
@@ -109,7 +122,7 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
 }
 
 // What follows from a description for options that are not given.
-Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
+Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: device needs a model (model_dir)");
@@ -124,7 +137,7 @@ Status take_device(const Model *model, DeviceCosts costs, SimOptions *out) {
     const bool longer = sparse && costs.expert_step_tokens > 0;
     out->step_tokens = longer ? costs.expert_step_tokens : costs.step_tokens;
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
-    out->costs.emplace(std::move(costs), *model);
+    out->costs.emplace(std::move(costs), *model, kv_bytes);
     return {};
 }
 
@@ -139,7 +152,8 @@ int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) 
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
                                     std::optional<DeviceCosts> device) {
     SimOptions out;
-    shape_keys_and_values(model, &out);
+    ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
+    shape_keys_and_values(model, kv_bytes, &out);
     if (model) {
         out.vocabulary = model->vocabulary;
         out.hidden = model->hidden;
@@ -148,7 +162,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (!device) {
         ASSIGN_OR_RETURN(device, read_device(options));
     }
-    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), &out));
+    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), kv_bytes, &out));
     const bool has_states = model != nullptr && model->state_size() > 0;
     for (const auto &[key, value] : options.extra) {
         ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, has_states, &out.states));

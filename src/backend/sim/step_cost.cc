@@ -48,7 +48,8 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     return *this;
 }
 
-StepCost::StepCost(DeviceCosts costs, const Model &model) : costs_(std::move(costs)) {
+StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
+    : costs_(std::move(costs)), kv_bytes_(static_cast<double>(kv_bytes)) {
     for (const Layer &layer : model.layers) add_layer(layer);
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = static_cast<double>(model.head.rows());
@@ -133,7 +134,7 @@ double StepCost::expert_seconds(double tokens, const Experts &of) const {
 // Of one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
-    const double key_bytes = 2.0 * layers.kv_heads * layers.head_dim * element;
+    const double key_elements = 2.0 * layers.kv_heads * layers.head_dim;
     const double pair_flops = 4.0 * layers.heads * layers.head_dim;
     const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
     // Of each node: queries below it, and pairs of a query and a key that it sees there.
@@ -166,11 +167,13 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
         }
         merged += count * std::max(0, parts - 1);
     }
-    double flops = 0, bytes = 0;
+    double flops = 0, bytes = 0, widened = 0; // widened: bytes too
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         if (queries[n] == 0) continue;
-        bytes += seen[n] * key_bytes;
-        if (queries[n] <= streamed_queries) continue;
+        const bool streamed = queries[n] <= streamed_queries;
+        bytes += seen[n] * key_elements * (streamed ? kv_bytes_ : element);
+        if (streamed) continue;
+        if (kv_bytes_ < element) widened += seen[n] * key_elements * (kv_bytes_ + element);
         const double rows = queries[n] * ratio;
         flops += pair_flops * pairs[n] * rounded_up(rows, padded_queries) / rows;
     }
@@ -178,7 +181,8 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
     const double stream = bytes / costs_.attention_bandwidth;
     const double both =
         std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
-    return costs_.attention_us * 1e-6 + both +
+    const double widening = widened > 0 ? widened / costs_.memory_bandwidth : 0;
+    return costs_.attention_us * 1e-6 + widening + both +
            merged * merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
 }
 

@@ -5,7 +5,8 @@
 //                 tokens each has
 //     attention   of each layer, by what a launch does: queries that share keys (a prefix under many rows, a
 //                 prompt's own chunk) are arithmetic; keys that one query reads alone are bytes; both at
-//                 once, the lesser partly behind the greater; then merges of what was computed apart
+//                 once, the lesser partly behind the greater; then merges of what was computed apart. Keys in
+//                 fp8 that queries share are widened before: bytes of memory
 //     elementwise norms, activations, ropes, weighted sums of experts: bytes of memory; routing
 //     logits      the head's product and sampling
 //     step        what a step takes beside all that
@@ -30,7 +31,8 @@ struct StepSeconds {
 
 class StepCost {
   public:
-    StepCost(DeviceCosts costs, const Model &model);
+    // kv_bytes: of an element of keys and values, 2, or 1 in fp8.
+    StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
     // Of the host between two batches.
@@ -69,6 +71,7 @@ class StepCost {
     double attention_seconds(const TokenBatch &batch, const Layers &layers) const;
 
     DeviceCosts costs_;
+    double kv_bytes_;
     std::vector<Product> products_;
     std::vector<Experts> experts_;
     std::vector<Layers> layers_;
