@@ -32,9 +32,10 @@ static struct {
     const char *wait_for;
     const char *count_path;
     const char *stacks_path;
-    uint64_t stack; /* the first call with this one has the number `at` */
+    int by_stack;   /* stacks are looked at: */
+    uint64_t stack; /* the first call with this one gets the number `at` */
     int trace;
-} plan = {0, 0, FAIL_ONCE, NULL, NULL, NULL, 0, -1};
+} plan = {0, 0, FAIL_ONCE, NULL, NULL, NULL, 0, 0, -1};
 static long calls, failed, live_blocks;
 static int paused;
 
@@ -148,16 +149,23 @@ static void write_stacks(void) {
     if (fd >= 0) syscall(SYS_close, fd);
 }
 
+/* The number of the call that fails, 0: none yet. One function with one call, for its own frame is part of a stack. */
+static __attribute__((noinline)) long number_by_stack(long call) {
+    const uint64_t stack = stack_here();
+    if (plan.stacks_path) note_stack(stack);
+    long at = __atomic_load_n(&plan.at, __ATOMIC_SEQ_CST);
+    if (stack == plan.stack && at == 0 &&
+        __atomic_compare_exchange_n(&plan.at, &at, call, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        at = call;
+    return at;
+}
+
 /* Whether this call is to fail. It may not come back at all. */
 static int fails(unsigned kind) {
     if ((__atomic_load_n(&plan.kinds, __ATOMIC_RELAXED) & kind) == 0) return 0;
     if (__atomic_load_n(&paused, __ATOMIC_RELAXED)) return 0;
     const long call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-    if (plan.stacks_path) note_stack(stack_here());
-    long at = __atomic_load_n(&plan.at, __ATOMIC_SEQ_CST);
-    if (plan.stack && at == 0 && stack_here() == plan.stack &&
-        __atomic_compare_exchange_n(&plan.at, &at, call, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        at = call;
+    const long at = plan.by_stack ? number_by_stack(call) : plan.at;
     if (at == 0 || call < at || (call > at && plan.how != FAIL_FOREVER)) return 0;
     if (plan.how == DIE) die();
     if (plan.how == WAIT) {
@@ -518,6 +526,7 @@ __attribute__((constructor)) static void read_environment(void) {
     dl_iterate_phdr(note_module, NULL);
     plan.count_path = getenv("BATCHLLM_FAULTS_COUNT");
     plan.stacks_path = getenv("BATCHLLM_FAULTS_STACKS");
+    plan.by_stack = plan.stacks_path != NULL;
     const char *trace_path = getenv("BATCHLLM_FAULTS_TRACE");
     if (trace_path)
         plan.trace = (int)syscall(SYS_openat, AT_FDCWD, trace_path,
@@ -534,7 +543,7 @@ __attribute__((constructor)) static void read_environment(void) {
     if (!kinds) abort();
     char *how;
     if (end[1] == '@')
-        plan.stack = strtoull(end + 2, &how, 16);
+        plan.by_stack = 1, plan.stack = strtoull(end + 2, &how, 16);
     else
         plan.at = strtol(end + 1, &how, 10);
     if (strcmp(how, ":once") == 0)
@@ -557,7 +566,7 @@ __attribute__((destructor)) static void write_count(void) {
     if (plan.stacks_path) write_stacks();
     if (!plan.count_path) return;
     char text[32];
-    const int length = snprintf(text, sizeof text, "%ld\n", faults_end());
+    const int length = snprintf(text, sizeof text, "%ld %ld\n", faults_end(), faults_failed());
     const long fd =
         syscall(SYS_openat, AT_FDCWD, plan.count_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0) return;

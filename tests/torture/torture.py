@@ -84,7 +84,7 @@ class Case:
         self.prepare(output)
         counts = self.folder / (self.name + ".calls")
         self.run(output, BATCHLLM_FAULTS=f"{kind}:0:once", BATCHLLM_FAULTS_COUNT=str(counts))
-        return int(counts.read_text())
+        return int(counts.read_text().split()[0])
 
     def stacks(self):
         """The call stacks of the allocations: those of three runs, which differ by how threads take turns."""
@@ -107,9 +107,13 @@ class Case:
             path.unlink()
 
     def check(self, fault, output):
+        """Whether the call that was to fail was made, where that is known."""
         self.remove(output)
         self.prepare(output)
-        done = self.run(output, BATCHLLM_FAULTS=fault)
+        counts = self.folder / (output.name + ".calls")
+        done = self.run(output, BATCHLLM_FAULTS=fault, BATCHLLM_FAULTS_COUNT=str(counts))
+        failed = int(counts.read_text().split()[1]) if counts.exists() else 1
+        counts.unlink(missing_ok=True)
         if done.returncode not in (self.code, 1):
             raise AssertionError(f"exit {done.returncode}: {done.stderr.decode()[-400:]}")
         if done.returncode == 1 and not done.stderr.startswith(b"batchllm: "):
@@ -118,6 +122,7 @@ class Case:
             self.same(output, "exit as undisturbed")
         self.recover(output, done)
         self.remove(output)
+        return failed > 0
 
     def same(self, output, when):
         found = self.read(output)
@@ -220,6 +225,7 @@ def main():
                     work += [((i + 1) * often, case, kind, how, k) for i, k in enumerate(order)]
         work.sort(key=lambda item: item[0])
         covered = dict.fromkeys(totals, 0)
+        missed = dict.fromkeys(totals, 0)
         end = time.monotonic() + wanted.seconds if wanted.seconds > 0 else float("inf")
 
         def attempt(item):
@@ -228,7 +234,8 @@ def main():
                 return None
             output = folder / f"{case.name}.{kind}.{how}.{k}.out"
             try:
-                case.check(f"{'alloc' if kind == 'stack' else kind}:{k}:{how}", output)
+                if not case.check(f"{'alloc' if kind == 'stack' else kind}:{k}:{how}", output):
+                    missed[case.name, kind, how] += 1
             except (AssertionError, ValueError, OSError, subprocess.TimeoutExpired) as fault:
                 return f"{case.name}: {kind} {k} {how}: {fault}"
             return ""
@@ -245,6 +252,8 @@ def main():
         for (case, kind, how), total in totals.items():
             if total:
                 print(f"{case}: {kind} {how}: {covered[case, kind, how]} of {total}")
+                if missed[case, kind, how]:
+                    print(f"    of which {missed[case, kind, how]} were not met again: threads took other turns")
     print(f"{tries} tries, {failures} failures")
     return 1 if failures or not tries else 0
 
