@@ -1,30 +1,31 @@
-// What a described device is predicted to take for the jobs of bench/throughput, beside what an H200 took
-// (docs/performance.md).
+// What a described device is predicted to take for the jobs of bench/throughput.
 //
-//     predict [DEVICE]     a name, or a file of one (src/backend/sim/device_costs.h); default h200
+//     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured and predicted, the
+//                                   error, and where the seconds are predicted to go. A star: the description was
+//                                   fitted to this job
+//     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with levels 1, 2 and auto
+//     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes it: --model --rows
+//                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
 //
-// Prints rows/s measured and predicted, the error, and where the seconds are predicted to go. A star: the
-// description was fitted to this job.
+// DEVICE: a name, or a file of one (src/backend/sim/device_costs.h); default h200.
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "predict_job.h"
+#include "throughput_arguments.h"
 
 using namespace batchllm;
 
-int main(int count, char **values) {
-    const std::string device = count > 1 ? values[1] : "h200";
+namespace {
+
+Status compare_with_measured(const std::string &device) {
     double worst = 0, sum = 0;
     const std::vector<MeasuredJob> jobs = measured_on_h200();
     std::printf("| job | measured, rows/s | predicted | error | steps | linear, s | attention | "
                 "elementwise | logits | step |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for (const MeasuredJob &job : jobs) {
-        const Result<Predicted> result = predict_job(job, device);
-        if (!result.ok()) {
-            std::fprintf(stderr, "%s\n", result.status().message().c_str());
-            return 1;
-        }
-        const Predicted &p = *result;
+        ASSIGN_OR_RETURN(const Predicted p, predict_job(job, device));
         const double off = p.rows_second / job.rows_second - 1;
         worst = std::max(worst, std::abs(off));
         sum += std::abs(off);
@@ -41,5 +42,107 @@ int main(int count, char **values) {
     }
     std::printf("worst %.1f %%, mean %.1f %%\n", 100 * worst,
                 100 * sum / static_cast<double>(jobs.size()));
-    return 0;
+    return {};
+}
+
+// Tokens that the heads of all prefixes save, over those that read them.
+Result<double> saved_over_below(const NamedJob &job) {
+    const JobRows rows = make_rows(job, 1 << 15);
+    PlanOptions options;
+    options.levels = 2;
+    ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, options));
+    int64_t saved = 0, below = 0;
+    std::vector<bool> heads(plan.prefixes.size());
+    for (const PlanPrefix &prefix : plan.prefixes) {
+        if (prefix.parent < 0) continue;
+        const auto head = static_cast<size_t>(prefix.parent);
+        saved += plan.prefixes[head].length;
+        if (!heads[head]) saved -= plan.prefixes[head].length;
+        heads[head] = true;
+        below += prefix.length - plan.prefixes[head].length;
+    }
+    for (const PlanGroup &group : plan.groups) {
+        if (group.prefix < 0) continue;
+        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(group.prefix)];
+        if (prefix.parent < 0) continue;
+        for (int64_t i = group.row_begin; i < group.row_end; ++i) {
+            const auto row = static_cast<size_t>(plan.rows[static_cast<size_t>(i)]);
+            below += plan.lengths[row] - prefix.length + job.generated;
+        }
+    }
+    return below == 0 ? 0 : static_cast<double>(saved) / static_cast<double>(below);
+}
+
+Result<double> head_cost_of(const std::string &name, const std::string &device) {
+    ASSIGN_OR_RETURN(const BenchModel model, bench_model(name));
+    ASSIGN_OR_RETURN(const DeviceCosts costs, find_device_costs(device));
+    return head_cost(StepCost(costs, model.model));
+}
+
+Status show_levels(MeasuredJob job, const std::string &device) {
+    ASSIGN_OR_RETURN(const double saved, saved_over_below(job.job));
+    ASSIGN_OR_RETURN(job.head_cost, head_cost_of(job.job.model, device));
+    double rates[3] = {};
+    for (const int32_t levels : {1, 2, levels_auto}) {
+        job.levels = levels;
+        ASSIGN_OR_RETURN(const Predicted predicted, predict_job(job, device));
+        rates[levels] = predicted.rows_second;
+    }
+    const NamedJob &j = job.job;
+    std::printf("| %s | %lld, %d, %g, %g, %g, %d%s | %.3f | %.3f | %.5g | %.5g | %.5g | %+.1f %% | "
+                "%+.1f %% |\n",
+                j.model, static_cast<long long>(j.rows), j.common, j.prefix, j.sharing, j.own,
+                j.generated,
+                j.spread > 0 ? ("; spread " + std::to_string(j.spread).substr(0, 4)).c_str() : "",
+                saved, job.head_cost, rates[1], rates[2], rates[0], 100 * (rates[2] / rates[1] - 1),
+                100 * (rates[0] / rates[1] - 1));
+    std::fflush(stdout);
+    return {};
+}
+
+Status show_heads(const std::string &device, const Arguments *of_one) {
+    std::printf("| model | rows, head, prefix with head, rows a prefix, own, new | saved / below | "
+                "its price | levels 1, rows/s | 2 | auto | 2 over 1 | auto over 1 |\n"
+                "|---|---|---|---|---|---|---|---|---|\n");
+    MeasuredJob job{};
+    if (of_one != nullptr) {
+        for (const NamedJob &named : kJobs) {
+            if (of_one->job == named.name) job.job = changed(named, *of_one);
+        }
+        if (job.job.model == nullptr) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no job %s", of_one->job.c_str());
+        }
+        if (!of_one->model.empty()) job.job.model = of_one->model.c_str();
+        job.step_tokens = static_cast<int64_t>(of_one->step_tokens);
+        job.kv_gib = of_one->kv_gib;
+        return show_levels(job, device);
+    }
+    for (const char *model : models_with_heads) {
+        for (const NamedJob &named : jobs_with_heads()) {
+            job.job = named;
+            job.job.model = model;
+            RETURN_IF_ERROR(show_levels(job, device));
+        }
+    }
+    return {};
+}
+
+} // namespace
+
+int main(int count, char **values) {
+    std::string device = "h200";
+    int first = 1;
+    if (count > 1 && values[1][0] != '-') device = values[first++];
+    const bool heads = count > first && std::strcmp(values[first], "--heads") == 0;
+    Arguments arguments;
+    if (!heads && !read_arguments(count - first + 1, values + first - 1, &arguments)) {
+        std::fprintf(stderr, "usage: predict [DEVICE] [--heads | --job NAME ..]\n");
+        return 2;
+    }
+    const Status status = heads           ? show_heads(device, nullptr)
+                          : count > first ? show_heads(device, &arguments)
+                                          : compare_with_measured(device);
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    return 1;
 }

@@ -20,6 +20,7 @@ struct MeasuredJob {
     bool sharing_on = true;  // else --no-sharing
     int64_t step_tokens = 0; // 0: the backend's
     int32_t levels = 1;
+    double head_cost = usual_head_cost; // with levels 0
 };
 
 inline std::vector<MeasuredJob> measured_on_h200() {
@@ -77,6 +78,24 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     return jobs;
 }
 
+// Jobs with a head of all prefixes (`common`), and models: what a head brings (docs/planning.md).
+inline std::vector<NamedJob> jobs_with_heads() {
+    return {{"", "", 1500, 1000, 500, 400, 16, 100, 0.2, 0},
+            {"", "", 3000, 1100, 275, 400, 7, 100, 0.2, 0}, // industry1
+            {"", "", 1500, 1100, 400, 400, 7, 100, 0, 0},
+            {"", "", 1500, 1100, 500, 400, 7, 100, 0.2, 0},
+            {"", "", 1500, 1100, 600, 400, 7, 100, 0, 0},
+            {"", "", 1500, 1100, 750, 400, 7, 100, 0, 0},
+            {"", "", 1500, 1100, 800, 400, 7, 100, 0.2, 0},
+            {"", "", 1500, 1100, 900, 200, 12, 60, 0, 0},
+            {"", "", 3000, 2000, 800, 60, 12, 30, 0, 0},
+            {"", "", 1500, 700, 400, 60, 10, 20, 0, 0},
+            {"", "", 700, 2400, 900, 300, 2, 100, 0, 0}};
+}
+constexpr const char *models_with_heads[] = {
+    "Mistral-7B", "Qwen2-7B",     "Gemma-3-12B",  "qwen3-30b-a3b",
+    "Qwen3-4B",   "Llama-3.2-3B", "Llama-3.2-1B", "examples/catalogue/model"};
+
 struct Predicted {
     double seconds = 0;
     int64_t steps = 0, tokens = 0, preemptions = 0, pages = 0;
@@ -90,6 +109,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     const JobRows rows = make_rows(job, model.model.vocabulary);
     PlanOptions planning;
     planning.levels = of.levels;
+    planning.head_cost = of.head_cost;
     if (!of.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;

@@ -110,6 +110,27 @@ inline const char *named_config(const std::string &name) {
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
             "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})";
     }
+    if (name == "Llama-3.2-1B") {
+        return R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+            "intermediate_size": 8192, "vocab_size": 128256, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": true, "eos_token_id": null})";
+    }
+    if (name == "Llama-3.2-3B") {
+        return R"({"model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 28,
+            "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
+            "intermediate_size": 8192, "vocab_size": 128256, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": true, "eos_token_id": null})";
+    }
+    if (name == "Qwen3-4B") {
+        return R"({"model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+            "intermediate_size": 9728, "vocab_size": 151936, "max_position_embeddings": 40960,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})";
+    }
     if (name == "gpt-oss-20b") { // its experts as they are expanded at load, not in four bits
         return R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,

@@ -32,7 +32,7 @@ def table(page, name):
     return begin, {line.split("|")[1].strip(): line for line in rows.splitlines()}, end
 
 
-KINDS = {"alloc": "allocations", "call": "calls of CUDA and cuBLASLt"}
+KINDS = {"alloc": "allocations", "stack": "an allocation of each call stack", "call": "calls of CUDA and cuBLASLt"}
 
 
 def torture(log, command):

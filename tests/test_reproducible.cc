@@ -1,8 +1,12 @@
 // Reproducible engines: one row among many different companies, whatever is shared, however large the steps and the
 // pool and however many threads, has the same bits in everything that is returned for it. On the CPU; or on the GPU
 // with a family of attention kernels ("cuda sm90"), where in types other than f32 what the row itself shares counts.
+//     test_reproducible [BACKEND FAMILY [TEST]]    TEST may end in *
+//     BATCHLLM_TEST_COMPANIES=N                    so many companies for the row that is tried among the most
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -31,7 +35,7 @@ constexpr int32_t page_rows = 60;  // tokens that a row's pages hold beside its 
 struct Machine {
     const char *backend = "cpu";
     std::string attention;
-    bool gpu() const { return backend != std::string("cpu"); }
+    bool gpu() const { return backend == std::string("cuda"); }
 };
 Machine &machine() {
     static Machine instance;
@@ -175,8 +179,8 @@ ConstraintHandle add_row(batchllm_engine *engine, const Tokens &prompt, Wish wis
     return {constraint, batchllm_constraint_destroy};
 }
 
-// Everything of the row's results, as bytes.
-std::string bits_of(const batchllm_results &results) {
+// Everything of a row's results, as bytes.
+std::string bits_of(const batchllm_results &results, uint64_t tag = row_tag) {
     std::string bits;
     const auto take = [&](const auto *values, int64_t begin, int64_t end) {
         bits.append(reinterpret_cast<const char *>(values + begin),
@@ -184,7 +188,7 @@ std::string bits_of(const batchllm_results &results) {
         bits += '|';
     };
     for (int64_t i = 0; i < results.count; ++i) {
-        if (results.tags[i] != row_tag) continue;
+        if (results.tags[i] != tag) continue;
         if (results.statuses[i] != BATCHLLM_OK) {
             fail_msg("%.*s", int(results.error_offsets[i + 1] - results.error_offsets[i]),
                      results.errors + results.error_offsets[i]);
@@ -350,37 +354,153 @@ std::vector<const char *> compute_types_of(size_t number) {
     return {std::vector<const char *>{"bf16", "f16", "f32"}[number % 3]};
 }
 
+double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
 // Fails with all that differs, not at the first.
 void compare_all(const std::vector<Subject> &subjects, int32_t companies, uint64_t seed) {
     int32_t wrong = 0, shared = 0, preempted = 0;
     for (const Subject &subject : subjects) {
+        const double start = seconds();
         const Count count = compare(subject, companies, seed);
         print_message("%s %s %s wish %d sharing %d: %d of %d companies: other bits; %d share, %d "
-                      "preempt\n",
+                      "preempt; %.1f s\n",
                       subject.model.c_str(), subject.compute_type, subject.options.c_str(),
                       int(subject.wish), int(subject.sharing), count.differ, companies,
-                      count.shared, count.preempted);
+                      count.shared, count.preempted, seconds() - start);
         wrong += count.differ > 0;
         shared += count.shared;
         preempted += count.preempted;
     }
-    if (companies >= 10) {
+    const bool apart = subjects.empty() || subjects[0].sharing == Sharing::none;
+    if (companies >= 10 && !apart) {
         assert_true(shared > 10);
         assert_true(preempted > companies / 16);
     }
     if (wrong > 0) fail_msg("%d of %d subjects have other bits", wrong, int(subjects.size()));
 }
 
-void a_row_is_the_same_bits_among_many_companies(void **) {
-    std::vector<Subject> subjects, apart;
+constexpr const char *many_model = "golden/llama3_gqa_sharded_bf16";
+constexpr const char *in_fp8 = "quantize=fp8,";
+
+// The types in which a row is tried among the most companies. On the GPU fp8 too.
+std::vector<Subject> subjects_of_every_type() {
+    std::vector<Subject> subjects;
     for (const char *type : compute_types()) {
         for (const Sharing sharing : sharings(type)) {
-            std::vector<Subject> &to = sharing == Sharing::none ? apart : subjects;
-            to.push_back({"golden/llama3_gqa_sharded_bf16", type, Wish::greedy, 1, sharing});
+            subjects.push_back({many_model, type, Wish::greedy, 1, sharing});
         }
     }
-    compare_all(subjects, machine().gpu() ? 12 : cases(50, 18), seed_of_run());
-    compare_all(apart, 4, seed_of_run());
+    if (!machine().gpu()) return subjects;
+    for (const Sharing sharing : sharings("bf16")) {
+        subjects.push_back({many_model, "bf16", Wish::greedy, 1, sharing, 150, in_fp8});
+    }
+    return subjects;
+}
+
+// So many on the GPU, unless the environment says more: an engine takes a while to make there.
+int32_t many_companies(int32_t on_gpu) {
+    const char *given = std::getenv("BATCHLLM_TEST_COMPANIES");
+    if (given != nullptr) return std::atoi(given);
+    return machine().gpu() ? on_gpu : cases(50, 18);
+}
+
+void a_row_is_the_same_bits_among_many_companies(void **) {
+    std::vector<Subject> subjects, apart;
+    for (const Subject &subject : subjects_of_every_type()) {
+        (subject.sharing == Sharing::none ? apart : subjects).push_back(subject);
+    }
+    compare_all(subjects, many_companies(12), seed_of_run());
+    compare_all(apart, many_companies(4), seed_of_run());
+}
+
+// A job of rows that share prefixes with one another, sampled in two ways. Every row's bits, by tag.
+std::map<uint64_t, std::string> bits_on(const char *devices, const Subject &subject,
+                                        uint64_t seed) {
+    Random random(seed);
+    const std::string extra =
+        subject.options +
+        (machine().gpu() ? "tuning_cache=none,attention=" + machine().attention : std::string());
+    batchllm_engine_options options = options_of(subject, random);
+    options.backend_options = extra.c_str();
+    options.devices = devices;
+    options.step_tokens = 64; // both devices have something to do in several steps
+    options.min_prefix_tokens = 16;
+    options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
+    const EngineHandle engine = create(options);
+    uint64_t tag = 0;
+    for (int32_t group = 0; group < 12; ++group) {
+        const Tokens prefix = prompt_of(random, between(random, 20, 120));
+        for (int32_t rows = between(random, 1, 6); rows > 0; --rows) {
+            Tokens prompt = prefix;
+            for (const int32_t token : prompt_of(random, between(random, 2, 40)))
+                prompt.push_back(token);
+            add(engine.get(), prompt, tag++,
+                params_of(rows % 2 == 0 ? Wish::greedy : Wish::sampled));
+        }
+    }
+    CHECK(batchllm_run(engine.get(), nullptr, nullptr));
+    batchllm_results *polled = nullptr;
+    CHECK(batchllm_poll(engine.get(), 0, &polled));
+    const ResultsHandle results(polled);
+    std::map<uint64_t, std::string> bits;
+    for (uint64_t row = 0; row < tag; ++row) bits.emplace(row, bits_of(*results, row));
+    return bits;
+}
+
+bool has_two_devices() {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = machine().backend;
+    options.model_dir = many_model;
+    options.devices = "0,1";
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    batchllm_engine_destroy(engine);
+    return status == BATCHLLM_OK;
+}
+
+void rows_on_two_devices_are_the_same_bits_as_on_one(void **) {
+    if (!has_two_devices()) {
+        print_message("one device: not run\n");
+        skip();
+    }
+    const uint64_t seed = seed_of_run();
+    int32_t wrong = 0;
+    for (const Subject &subject : subjects_of_every_type()) {
+        if (subject.sharing == Sharing::none) continue;
+        for (uint64_t job = 0; job < 5; ++job) {
+            const auto one = bits_on("0", subject, seed + job);
+            const auto two = bits_on("0,1", subject, seed + job);
+            size_t differ = 0;
+            for (const auto &[tag, bits] : one) {
+                assert_true(bits.size() > 20);
+                differ += two.at(tag) != bits;
+            }
+            print_message("%s %s: job %d: %zu of %zu rows: other bits on two devices\n",
+                          subject.compute_type, subject.options.c_str(), int(job), differ,
+                          one.size());
+            wrong += differ > 0;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+// Else the test above would be of another type than it says.
+void what_is_tried_in_fp8_is_in_fp8(void **) {
+    if (!machine().gpu()) skip();
+    Random random(1);
+    const Subject subject{many_model, "bf16", Wish::greedy, 1, Sharing::planned, 150, in_fp8};
+    const std::string extra = backend_options_of(subject, random);
+    batchllm_engine_options options = options_of(subject, random);
+    options.backend_options = extra.c_str();
+    batchllm_info info;
+    info.struct_size = sizeof info;
+    const EngineHandle engine = create(options); // it owns the text
+    CHECK(batchllm_engine_info(engine.get(), 0, &info));
+    assert_string_equal(info.compute_type, "bf16, products in fp8 (e4m3)");
 }
 
 // What the test above would find: without the option last bits do differ.
@@ -531,6 +651,8 @@ int main(int count, char **values) {
     }
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_row_is_the_same_bits_among_many_companies),
+        cmocka_unit_test(what_is_tried_in_fp8_is_in_fp8),
+        cmocka_unit_test(rows_on_two_devices_are_the_same_bits_as_on_one),
         cmocka_unit_test(without_the_option_some_company_changes_bits),
         cmocka_unit_test(whatever_is_wanted_of_the_row),
         cmocka_unit_test(whatever_the_model_is),

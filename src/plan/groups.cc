@@ -1,5 +1,6 @@
 // Rows -> groups, and the groups' prefixes -> heads, both through the prefix tree.
 #include <algorithm>
+#include <cmath>
 
 #include "plan/draft.h"
 #include "prefix/grouping.h"
@@ -93,6 +94,7 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
     const bool chosen_by_cost = options.levels == levels_auto;
     std::vector<int64_t> readers;
     if (chosen_by_cost) readers = readers_of(rows, decode_lengths, draft);
+    const int64_t reading = std::llround(static_cast<double>(token_parts) * options.head_cost);
     std::vector<PlanPrefix> &prefixes = draft.prefixes;
     const int32_t levels = chosen_by_cost ? 2 : options.levels;
     for (int32_t level = 1; level < levels; ++level) {
@@ -106,7 +108,7 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
         }
         const PrefixTree tree(runs);
         const ChosenAbove chosen =
-            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers});
+            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers, reading});
 
         // A prefix that is as long as the head is the head.
         std::vector<int32_t> heads(tree.nodes().size(), -1);
@@ -122,7 +124,7 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
             if (node == no_node) continue;
             const int32_t depth = tree.nodes()[node].depth;
             const auto length = static_cast<int64_t>(runs[run].tokens.size());
-            if (chosen_by_cost && gain_by_head(depth, length, readers[run]) <= 0) continue;
+            if (chosen_by_cost && gain_by_head(depth, length, readers[run], reading) <= 0) continue;
             if (heads[node] < 0) {
                 heads[node] = static_cast<int32_t>(prefixes.size());
                 prefixes.push_back({prefixes[static_cast<size_t>(tops[run])].row, depth, -1});

@@ -15,16 +15,15 @@ namespace batchllm {
 
 constexpr uint32_t no_node = UINT32_MAX;
 
-// What a head costs, in tokens computed (docs/planning.md): so many sixteenths of each token that is
-// computed below it and reads it as a part of its own.
-constexpr int64_t reading_sixteenths = 3;
+// Gains by heads are counted in parts of a computed token.
+constexpr int64_t token_parts = 1024;
 
-// What a run of `length` tokens gains, in sixteenths of a token, if the first `depth` of them are a head:
-// these tokens, less the cost of reading it. It is read by what follows in the run, and by `readers`
-// tokens behind the run. A run that is the head itself pays nothing.
-constexpr int64_t gain_by_head(int32_t depth, int64_t length, int64_t readers) {
-    if (length == depth) return 16 * int64_t{depth};
-    return 16 * int64_t{depth} - reading_sixteenths * (length - depth + readers);
+// What a run of `length` tokens gains, in parts of a token, if the first `depth` of them are a head:
+// these tokens, less `reading` parts for each token that reads the head: what follows in the run, and
+// `readers` tokens behind the run. A run that is the head itself pays nothing.
+constexpr int64_t gain_by_head(int32_t depth, int64_t length, int64_t readers, int64_t reading) {
+    if (length == depth) return token_parts * depth;
+    return token_parts * depth - reading * (length - depth + readers);
 }
 
 struct GroupingOptions {
@@ -36,6 +35,7 @@ struct GroupingOptions {
     // what a choice saves is then the sum over runs of gain_by_head(), where that is positive, less the
     // chosen nodes' tokens; a run that a head does not pay for does without. Not with existing ones.
     std::span<const int64_t> readers = {};
+    int64_t reading = 0; // gain_by_head()
 };
 
 // [nodes] the chosen node, at or above each, whose prefix the runs right below it share, or no_node.

@@ -8,7 +8,7 @@
 // at 0, its first difference and its second differences, all integers: nothing is rounded. A sum
 // merges the second differences, smaller into larger; a choice removes the leftmost ones.
 //
-// Prefixes that look for heads pay for reading them. All values are then in sixteenths of a token, and
+// Prefixes that look for heads pay for reading them. All values are then in parts of a token, and
 //     g(run, a) = max(0, gain_by_head(a))
 // is convex and never falls, too. At a run's own end it jumps, which only the node that ends there sees.
 #include <algorithm>
@@ -106,8 +106,9 @@ class Envelope {
 class PayingRuns {
   public:
     PayingRuns(const PrefixTree &tree, std::span<const TokenRun> runs,
-               std::span<const int64_t> readers)
-        : first_(tree.nodes().size() + 1), of_node_(runs.size()), runs_(runs), readers_(readers) {
+               const GroupingOptions &options)
+        : first_(tree.nodes().size() + 1), of_node_(runs.size()), runs_(runs),
+          readers_(options.readers), reading_(options.reading) {
         const auto leaves = tree.leaves(), parents = tree.leaf_parents();
         for (const uint32_t node : parents) ++first_[node + 1];
         for (size_t node = 1; node < first_.size(); ++node) first_[node] += first_[node - 1];
@@ -124,11 +125,11 @@ class PayingRuns {
         for (uint32_t i = first_[node]; i < first_[node + 1]; ++i) {
             const uint32_t run = of_node_[i];
             const auto length = static_cast<int64_t>(runs_[run].tokens.size());
-            const int64_t cost = reading_sixteenths * (length + readers_[run]);
-            sum->add_paying_run(16 + reading_sixteenths, cost, depth);
+            const int64_t cost = reading_ * (length + readers_[run]);
+            sum->add_paying_run(token_parts + reading_, cost, depth);
             if (length > depth) continue;
-            const int64_t read = 16 * length - reading_sixteenths * readers_[run];
-            jump += 16 * length - std::max<int64_t>(0, read);
+            const int64_t read = token_parts * length - reading_ * readers_[run];
+            jump += token_parts * length - std::max<int64_t>(0, read);
         }
         return jump;
     }
@@ -138,6 +139,7 @@ class PayingRuns {
     std::vector<uint32_t> of_node_; // [runs]
     std::span<const TokenRun> runs_;
     std::span<const int64_t> readers_;
+    int64_t reading_;
 };
 
 } // namespace
@@ -153,8 +155,8 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
     std::vector<int32_t> thresholds(nodes.size(), never);
     std::vector<uint32_t> direct(nodes.size());
     std::optional<PayingRuns> paying;
-    if (!options.readers.empty()) paying.emplace(tree, runs, options.readers);
-    const int64_t token = paying ? 16 : 1;
+    if (!options.readers.empty()) paying.emplace(tree, runs, options);
+    const int64_t token = paying ? token_parts : 1;
     for (size_t leaf = 0; leaf < leaves.size() && !paying; ++leaf) {
         const uint32_t node = leaf_parents[leaf], run = leaves[leaf];
         if (run < options.first_existing) {

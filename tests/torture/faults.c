@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <unwind.h>
 
 static const char *const kind_names[FAULT_KINDS] = {
     "alloc",  "open", "read",     "write", "short",  "map",   "sync",
@@ -30,8 +31,11 @@ static struct {
     int how;
     const char *wait_for;
     const char *count_path;
+    const char *stacks_path;
+    int by_stack;   /* stacks are looked at: */
+    uint64_t stack; /* the first call with this one gets the number `at` */
     int trace;
-} plan = {0, 0, FAIL_ONCE, NULL, NULL, -1};
+} plan = {0, 0, FAIL_ONCE, NULL, NULL, NULL, 0, 0, -1};
 static long calls, failed, live_blocks;
 static int paused;
 
@@ -69,12 +73,100 @@ static void touch(const char *path, const char *suffix) {
     if (fd >= 0) syscall(SYS_close, fd);
 }
 
+/* ---- Call stacks ---- */
+
+/* A stack is a number that is the same in every run of a program: of the places of its frames in the files that
+ * they are loaded from. Of the innermost ones: a loop or a recursion further out makes nothing new. */
+enum { STACK_FRAMES = 24, MOST_MODULES = 64, STACK_SLOTS = 1 << 16 };
+
+static struct { uintptr_t begin, end; } modules[MOST_MODULES];
+static int module_count;
+
+static struct {
+    uint64_t stack; /* 0: free */
+    long calls;
+} stacks[STACK_SLOTS];
+
+static int note_module(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)size;
+    (void)unused;
+    for (int i = 0; i < info->dlpi_phnum && module_count < MOST_MODULES; ++i) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        modules[module_count].begin = info->dlpi_addr + part->p_vaddr;
+        modules[module_count++].end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
+    }
+    return 0;
+}
+
+typedef struct {
+    uint64_t hash;
+    int frames;
+} Stack;
+
+static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) {
+    Stack *stack = to;
+    const uintptr_t at = _Unwind_GetIP(context);
+    for (int i = 0; i < module_count; ++i) {
+        if (at < modules[i].begin || at >= modules[i].end) continue;
+        stack->hash = (stack->hash ^ ((uint64_t)i << 48 ^ (at - modules[i].begin))) *
+                      UINT64_C(0x9e3779b97f4a7c15);
+        stack->hash ^= stack->hash >> 29;
+        break;
+    }
+    return ++stack->frames < STACK_FRAMES ? _URC_NO_REASON : _URC_NORMAL_STOP;
+}
+
+static uint64_t stack_here(void) {
+    Stack stack = {1, 0};
+    _Unwind_Backtrace(add_frame, &stack);
+    return stack.hash ? stack.hash : 1;
+}
+
+static void note_stack(uint64_t stack) {
+    for (size_t i = stack % STACK_SLOTS, tried = 0; tried < STACK_SLOTS; ++tried) {
+        uint64_t found = 0;
+        if (__atomic_compare_exchange_n(&stacks[i].stack, &found, stack, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST) ||
+            found == stack) {
+            __atomic_add_fetch(&stacks[i].calls, 1, __ATOMIC_RELAXED);
+            return;
+        }
+        i = (i + 1) % STACK_SLOTS;
+    }
+}
+
+static void write_stacks(void) {
+    const long fd =
+        syscall(SYS_openat, AT_FDCWD, plan.stacks_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    for (size_t i = 0; fd >= 0 && i < STACK_SLOTS; ++i) {
+        if (stacks[i].stack == 0) continue;
+        char line[64];
+        const int length = snprintf(line, sizeof line, "%016llx %ld\n",
+                                    (unsigned long long)stacks[i].stack, stacks[i].calls);
+        syscall(SYS_write, fd, line, (size_t)length);
+    }
+    if (fd >= 0) syscall(SYS_close, fd);
+}
+
+/* The number of the call that fails, 0: none yet. One function with one call, for its own frame is part of a stack. */
+static __attribute__((noinline)) long number_by_stack(long call) {
+    const uint64_t stack = stack_here();
+    if (plan.stacks_path) note_stack(stack);
+    long at = __atomic_load_n(&plan.at, __ATOMIC_SEQ_CST);
+    if (stack == plan.stack && at == 0 &&
+        __atomic_compare_exchange_n(&plan.at, &at, call, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        at = call;
+    return at;
+}
+
 /* Whether this call is to fail. It may not come back at all. */
 static int fails(unsigned kind) {
     if ((__atomic_load_n(&plan.kinds, __ATOMIC_RELAXED) & kind) == 0) return 0;
     if (__atomic_load_n(&paused, __ATOMIC_RELAXED)) return 0;
     const long call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-    if (plan.at == 0 || call < plan.at || (call > plan.at && plan.how != FAIL_FOREVER)) return 0;
+    const long at = plan.by_stack ? number_by_stack(call) : plan.at;
+    if (at == 0 || call < at || (call > at && plan.how != FAIL_FOREVER)) return 0;
     if (plan.how == DIE) die();
     if (plan.how == WAIT) {
         touch(plan.wait_for, ".here");
@@ -431,7 +523,10 @@ __attribute__((constructor)) static void read_environment(void) {
     int (*validate_utf8)(const char *, size_t);
     *(void **)&validate_utf8 = dlsym(RTLD_DEFAULT, "_ZN8simdjson13validate_utf8EPKcm");
     if (validate_utf8) validate_utf8("a", 1);
+    dl_iterate_phdr(note_module, NULL);
     plan.count_path = getenv("BATCHLLM_FAULTS_COUNT");
+    plan.stacks_path = getenv("BATCHLLM_FAULTS_STACKS");
+    plan.by_stack = plan.stacks_path != NULL;
     const char *trace_path = getenv("BATCHLLM_FAULTS_TRACE");
     if (trace_path)
         plan.trace = (int)syscall(SYS_openat, AT_FDCWD, trace_path,
@@ -447,7 +542,10 @@ __attribute__((constructor)) static void read_environment(void) {
                 kinds |= 1u << i;
     if (!kinds) abort();
     char *how;
-    plan.at = strtol(end + 1, &how, 10);
+    if (end[1] == '@')
+        plan.by_stack = 1, plan.stack = strtoull(end + 2, &how, 16);
+    else
+        plan.at = strtol(end + 1, &how, 10);
     if (strcmp(how, ":once") == 0)
         plan.how = FAIL_ONCE;
     else if (strcmp(how, ":forever") == 0)
@@ -465,9 +563,10 @@ __attribute__((constructor)) static void read_environment(void) {
 }
 
 __attribute__((destructor)) static void write_count(void) {
+    if (plan.stacks_path) write_stacks();
     if (!plan.count_path) return;
     char text[32];
-    const int length = snprintf(text, sizeof text, "%ld\n", faults_end());
+    const int length = snprintf(text, sizeof text, "%ld %ld\n", faults_end(), faults_failed());
     const long fd =
         syscall(SYS_openat, AT_FDCWD, plan.count_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0) return;

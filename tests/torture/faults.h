@@ -6,7 +6,9 @@
  *                                 HOW: once, forever (it and all after it fail), kill (SIGKILL in its
  *                                 place), torn (a write of half its bytes, then SIGKILL),
  *                                 wait=PATH (it waits until there is a file PATH; made PATH.here first)
- *   BATCHLLM_FAULTS_COUNT=PATH    writes the number of calls there at the end
+ *   BATCHLLM_FAULTS=KINDS:@S:HOW  the first such call that has the call stack S
+ *   BATCHLLM_FAULTS_COUNT=PATH    writes the numbers of calls and of those that failed there at the end
+ *   BATCHLLM_FAULTS_STACKS=PATH   writes their call stacks there at the end, each once: "S CALLS\n"
  *   BATCHLLM_FAULTS_TRACE=PATH    what changes files is written there too (trace format: faults.c)
  */
 #ifndef BATCHLLM_TESTS_FAULTS_H

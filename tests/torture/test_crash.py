@@ -63,7 +63,7 @@ class Killed(Crash):
             for path in self.directory.glob("out.jsonl*"):
                 path.unlink()
             self.job(self.output, BATCHLLM_FAULTS=f"{kind}:0:once", BATCHLLM_FAULTS_COUNT=str(counts))
-            calls = int(counts.read_text())
+            calls = int(counts.read_text().split()[0])
             for k in range(1, calls + 1):
                 for how in ["kill", "torn"] if kind == "write" else ["kill"]:
                     for path in self.directory.glob("out.jsonl*"):

@@ -2,9 +2,10 @@
 
 Whatever fails, a run ends with an exit code and a word on stderr, and when it goes on with --resume its output is that of a
 run that nothing disturbed: each row once, the same texts, tokens and usage (but for shared_tokens, which depends on what
-ran together). Prints what was covered.
+ran together). Allocations are chosen by number, and the first one of each call stack ("stack"), which is what they differ
+by: there are ten to forty times as many as stacks. Prints what was covered.
 
-    torture.py [--seconds N] [--seed N] [--only TEXT]     0 seconds: everything
+    torture.py [--seconds N] [--seed N] [--only TEXT]     0 seconds: everything; TEXT is part of "run-sim alloc"
 """
 
 import argparse
@@ -83,7 +84,19 @@ class Case:
         self.prepare(output)
         counts = self.folder / (self.name + ".calls")
         self.run(output, BATCHLLM_FAULTS=f"{kind}:0:once", BATCHLLM_FAULTS_COUNT=str(counts))
-        return int(counts.read_text())
+        return int(counts.read_text().split()[0])
+
+    def stacks(self):
+        """The call stacks of the allocations: those of three runs, which differ by how threads take turns."""
+        output = self.folder / (self.name + ".count")
+        found = set()
+        for _ in range(3):
+            self.remove(output)
+            self.prepare(output)
+            stacks = self.folder / (self.name + ".stacks")
+            self.run(output, BATCHLLM_FAULTS="alloc:0:once", BATCHLLM_FAULTS_STACKS=str(stacks))
+            found |= {line.split()[0] for line in stacks.read_text().splitlines()}
+        return sorted(found)
 
     def run(self, output, *more, **environment):
         return subprocess.run([FAULTY, *self.command(output), *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -94,9 +107,13 @@ class Case:
             path.unlink()
 
     def check(self, fault, output):
+        """Whether the call that was to fail was made, where that is known."""
         self.remove(output)
         self.prepare(output)
-        done = self.run(output, BATCHLLM_FAULTS=fault)
+        counts = self.folder / (output.name + ".calls")
+        done = self.run(output, BATCHLLM_FAULTS=fault, BATCHLLM_FAULTS_COUNT=str(counts))
+        failed = int(counts.read_text().split()[1]) if counts.exists() else 1
+        counts.unlink(missing_ok=True)
         if done.returncode not in (self.code, 1):
             raise AssertionError(f"exit {done.returncode}: {done.stderr.decode()[-400:]}")
         if done.returncode == 1 and not done.stderr.startswith(b"batchllm: "):
@@ -105,6 +122,7 @@ class Case:
             self.same(output, "exit as undisturbed")
         self.recover(output, done)
         self.remove(output)
+        return failed > 0
 
     def same(self, output, when):
         found = self.read(output)
@@ -193,19 +211,21 @@ def main():
         work = []  # (place in its series, case, kind, how, k)
         totals = {}
         for case in cases(folder):
-            for kind in KINDS:
+            for kind in [*KINDS, "stack"]:
                 if wanted.only not in f"{case.name} {kind}":
                     continue
-                total = case.count(kind)
+                calls = [f"@{stack}" for stack in case.stacks()] if kind == "stack" else range(1, case.count(kind) + 1)
                 for how in ("once", "forever"):
-                    totals[case.name, kind, how] = total
-                    order = list(range(1, total + 1))
+                    totals[case.name, kind, how] = len(calls)
+                    order = list(calls)
                     randomness.shuffle(order)
                     # Spread, so that whatever time there is goes to all series; to those of allocations, which are few
                     # and long, four times as much each.
-                    work += [((i + 1) * (1 if kind == "alloc" else 4), case, kind, how, k) for i, k in enumerate(order)]
+                    often = 1 if kind in ("alloc", "stack") else 4
+                    work += [((i + 1) * often, case, kind, how, k) for i, k in enumerate(order)]
         work.sort(key=lambda item: item[0])
         covered = dict.fromkeys(totals, 0)
+        missed = dict.fromkeys(totals, 0)
         end = time.monotonic() + wanted.seconds if wanted.seconds > 0 else float("inf")
 
         def attempt(item):
@@ -214,7 +234,8 @@ def main():
                 return None
             output = folder / f"{case.name}.{kind}.{how}.{k}.out"
             try:
-                case.check(f"{kind}:{k}:{how}", output)
+                if not case.check(f"{'alloc' if kind == 'stack' else kind}:{k}:{how}", output):
+                    missed[case.name, kind, how] += 1
             except (AssertionError, ValueError, OSError, subprocess.TimeoutExpired) as fault:
                 return f"{case.name}: {kind} {k} {how}: {fault}"
             return ""
@@ -231,6 +252,8 @@ def main():
         for (case, kind, how), total in totals.items():
             if total:
                 print(f"{case}: {kind} {how}: {covered[case, kind, how]} of {total}")
+                if missed[case, kind, how]:
+                    print(f"    of which {missed[case, kind, how]} were not met again: threads took other turns")
     print(f"{tries} tries, {failures} failures")
     return 1 if failures or not tries else 0
 

@@ -42,6 +42,10 @@ class StepCost {
     // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave; 0: the
     // device's default.
     int64_t kv_bytes(double fraction) const;
+    // Of a query whose keys are in one node more than before, in all layers; and of a token in a full step of
+    // prompts.
+    double merge_seconds() const;
+    double token_seconds() const;
 
     const DeviceCosts &costs() const { return costs_; }
 
@@ -69,6 +73,7 @@ class StepCost {
     double product_seconds(double rows, double elements) const;
     double expert_seconds(double tokens, const Experts &experts) const;
     double attention_seconds(const TokenBatch &batch, const Layers &layers) const;
+    double merge_seconds_of(const Layers &layers) const;
 
     DeviceCosts costs_;
     double kv_bytes_;
@@ -81,5 +86,9 @@ class StepCost {
     double head_ = 0, vocabulary_ = 0;
     int64_t weight_bytes_ = 0;
 };
+
+// PlanOptions::head_cost: what each token below a head pays for it, another merge, in tokens of a prompt; and a
+// margin, so that a head that is chosen does not lose.
+double head_cost(const StepCost &cost);
 
 } // namespace batchllm
