@@ -1,4 +1,5 @@
 // cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
+#include "attention/family.h"
 #include "attention/worklist_by_position.h"
 
 #include <algorithm>
@@ -75,7 +76,25 @@ WorklistOptions random_options(std::mt19937_64 &random) {
     return options;
 }
 
-// Every key that a token sees is in one of its items, once, on its page; its slots are its own.
+// Of e4m3 on 9.0, with scratch for some pages, which half of the steps fill whatever it costs.
+WorklistOptions e4m3_options(std::mt19937_64 &random) {
+    WorklistOptions options = random_options(random);
+    while (options.heads > kNarrowRows * options.kv_heads) options = random_options(random);
+    options.kv_bytes = 1;
+    const AttentionFamily *family = find_attention("sm90", 9, 0);
+    const double splits[] = {options.matrix_split, options.stream_split};
+    family->set_costs(&options);
+    options.matrix_split = splits[0];
+    options.stream_split = splits[1];
+    assert_true(options.wide_from_scratch);
+    const int32_t rooms[] = {0, 1, 20, 150, 100000};
+    options.widened_room = rooms[pick(random, 0, 4)];
+    if (pick(random, 0, 1) == 0) options.widen_us = options.widen_launch_us = 0;
+    return options;
+}
+
+// Every key that a token sees is in one of its items, once, on its page; its slots are its own. Items read widened
+// pages where they are to, and each of these is read.
 void check_list(const Step &step, const WorklistOptions &options, const Worklist &list) {
     const int32_t ratio = options.heads / options.kv_heads;
     assert_int_equal(list.items.size(), list.matrix_items + list.stream_items);
@@ -83,9 +102,17 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
     for (int32_t t = 0; t < step.tokens(); ++t) pages[t].resize(step.positions[t] + 1, -1);
     std::vector<int32_t> covered(static_cast<size_t>(step.tokens()));
     std::vector<bool> used(static_cast<size_t>(list.slots));
+    std::vector<bool> widened(static_cast<size_t>(step.pages)), read(list.widened.size());
+    assert_true(static_cast<int32_t>(list.widened.size()) <= options.widened_room);
+    for (const int32_t page : list.widened) {
+        assert_false(widened[page]);
+        widened[page] = true;
+    }
     for (size_t i = 0; i < list.items.size(); ++i) {
         const AttentionItem &item = list.items[i];
         const bool matrix = i < static_cast<size_t>(list.matrix_items);
+        const bool from_scratch =
+            options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
         assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
         assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first
@@ -110,7 +137,12 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
                     const int32_t position = stretch.start + k;
                     if (position > row.position) break;
                     assert_int_equal(pages[row.token][position], -1);
-                    pages[row.token][position] = stretch.page_begin + k / kPageKeys;
+                    const int32_t page = stretch.page_begin + k / kPageKeys;
+                    if (from_scratch) {
+                        assert_true(page < static_cast<int32_t>(list.widened.size()));
+                        read[page] = true;
+                    }
+                    pages[row.token][position] = from_scratch ? list.widened[page] : page;
                 }
             }
         }
@@ -125,6 +157,8 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
             assert_true(page_end > first - options.window + 1);
         }
     }
+    // With windows, pages between those of several items are widened too.
+    if (options.window <= 0) assert_true(std::count(read.begin(), read.end(), false) == 0);
     for (int32_t t = 0; t < step.tokens(); ++t) {
         assert_int_equal(list.partials[t].count, covered[t] > 1 ? covered[t] : 0);
         for (int32_t n = step.node_of[t]; n >= 0; n = step.nodes[n].parent) {
@@ -151,6 +185,52 @@ void every_key_is_read_once(void **) {
         step.build(options, &list);
         check_list(step, options, list);
     }
+}
+
+void with_widened_pages_every_key_is_read_once(void **) {
+    std::mt19937_64 random(seed_of_run());
+    int64_t widened = 0, narrow = 0;
+    for (int round = 0; round < 200; ++round) {
+        Step step = random_step(random);
+        const WorklistOptions options = e4m3_options(random);
+        step.give_back(options.window);
+        Worklist list;
+        step.build(options, &list);
+        check_list(step, options, list);
+        widened += static_cast<int64_t>(list.widened.size());
+        narrow += list.matrix_items > 0 && list.widened.empty();
+    }
+    assert_true(widened > 0 && narrow > 0);
+}
+
+// A long prompt's pages are widened, those of a prefix that 16 requests share and of decodes are not.
+void pages_of_prefill_are_widened(void **) {
+    WorklistOptions options;
+    options.heads = 32;
+    options.kv_heads = 8;
+    options.head_dim = 128;
+    options.kv_bytes = 1;
+    options.widened_room = 512;
+    find_attention("sm90", 9, 0)->set_costs(&options);
+    Worklist list;
+    Step prefill, decode;
+    prefill.add(-1, 8192, 8192);
+    prefill.build(options, &list);
+    assert_int_equal(list.widened.size(), 8192 / kPageKeys);
+    options.widened_room = 8192 / kPageKeys - 1; // one too few
+    prefill.build(options, &list);
+    assert_int_equal(list.widened.size(), 0);
+    for (const AttentionItem &item : list.items) assert_true(item.row_count * 4 <= kNarrowRows);
+    options.widened_room = 512;
+    const int32_t prefix = decode.add(-1, 4096, 0);
+    for (int i = 0; i < 16; ++i) decode.add(prefix, 256, 1);
+    decode.build(options, &list);
+    assert_true(list.matrix_items > 0);
+    assert_int_equal(list.widened.size(), 0);
+    // By position nothing is.
+    build_worklist_by_position(prefill.nodes, prefill.tokens(), options, &list);
+    assert_int_equal(list.widened.size(), 0);
+    for (const AttentionItem &item : list.items) assert_true(item.row_count * 4 <= kNarrowRows);
 }
 
 // [tokens] what a token's partials are of: the node, counted from its own up, and the keys that it sees in the
@@ -227,7 +307,8 @@ bool same(const Worklist &a, const Worklist &b) {
                       }) &&
            a.matrix_items == b.matrix_items && a.stream_items == b.stream_items &&
            a.matrix_ctas == b.matrix_ctas && a.matrix_by_head == b.matrix_by_head &&
-           a.rows.size() == b.rows.size() && a.merged == b.merged && a.slots == b.slots;
+           a.rows.size() == b.rows.size() && a.merged == b.merged && a.slots == b.slots &&
+           a.widened == b.widened;
 }
 
 void a_worklist_keeps_nothing_of_the_last_step(void **) {
@@ -248,7 +329,8 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
     std::mt19937_64 random(seed_of_run());
     for (int round = 0; round < 50; ++round) {
         const Step step = random_step(random);
-        const WorklistOptions drawn = random_options(random);
+        const WorklistOptions drawn =
+            round % 2 == 0 ? random_options(random) : e4m3_options(random);
         Worklist alone;
         step.build(drawn, &again);
         step.build(drawn, &alone);
@@ -261,6 +343,8 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(with_widened_pages_every_key_is_read_once),
+        cmocka_unit_test(pages_of_prefill_are_widened),
         cmocka_unit_test(by_position_a_token_has_partials_of_its_own),
         cmocka_unit_test(a_worklist_keeps_nothing_of_the_last_step),
     };
