@@ -31,7 +31,7 @@ __device__ __forceinline__ int vector_begin(int v) {
 // The thread's part of a row in memory: on its way from the start where registers hold it beside another, else
 // loaded when it is asked for. Once: nobody reads the row after this. Not by L1, where all rows' weights stay.
 template <typename R, int Vectors, bool Once> struct StoredRow {
-    static constexpr bool held = Vectors < kNormVectors;
+    static constexpr bool held = Vectors * sizeof(R) <= 4;
 
     __device__ __forceinline__ StoredRow(const R *row, int length) : at(row) {
 #pragma unroll
