@@ -1,22 +1,25 @@
 // What of a chunk depends on no state: A, its inverse T, W, U and P (chunk.h). A block has one chunk of one value
-// head; of its four warps each has 16 of the rows. T is found in f32, a thread a column.
+// head. Half of its warps make A and then W, the others P and U; each has 16 of the rows. All of them find T, in f32.
 #include "recurrent/chunk.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 constexpr int kAcross = kDeltaChunk + 4;  // floats from row to row of A, which is kept turned over
 constexpr int kInverse = kDeltaChunk + 8; // of T
-constexpr int kBlock = 16;                // rows of T that are found together
+constexpr int kBlock = 16;                // rows of T that one thread finds
+constexpr int kHalf = kDeltaChunk / 2;
 
 using Rows = Tile<kHeadDim>;
 
 struct WithinShared {
     float sums[kDeltaChunk];  // G
     float rates[kDeltaChunk]; // 0 beyond the chunk's tokens
+    float scales
+        [2][kDeltaChunk]; // what T is multiplied by, from the right: rate exp(G) for W, rate for U
     alignas(128) float across[kDeltaChunk * kAcross];
-    // Later staging for rows of W and U.
+    alignas(128) float between[kHalf * kHalf];
     alignas(128) unsigned char keys[kDeltaChunk * Rows::kRowBytes];
     alignas(128) unsigned char values[kDeltaChunk * Rows::kRowBytes];
     union {
@@ -24,49 +27,55 @@ struct WithinShared {
         alignas(128) float inverse[kDeltaChunk * kInverse];
     };
 };
-static_assert(sizeof(WithinShared::across) >= size_t{kDeltaChunk} * Rows::kRowBytes);
 
 // G and the rates, to shared memory and, in place of the decays, to global memory.
 __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPlace &place,
                                           int head, WithinShared *shared) {
     const int i = threadIdx.x;
-    float2 *at = c.gates + (place.token + i) * c.delta.value_heads + head;
-    const float2 gate = i < place.count ? *at : make_float2(0, 0);
-    if (i < kDeltaChunk) {
-        shared->across[i] = gate.x;
-        shared->rates[i] = gate.y;
+    if (i >= 32) return; // one warp, a lane two tokens
+    float2 *at = c.gates + (place.token + 2 * i) * c.delta.value_heads + head;
+    float2 gates[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        const bool valid = 2 * i + e < place.count;
+        gates[e] = valid ? at[int64_t{e} * c.delta.value_heads] : make_float2(0, 0);
     }
-    __syncthreads();
-    if (i < kDeltaChunk) {
-        float sum = 0;
-#pragma unroll 16
-        for (int j = 0; j < kDeltaChunk; ++j) sum += j <= i ? shared->across[j] : 0.0f;
-        shared->sums[i] = sum;
-        if (i < place.count) at->x = sum;
+    float sum = gates[0].x + gates[1].x; // up to the lane's second token
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const float before = __shfl_up_sync(~0u, sum, offset);
+        if (i >= offset) sum += before;
+    }
+    const float sums[2] = {sum - gates[1].x, sum};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        const int token = 2 * i + e;
+        shared->sums[token] = sums[e];
+        shared->rates[token] = gates[e].y;
+        shared->scales[0][token] = gates[e].y * exp2_approximate(sums[e]);
+        shared->scales[1][token] = gates[e].y;
+        if (token < place.count) at[int64_t{e} * c.delta.value_heads].x = sums[e];
     }
 }
 
-// A, turned over, and P, of the warp's rows.
-template <typename T> __device__ __forceinline__ void
-multiply_within(const ChunkArguments &c, const ChunkPlace &place, int head, WithinShared *shared) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Rows keys{shared_address(shared->keys)}, queries{shared_address(shared->queries)};
-    float key_key[4][2][4] = {}, query_key[4][2][4] = {};
+// Of the warp's rows A, turned over, or P: `rows` times the keys' transpose.
+template <typename T>
+__device__ __forceinline__ void multiply_within(const ChunkArguments &c, const ChunkPlace &place,
+                                                int head, WithinShared *shared, const Rows &rows,
+                                                const Rows &keys, bool weights) {
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    float products[4][2][4] = {};
 #pragma unroll 2
     for (int k = 0; k < kHeadDim; k += 16) {
-        uint32_t of_key[4], of_query[4];
-        keys.load_a(of_key, warp * 16, k);
-        queries.load_a(of_query, warp * 16, k);
+        uint32_t a[4];
+        rows.load_a(a, warp * 16, k);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             if (n > warp) break; // later tokens count for nothing
             uint32_t b[4];
             keys.load_turned_b(b, k, n * 16);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                mma_sync(key_key[n][half], of_key, b[2 * half], b[2 * half + 1], T());
-                mma_sync(query_key[n][half], of_query, b[2 * half], b[2 * half + 1], T());
-            }
+            mma_sync(products[n][0], a, b[0], b[1], T());
+            mma_sync(products[n][1], a, b[2], b[3], T());
         }
     }
     T *p = static_cast<T *>(c.p) + (place.token * c.delta.value_heads + head) * kDeltaChunk;
@@ -80,14 +89,16 @@ multiply_within(const ChunkArguments &c, const ChunkPlace &place, int head, With
             float pair[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
+                const bool counts = weights ? j + e <= i : j + e < i;
                 const float decay =
-                    j + e <= i ? exp2_approximate(shared->sums[i] - shared->sums[j + e]) : 0.0f;
-                pair[e] = decay * query_key[n][part / 2][part % 2 * 2 + e];
-                shared->across[(j + e) * kAcross + i] =
-                    j + e < i ? shared->rates[i] * decay * key_key[n][part / 2][part % 2 * 2 + e]
-                              : 0.0f;
+                    counts ? exp2_approximate(shared->sums[i] - shared->sums[j + e]) : 0.0f;
+                pair[e] = decay * products[n][part / 2][part % 2 * 2 + e];
             }
-            if (i < place.count) {
+            if (!weights) {
+                const float rate = shared->rates[i];
+                shared->across[j * kAcross + i] = rate * pair[0];
+                shared->across[(j + 1) * kAcross + i] = rate * pair[1];
+            } else if (i < place.count) {
                 *reinterpret_cast<uint32_t *>(p + int64_t{i} * c.delta.value_heads * kDeltaChunk +
                                               j) = pack(pair[0], pair[1], T());
             }
@@ -95,104 +106,141 @@ multiply_within(const ChunkArguments &c, const ChunkPlace &place, int head, With
     }
 }
 
-// T by forward substitution. Of its columns j the rows of the blocks above j are not written: they are zeros, and
-// not read.
-__device__ __forceinline__ void invert(WithinShared *shared) {
-    const int column = threadIdx.x;
-    if (column >= kDeltaChunk) return;
-    const int first = column / 32 * 32; // of the warp's columns
-    float *inverse = shared->inverse + column;
-    for (int row = first; row < kDeltaChunk; row += kBlock) {
-        float found[kBlock];
+// The blocks on T's diagonal by forward substitution: a thread has a column of one, or of the zeros beside it that are
+// read.
+__device__ __forceinline__ void invert_blocks(WithinShared *shared, int thread) {
+    const int begin = thread / 32 * kBlock, column = thread % 32;
+    if (begin >= kDeltaChunk) return;
+    if (column >= kBlock) {
+        if (begin % kHalf != 0) return;
 #pragma unroll
-        for (int r = 0; r < kBlock; ++r) found[r] = row + r == column ? 1.0f : 0.0f;
-        const float4 *across = reinterpret_cast<const float4 *>(shared->across + row);
-#pragma unroll 4
-        for (int k = first; k < row; ++k) {
-            const float above = inverse[k * kInverse];
+        for (int r = 0; r < kBlock; ++r) {
+            shared->inverse[(begin + r) * kInverse + begin + column] = 0;
+        }
+        return;
+    }
+    float found[kBlock];
 #pragma unroll
-            for (int q = 0; q < kBlock / 4; ++q) {
-                const float4 a = across[k * (kAcross / 4) + q];
-                found[4 * q] -= a.x * above, found[4 * q + 1] -= a.y * above;
-                found[4 * q + 2] -= a.z * above, found[4 * q + 3] -= a.w * above;
-            }
+    for (int r = 0; r < kBlock; ++r) found[r] = r == column ? 1.0f : 0.0f;
+    const float4 *across =
+        reinterpret_cast<const float4 *>(shared->across + begin * kAcross + begin);
+#pragma unroll
+    for (int k = 0; k < kBlock; ++k) {
+        shared->inverse[(begin + k) * kInverse + begin + column] = found[k];
+        float a[kBlock];
+#pragma unroll
+        for (int q = (k + 1) / 4; q < kBlock / 4; ++q) {
+            const float4 four = across[k * (kAcross / 4) + q];
+            a[4 * q] = four.x, a[4 * q + 1] = four.y, a[4 * q + 2] = four.z, a[4 * q + 3] = four.w;
         }
 #pragma unroll
-        for (int k = 0; k < kBlock; ++k) {
-            inverse[(row + k) * kInverse] = found[k];
-            float a[kBlock];
-#pragma unroll
-            for (int q = (k + 1) / 4; q < kBlock / 4; ++q) {
-                const float4 four = across[(row + k) * (kAcross / 4) + q];
-                a[4 * q] = four.x, a[4 * q + 1] = four.y, a[4 * q + 2] = four.z;
-                a[4 * q + 3] = four.w;
-            }
-#pragma unroll
-            for (int r = k + 1; r < kBlock; ++r) found[r] -= a[r] * found[k];
-        }
+        for (int r = k + 1; r < kBlock; ++r) found[r] -= a[r] * found[k];
     }
 }
 
-// The warp's rows of T times rate (and exp(G), where `decayed`), times `rows`; to `out`.
-template <typename T> __device__ __forceinline__ void apply_inverse(const WithinShared &shared,
-                                                                    const Rows &rows, bool decayed,
-                                                                    const Rows &staged, int count,
-                                                                    T *out, int64_t stride) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float sums[kHeadDim / 8][4] = {};
-    for (int k = 0; k <= warp * 16; k += 16) {
-        uint32_t a[4];
+// Of T's two blocks of kSize by kSize on the diagonal from `begin` on the one below the first and left of the second:
+// - second A first, A's block of that place. A thread has kEach rows of one column; all of the block call this.
+template <int kSize, int kEach> __device__ __forceinline__ void
+join_blocks(WithinShared *shared, int begin, int thread, float *between) {
+    const int column = thread % kSize, row = thread / kSize * kEach, below = begin + kSize;
+    const float *inverse = shared->inverse;
+    float sums[kEach] = {};
+#pragma unroll 8
+    for (int k = 0; k < kSize; ++k) {
+        const float first = inverse[(begin + k) * kInverse + begin + column];
+        const float *a = shared->across + (begin + k) * kAcross + below + row;
 #pragma unroll
-        for (int part = 0; part < 4; ++part) {
-            const int i = warp * 16 + lane / 4 + part % 2 * 8;
-            const int j = k + lane % 4 * 2 + part / 2 * 8;
-            const float2 x = *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
-            float scale[2];
+        for (int r = 0; r < kEach; ++r) sums[r] += a[r] * first;
+    }
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                scale[e] = shared.rates[j + e];
-                if (decayed) scale[e] *= exp2_approximate(shared.sums[j + e]);
-            }
-            a[part] = pack(x.x * scale[0], x.y * scale[1], T());
-        }
+    for (int r = 0; r < kEach; ++r) between[(row + r) * kSize + column] = sums[r];
+    __syncthreads();
 #pragma unroll
-        for (int n = 0; n < kHeadDim; n += 16) {
-            uint32_t b[4];
-            rows.load_b(b, k, n);
-            mma_sync(sums[n / 8], a, b[0], b[1], T());
-            mma_sync(sums[n / 8 + 1], a, b[2], b[3], T());
+    for (int r = 0; r < kEach; ++r) sums[r] = 0;
+#pragma unroll 2
+    for (int k = 0; k < kSize; k += 4) {
+        float middle[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) middle[e] = between[(k + e) * kSize + column];
+#pragma unroll
+        for (int r = 0; r < kEach; ++r) {
+            const float4 second = *reinterpret_cast<const float4 *>(
+                inverse + (below + row + r) * kInverse + below + k);
+            sums[r] += second.x * middle[0] + second.y * middle[1] + second.z * middle[2] +
+                       second.w * middle[3];
         }
     }
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
+    for (int r = 0; r < kEach; ++r) {
+        shared->inverse[(below + row + r) * kInverse + begin + column] = -sums[r];
+    }
+}
+
+// T = (1 + A)^-1. Of the zeros above its diagonal those that are not read are not written.
+__device__ __forceinline__ void invert(WithinShared *shared, int thread) {
+    invert_blocks(shared, thread);
+    __syncthreads();
+    const int half = thread / (kThreads / 2);
+    join_blocks<kBlock, 2>(shared, half * kHalf, thread % (kThreads / 2),
+                           shared->between + half * kBlock * kBlock);
+    __syncthreads();
+    join_blocks<kHalf, 4>(shared, 0, thread, shared->between);
+}
+
+// The warp's rows of T times `scales` and `rows`; to `out`.
+template <typename T>
+__device__ __forceinline__ void apply_inverse(const WithinShared &shared, const float *scales,
+                                              const Rows &rows, int count, T *out, int64_t stride) {
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    constexpr int kColumns = kHeadDim / 2; // at a time
+#pragma unroll 1
+    for (int begin = 0; begin < kHeadDim; begin += kColumns) {
+        float sums[kColumns / 8][4] = {};
+#pragma unroll 1
+        for (int k = 0; k <= warp * 16; k += 16) {
+            uint32_t a[4];
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const int i = warp * 16 + lane / 4 + part % 2 * 8;
+                const int j = k + lane % 4 * 2 + part / 2 * 8;
+                const float2 x =
+                    *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
+                const float2 scale = *reinterpret_cast<const float2 *>(scales + j);
+                a[part] = pack(x.x * scale.x, x.y * scale.y, T());
+            }
+#pragma unroll
+            for (int n = 0; n < kColumns; n += 16) {
+                uint32_t b[4];
+                rows.load_b(b, k, begin + n);
+                mma_sync(sums[n / 8], a, b[0], b[1], T());
+                mma_sync(sums[n / 8 + 1], a, b[2], b[3], T());
+            }
+        }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            staged.store_pair(warp * 16 + lane / 4 + 8 * half, 8 * n + lane % 4 * 2,
-                              pack(sums[n][2 * half], sums[n][2 * half + 1], T()));
-        }
-    }
-    __syncwarp();
+            const int row = warp * 16 + lane / 4 + 8 * half;
+            if (row >= count) continue;
+            T *to = out + row * stride + begin + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 16 * Rows::kPieces / 32; ++i) {
-        const int row = warp * 16 + i * 2 + lane / 16, piece = lane % 16;
-        if (row < count) {
-            *reinterpret_cast<uint4 *>(out + row * stride + piece * 8) =
-                staged.load_piece(row, piece);
+            for (int n = 0; n < kColumns / 8; ++n) {
+                *reinterpret_cast<uint32_t *>(to + 8 * n) =
+                    pack(sums[n][2 * half], sums[n][2 * half + 1], T());
+            }
         }
     }
-    __syncwarp();
 }
 
-template <typename T> __global__ void __launch_bounds__(kThreads)
+template <typename T> __global__ void __launch_bounds__(kThreads, 3)
     within_chunks(const __grid_constant__ ChunkArguments c) {
     extern __shared__ __align__(128) unsigned char memory[];
     auto &shared = *reinterpret_cast<WithinShared *>(memory);
     const DeltaArguments &a = c.delta;
-    const DeltaLevel level = *a.level;
-    const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
+    const DeltaLevel &level = *a.level;
+    int thread = static_cast<int>(threadIdx.x);
+    int head = static_cast<int>(blockIdx.y);
     const int key_head = head / (a.value_heads / a.key_heads);
     const Rows keys{shared_address(shared.keys)}, queries{shared_address(shared.queries)},
-        values{shared_address(shared.values)}, staged{shared_address(shared.across)};
+        values{shared_address(shared.values)};
     for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
          i += gridDim.x) {
         const ChunkPlace place(c, c.chunks[i]);
@@ -200,21 +248,25 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
         queries.copy<kThreads>(thread, mixed + key_head * kHeadDim, a.channels(), place.count);
         keys.copy<kThreads>(thread, mixed + a.keys_size() + key_head * kHeadDim, a.channels(),
                             place.count);
+        copy_async_commit();
         T *own = mixed + 2 * a.keys_size() + head * kHeadDim;
         values.copy<kThreads>(thread, own, a.channels(), place.count);
         copy_async_commit();
         sum_gates(c, place, head, &shared);
-        copy_async_wait<0>();
+        copy_async_wait<1>();
         __syncthreads();
-        multiply_within<T>(c, place, head, &shared);
+        const auto second = [&] { return thread >= kThreads / 2; }; // P and U
+        multiply_within<T>(c, place, head, &shared, second() ? queries : keys, keys, second());
         __syncthreads();
-        invert(&shared);
+        asm volatile("" : "+r"(head), "+r"(thread)); // addresses are not kept all the time
+        invert(&shared, thread);
+        copy_async_wait<0>(); // values
         __syncthreads();
         const int64_t w_stride = int64_t{a.value_heads} * kHeadDim;
-        apply_inverse<T>(shared, keys, true, staged, place.count,
-                         static_cast<T *>(c.w) + place.token * w_stride + head * kHeadDim,
-                         w_stride);
-        apply_inverse<T>(shared, values, false, staged, place.count, own, a.channels());
+        own = mixed_of<T>(c, place.token) + 2 * a.keys_size() + head * kHeadDim;
+        T *w = static_cast<T *>(c.w) + place.token * w_stride + head * kHeadDim;
+        apply_inverse<T>(shared, shared.scales[second()], second() ? values : keys, place.count,
+                         second() ? own : w, second() ? int64_t{a.channels()} : w_stride);
         __syncthreads(); // before the next chunk's rows come
     }
 }
