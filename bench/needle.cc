@@ -75,6 +75,10 @@ void print_line(const NeedleTask &task, const std::string &name, const Outputs &
                 100.0 * right / static_cast<double>(got.size()));
 }
 
+// Queries read keys each for itself, together (in e4m3 widened on the way, or pages before), or as reproducible has it.
+enum class Way : uint8_t { alone, together, widened, by_row };
+constexpr const char *kWays[] = {"each alone", "together", "widened before", "reproducible"};
+
 // The task on the device.
 class Launches {
   public:
@@ -128,9 +132,8 @@ class Launches {
         counters_ = require(zeroed_memory((kQueries * kKvHeads + 4) * 4, "counters"));
     }
 
-    // share: queries read the keys together. by_row: as reproducible has it. wide: what was widened before.
-    Outputs run(const AttentionFamily &family, bool share, bool by_row, int32_t sms,
-                int64_t *widened) const {
+    Outputs run(const AttentionFamily &family, Way way, int32_t sms, int64_t *widened) const {
+        const bool by_row = way == Way::by_row;
         WorklistOptions options;
         options.heads = kHeads;
         options.kv_heads = kKvHeads;
@@ -139,8 +142,9 @@ class Launches {
         options.kv_bytes = in_e4m3_ ? 1 : 2;
         options.widened_room = pages_;
         family.set_costs(&options);
-        options.share = share;
-        options.always_share = share;
+        options.share = options.always_share = way != Way::alone;
+        if (way == Way::widened) options.widen_us = options.widen_launch_us = 0;
+        if (way == Way::together) options.widened_room = 0;
         Worklist list;
         (by_row ? build_worklist_by_position : build_worklist)(nodes_, kQueries, options, &list);
         *widened = static_cast<int64_t>(list.widened.size());
@@ -215,13 +219,13 @@ bool run_length(int32_t keys, uint64_t seed, const cudaDeviceProp &device, Threa
         if (family == nullptr) continue;
         for (const bool in_e4m3 : {false, true}) {
             const Launches &launches = in_e4m3 ? narrow : wide;
-            for (const int way : {0, 1, 2}) {
+            for (const Way way : {Way::alone, Way::together, Way::widened, Way::by_row}) {
                 int64_t widened = 0;
                 const Outputs got =
-                    launches.run(*family, way > 0, way == 2, device.multiProcessorCount, &widened);
-                const char *ways[] = {"each alone", "together", "reproducible"};
+                    launches.run(*family, way, device.multiProcessorCount, &widened);
+                if (way == Way::widened && widened == 0) continue; // there is no such form
                 const std::string text = std::string(name) + (in_e4m3 ? ", e4m3, " : ", bf16, ") +
-                                         ways[way] + (widened > 0 ? ", widened" : "");
+                                         kWays[static_cast<size_t>(way)];
                 print_line(task, text, got, references, in_e4m3);
                 const double own = error(got, in_e4m3 ? references.stored : references.before);
                 good &= own < 0.01; // false for NaN

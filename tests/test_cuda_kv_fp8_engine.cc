@@ -19,32 +19,41 @@ bool has_window(const Golden &golden) { return config_has(golden, "sliding_windo
 bool has_states(const Golden &golden) { return config_has(golden, "linear_num_value_heads"); }
 
 // Models of every shape of attention: heads of 64 to 512, windows, sinks, caps, norms of heads, layers that attend to
-// earlier ones' keys, layers with a state; and checkpoints with scales of their own.
+// earlier ones' keys, layers with a state; and checkpoints with scales of their own. moved: the root of the mean square
+// by which their log-probabilities move when they are walked in float64 with keys and values rounded to e4m3. Random
+// weights of 64 columns average little out, and a rounding may send a token to other experts.
+struct Subject {
+    const char *name;
+    double moved;
+};
+constexpr Subject kSubjects[] = {
+    {"gemma2_bf16", 0.073},        {"gemma3_text_bf16", 0.083},    {"gemma4_text_bf16", 0.468},
+    {"gpt_oss_bf16", 0.930},       {"llama_bias_f32", 0.212},      {"llama_ct_tensor_fp8", 0.316},
+    {"llama_modelopt_fp8", 0.298}, {"mistral_window_bf16", 0.243}, {"olmo2_bf16", 0.115},
+    {"phi3_bf16", 0.250},          {"qwen2_tied_bf16", 0.363},     {"qwen3_5_bf16", 0.015},
+    {"qwen3_bf16", 0.113},         {"qwen3_moe_bf16", 0.213}};
+
 std::vector<Golden> models() {
     std::vector<Golden> all;
-    for (const char *name :
-         {"gemma2_bf16", "gemma3_text_bf16", "gemma4_text_bf16", "gpt_oss_bf16", "llama_bias_f32",
-          "llama_ct_tensor_fp8", "llama_modelopt_fp8", "mistral_window_bf16", "olmo2_bf16",
-          "phi3_bf16", "qwen2_tied_bf16", "qwen3_5_bf16", "qwen3_bf16", "qwen3_moe_bf16"}) {
-        for (Golden &golden : golden_on_cuda()) {
-            if (golden.directory == std::string("golden/") + name) all.push_back(std::move(golden));
-        }
+    for (const Subject &subject : kSubjects) {
+        all.push_back(read_golden(std::string("golden/") + subject.name));
     }
     return all;
 }
 
-// An element is rounded to four bits, so by 2.6 % in the mean; of random weights little averages out.
-void log_probabilities_move_by_little(void **) {
+void log_probabilities_move_as_in_float64(void **) {
     bool good = true;
-    for (const Golden &golden : models()) {
+    for (const Subject &subject : kSubjects) {
+        const Golden golden = read_golden(std::string("golden/") + subject.name);
         const Way narrow{"kv_type=fp8", "none", kNarrow};
         const std::string type = compute_type_of(create(golden, narrow, int64_t{64} << 20));
         assert_true(type.starts_with("bf16, keys and values in fp8 (e4m3)"));
         const double wide = error_of_scores(golden, {"kv_type=auto", "none"});
-        const double limit = has_experts(golden) || has_states(golden) ? 1.2 : 0.6;
         for (const Way &way : {narrow, Way{"kv_type=fp8, sm80", "none", kNarrowSm80}}) {
             const double error = error_of_scores(golden, way);
-            good &= error < limit && error > wide; // they are not what they were
+            print_message("%.3f in float64, %.3f in 16 bits\n", subject.moved, wide);
+            good &= error < 1.6 * subject.moved + 2 * wide + 0.05;
+            good &= error > wide || subject.moved < 0.1; // they are not what they were
         }
     }
     assert_true(good);
@@ -54,12 +63,14 @@ std::vector<Way> ways(const std::string &options, int32_t reproducible) {
     constexpr int32_t optimal = BATCHLLM_ENLARGE_OPTIMAL;
     std::vector<Way> all = {
         {"no overlap, no graphs", "none", options + ",overlap=0,graphs=0"},
-        {"no sharing, steps of 64", "none", options, 64, BATCHLLM_ENLARGE_NONE},
+        {"steps of 64", "none", options, 64},
         {"prefixes read apart", "none", options + ",share_attention=0"},
-        {"two levels, rows backwards", "none", options, 0, optimal, 2, 0, true},
+        {"rows backwards", "none", options, 0, optimal, 1, 0, true},
         {"12 pages, after short rows", "none", options, 0, optimal, 1, 12, false, true}};
     if (reproducible == 0) {
         all.push_back({"the same", "none", options});
+        all.push_back({"no sharing", "none", options, 0, BATCHLLM_ENLARGE_NONE});
+        all.push_back({"two levels", "none", options, 0, optimal, 2});
         all.push_back({"attention in three launches", "none", options + ",fused_attention=0"});
     }
     for (Way &way : all) way.reproducible = reproducible;
@@ -72,7 +83,9 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     bool good = true;
     std::vector<std::vector<Said>> first;
     int64_t none = 0;
-    const std::vector<Golden> all = models();
+    std::vector<Golden> all = models();
+    // Where a rounding changes a token's experts all that follows is another row.
+    std::erase_if(all, [](const Golden &golden) { return has_experts(golden); });
     for (const Golden &golden : all) {
         first.push_back(run_rows(golden, {"first", "none", kNarrow}, &none));
     }
@@ -93,7 +106,8 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     assert_true(good);
 }
 
-// Reproducible: the same tokens whatever is shared, computed again or in the same steps.
+// Reproducible: the same tokens whatever is read together, computed again or in the same steps. (Where a shared prefix
+// ends does count in 16 bits: docs/reproducible.md.)
 void reproducible_rows_are_the_same_in_every_way(void **) {
     bool good = true;
     for (const char *options : {kNarrow, kNarrowSm80}) {
@@ -168,7 +182,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_in_fp8_is_refused),
         cmocka_unit_test(the_same_memory_holds_twice_the_pages),
-        cmocka_unit_test(log_probabilities_move_by_little),
+        cmocka_unit_test(log_probabilities_move_as_in_float64),
         cmocka_unit_test(every_way_gives_the_same_tokens_but_for_close_calls),
         cmocka_unit_test(reproducible_rows_are_the_same_in_every_way),
     };
