@@ -20,7 +20,7 @@ struct MeasuredJob {
     bool sharing_on = true;  // else --no-sharing
     int64_t step_tokens = 0; // 0: the backend's
     int32_t levels = 1;
-    double head_cost = usual_head_cost; // with levels 0
+    double head_cost = 0; // with levels 0
 };
 
 inline std::vector<MeasuredJob> measured_on_h200() {

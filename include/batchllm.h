@@ -158,7 +158,7 @@ typedef struct batchllm_engine_options {
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
     int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
     int32_t enlarge;            /* BATCHLLM_ENLARGE_ */
-    int32_t levels;    /* 1: one prefix per row (default); 2: prefixes share heads; 0: if it pays */
+    int32_t levels;    /* 1: one prefix per row; 2: prefixes share heads; 0: if it pays (default) */
     int32_t order;     /* BATCHLLM_ORDER_ */
     int32_t log_level; /* least important BATCHLLM_LOG_ level to log; default warning */
     batchllm_log_function log; /* NULL: nothing is logged */
@@ -556,6 +556,7 @@ typedef struct batchllm_info {
     int64_t max_request_tokens; /* maximum tokens of a row: prompt and output */
     int64_t state_slots;        /* of this device; 0: no layer has a state (docs/scheduling.md) */
     int64_t state_slot_bytes;
+    double head_cost; /* for batchllm_plan_options; 0: not known */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The caller
@@ -611,6 +612,9 @@ typedef struct batchllm_plan_options {
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
     int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
     int32_t min_prefix_tokens;      /* shorter prefixes are not shared; 0: 16 */
+    double
+        head_cost; /* with levels 0: what each token below a head pays for it, in computed tokens, as
+                         batchllm_info has it; 0: not known, then no head is shared */
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);

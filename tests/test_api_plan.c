@@ -255,7 +255,7 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
     for (int32_t levels = 0; levels <= 2; ++levels) {
         batchllm_engine_options options;
         batchllm_engine_options_init(&options, sizeof options);
-        options.backend_options = "vocabulary=1000";
+        options.backend_options = "vocabulary=1000,head_cost=0.1875";
         options.step_tokens = 64; /* far fewer than rows: they are handed over a few at a time */
         options.levels = levels;
         batchllm_engine *engine = sim_engine_with(&options);

@@ -9,6 +9,7 @@
 #include "../bench/predict_job.h"
 #include "batchllm.h"
 #include "runtime/device_probe.h"
+#include "runtime/head_cost.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -99,6 +100,67 @@ void jobs_on_an_h200_are_predicted_within_ten_percent(void **) {
         fail_msg("%s, %s: %.1f rows/s predicted, %.1f measured", job.job.name, job.job.model,
                  predicted->rows_second, job.rows_second);
     }
+}
+
+double head_cost_of(const char *model, const char *backend, const char *compute_type = "bf16",
+                    bool reproducible = false) {
+    BackendInfo info;
+    info.name = backend;
+    info.compute_type = compute_type;
+    info.reproducible = reproducible;
+    return head_cost_on(info, bench_model(model)->model);
+}
+
+// A merge takes the same time for each head of keys, a token what the model's matrices take.
+void heads_cost_more_the_smaller_the_model_is(void **) {
+    const double large = head_cost_of("Mistral-7B", "cuda");
+    const double small = head_cost_of("Llama-3.2-1B", "cuda");
+    assert_true(large > 0.12 && large < 0.2); // measured: jobs break even at 0.15
+    assert_true(small > 2 * large && small < 1);
+    assert_true(head_cost_of("Qwen2-7B", "cuda") < 0.6 * large); // half the heads of keys
+    assert_true(head_cost_of("qwen3-30b-a3b", "cuda") > large);  // of which a token takes 3 billion
+    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16, products in fp8 (e4m3)") > 1.2 * large);
+    assert_true(head_cost_of("Mistral-7B", "cpu") < large / 10);
+}
+
+void where_nobody_knows_what_a_head_costs_there_are_none(void **) {
+    assert_true(head_cost_of("qwen3.5-9b", "cuda") == 0); // it has states
+    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16", true) == 0);
+    const NamedJob job{"", "Mistral-7B", 300, 1100, 900, 200, 12, 60, 0, 0};
+    const JobRows rows = make_rows(job, 1000);
+    PlanOptions options;
+    options.levels = levels_auto;
+    const int64_t without = plan_job(job, rows, options)->processed_tokens();
+    options.head_cost = head_cost_of("Mistral-7B", "cuda");
+    assert_int_equal(without - plan_job(job, rows, options)->processed_tokens(), 24 * 900);
+}
+
+// Jobs of several models: heads by cost are never predicted to lose, and bring most of what all heads bring.
+void heads_by_cost_are_predicted_to_pay(void **) {
+    double gained = 0, possible = 0;
+    for (const char *name : models_with_heads) {
+        if (std::strchr(name, '/') != nullptr) continue; // a directory of the source tree
+        const BenchModel model = bench_model(name).value();
+        MeasuredJob job;
+        job.head_cost = head_cost(StepCost(find_device_costs("h200").value(), model.model));
+        for (NamedJob named : jobs_with_heads()) {
+            named.model = name;
+            named.rows = std::max<int64_t>(named.rows / 5, 200);
+            job.job = named;
+            double rates[3] = {};
+            for (const int32_t levels : {0, 1, 2}) {
+                job.levels = levels;
+                rates[levels] = predict_job(job, "h200")->rows_second;
+            }
+            if (rates[0] < 0.99 * rates[1]) {
+                fail_msg("%s, head %d of %g: %.1f rows/s by cost, %.1f without heads", name,
+                         named.common, named.prefix, rates[0], rates[1]);
+            }
+            gained += rates[0] / rates[1] - 1;
+            possible += std::max(rates[1], rates[2]) / rates[1] - 1;
+        }
+    }
+    assert_true(gained > 0.9 * possible);
 }
 
 void a_prediction_is_what_the_simulated_device_then_takes(void **) {
@@ -396,6 +458,9 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_on_an_h200_are_predicted_within_ten_percent),
+        cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
+        cmocka_unit_test(where_nobody_knows_what_a_head_costs_there_are_none),
+        cmocka_unit_test(heads_by_cost_are_predicted_to_pay),
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
         cmocka_unit_test(what_cannot_be_predicted_says_why),

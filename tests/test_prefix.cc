@@ -417,12 +417,12 @@ void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
     assert_true(joined > 200);
 }
 
-// What heads save, in sixteenths: each prefix takes the nearest head above it where that pays.
+// What heads save, in parts of a token: each prefix takes the nearest head above it where that pays.
 int64_t saved_by_heads(const PrefixTree &tree, const TokenRows &rows,
-                       const std::vector<int64_t> &readers, uint32_t set) {
+                       const std::vector<int64_t> &readers, int64_t reading, uint32_t set) {
     int64_t sum = 0;
     for (uint32_t v = 1; v < tree.nodes().size(); ++v) {
-        if (set >> v & 1) sum -= 16 * int64_t{tree.nodes()[v].depth};
+        if (set >> v & 1) sum -= token_parts * int64_t{tree.nodes()[v].depth};
     }
     for (size_t leaf = 0; leaf < rows.size(); ++leaf) {
         const uint32_t run = tree.leaves()[leaf];
@@ -431,9 +431,8 @@ int64_t saved_by_heads(const PrefixTree &tree, const TokenRows &rows,
         if (v == 0) continue;
         const auto length = static_cast<int64_t>(rows[run].size());
         const int64_t depth = tree.nodes()[v].depth;
-        // 3 sixteenths of a token for each token that reads the head.
-        const int64_t read = length == depth ? 0 : 3 * (length - depth + readers[run]);
-        sum += std::max<int64_t>(0, 16 * depth - read);
+        const int64_t read = length == depth ? 0 : reading * (length - depth + readers[run]);
+        sum += std::max<int64_t>(0, token_parts * depth - read);
     }
     return sum;
 }
@@ -452,7 +451,9 @@ void heads_chosen_by_cost_equal_the_best_of_all_choices(void **) {
         const auto nodes = tree.nodes();
         if (nodes.size() > 10) continue;
         const int32_t least_tokens = random() % 3 == 0 ? 5 : 1;
-        const ChosenAbove chosen = choose_optimal(tree, runs, {least_tokens, UINT32_MAX, readers});
+        const auto reading = static_cast<int64_t>(1 + random() % 400); // up to 0.4 of a token
+        const ChosenAbove chosen =
+            choose_optimal(tree, runs, {least_tokens, UINT32_MAX, readers, reading});
         uint32_t set = 0, allowed = 0;
         for (uint32_t v = 1; v < nodes.size(); ++v) {
             if (chosen[v] == v) set |= uint32_t{1} << v;
@@ -461,10 +462,10 @@ void heads_chosen_by_cost_equal_the_best_of_all_choices(void **) {
         int64_t best = 0;
         for (uint32_t other = 0; other < (uint32_t{1} << nodes.size()); other += 2) {
             if ((other & ~allowed) != 0) continue;
-            best = std::max(best, saved_by_heads(tree, rows, readers, other));
+            best = std::max(best, saved_by_heads(tree, rows, readers, reading, other));
         }
         assert_int_equal(set & ~allowed, 0);
-        assert_int_equal(saved_by_heads(tree, rows, readers, set), best);
+        assert_int_equal(saved_by_heads(tree, rows, readers, reading, set), best);
         const ChosenAbove free = choose_optimal(tree, runs, {least_tokens, UINT32_MAX});
         ++checked;
         some += set != 0;

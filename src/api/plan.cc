@@ -31,6 +31,10 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "order is %d: it must be %d to %d",
                      known.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL);
     }
+    if (!(known.head_cost >= 0)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "head_cost is %g: it must not be negative",
+                     known.head_cost);
+    }
     if (known.min_prefix_tokens < 0) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "min_prefix_tokens is %d: it must not be negative", known.min_prefix_tokens);
@@ -40,6 +44,7 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
     if (known.min_prefix_tokens > 0) read.min_prefix_tokens = known.min_prefix_tokens;
     read.enlarge = known.enlarge;
     read.levels = known.levels;
+    read.head_cost = std::min(known.head_cost, most_head_cost);
     read.self_contained = known.self_contained != 0;
     read.tokenizer_fingerprint = known.tokenizer_fingerprint;
     return read;

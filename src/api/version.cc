@@ -60,7 +60,7 @@ void batchllm_params_init(batchllm_params *params, size_t struct_size) {
 void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size) {
     batchllm_plan_options defaults{};
     defaults.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    defaults.levels = 1;
+    defaults.levels = 0;
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

@@ -82,7 +82,7 @@ void add_input(CLI::App *app, InputOptions *options) {
         "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
         "compute every prompt separately");
     add_named(app, "--levels", &options->levels, level_names,
-              "whether prefixes share heads of their own; auto: if that pays (one)");
+              "whether prefixes share heads of their own; auto: if that pays (auto)");
     add_template(app, &options->prompt, &options->files);
 }
 

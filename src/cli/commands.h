@@ -29,7 +29,7 @@ struct InputOptions {
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    int32_t levels = 1;
+    int32_t levels = 0;
 };
 
 // What runs the rows, and with how much memory.

@@ -47,6 +47,25 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     return options;
 }
 
+Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice) {
+    if (in.model.empty() || in.levels != 0) return 0.0;
+    const bool named = !choice.device.empty() && choice.device != "here";
+    const std::string device = "device=" + (named ? choice.device : "h200");
+    batchllm_engine_options options = engine_options_of(in, {});
+    options.backend = "sim";
+    options.backend_options = device.c_str();
+    batchllm_engine *engine = nullptr;
+    const Status status = call_status(batchllm_engine_create(&options, &engine));
+    if (is_failure_of_process(status.code())) return status;
+    if (!status.ok()) return 0.0;
+    batchllm_info info = {};
+    info.struct_size = sizeof info;
+    const Status asked = call_status(batchllm_engine_info(engine, 0, &info));
+    batchllm_engine_destroy(engine);
+    RETURN_IF_ERROR(asked);
+    return info.head_cost;
+}
+
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,
                                            const PredictionChoice &choice) {

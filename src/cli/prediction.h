@@ -13,6 +13,10 @@ namespace batchllm::cli {
 // The strings are the options' own.
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 
+// batchllm_plan_options.head_cost on the device that is named, else on an H200, where heads cost most; 0 without a
+// model, and for one that cannot be predicted.
+Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice);
+
 // Of a window's rows, as its plan has them. Rows that are scored count as one token after their prompts.
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,

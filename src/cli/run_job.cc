@@ -106,6 +106,10 @@ Status RunJob::run(LineReader input) {
     windows.order = options_.order;
     windows.enlarge = options_.in.enlarge;
     windows.levels = options_.in.levels;
+    batchllm_info info = {};
+    info.struct_size = sizeof info;
+    RETURN_IF_ERROR(call_status(batchllm_engine_info(engine_.get(), 0, &info)));
+    windows.head_cost = info.head_cost;
     windows.previous_plan = options_.plan;
     windows.model = options_.in.model;
     const bool whole_file = input.regular();

@@ -358,6 +358,7 @@ Status WindowBuilder::plan(Window *window) {
     batchllm_plan_options_init(&options, sizeof options);
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
+    options.head_cost = options_.head_cost;
     options.order = options_.order;
     options.self_contained = options_.keep_plan_tokens ? 1 : 0;
     if (tokenizer_ != nullptr) {

@@ -32,7 +32,8 @@ struct WindowOptions {
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    int32_t levels = 1;
+    int32_t levels = 0;
+    double head_cost = 0;      // batchllm_plan_options
     std::string previous_plan; // of --plan; empty: none
     std::string model;         // the directory, for what is said of it; empty: none
 };

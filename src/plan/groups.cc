@@ -92,6 +92,7 @@ std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                  const PlanOptions &options, Draft &draft) {
     const bool chosen_by_cost = options.levels == levels_auto;
+    if (chosen_by_cost && options.head_cost == 0) return;
     std::vector<int64_t> readers;
     if (chosen_by_cost) readers = readers_of(rows, decode_lengths, draft);
     const int64_t reading = std::llround(static_cast<double>(token_parts) * options.head_cost);

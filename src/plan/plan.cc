@@ -23,6 +23,9 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     if (options.levels < levels_auto || options.levels > max_plan_levels) {
         return error(bad, "levels: %d is not in [0, %d]", options.levels, max_plan_levels);
     }
+    if (!(options.head_cost >= 0 && options.head_cost <= most_head_cost)) {
+        return error(bad, "head_cost: %g is not in [0, %g]", options.head_cost, most_head_cost);
+    }
     if (options.min_prefix_tokens < 1) {
         return error(bad, "min_prefix_tokens: %d is less than 1", options.min_prefix_tokens);
     }

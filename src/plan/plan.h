@@ -27,9 +27,7 @@ struct TokenRow {
 
 // PlanOptions::levels: prefixes share those heads that save more than it costs to read them.
 constexpr int32_t levels_auto = 0;
-// What a token below a head costs, in computed tokens (docs/planning.md): for a model that is not known,
-// and the most that tells one head from another.
-constexpr double usual_head_cost = 3.0 / 16;
+// The most that PlanOptions::head_cost tells apart.
 constexpr double most_head_cost = 1024;
 
 struct PlanOptions {
@@ -42,8 +40,9 @@ struct PlanOptions {
     int32_t min_prefix_tokens = 16;
     bool self_contained = false;
     uint64_t tokenizer_fingerprint = 0;
-    // With levels_auto, in [0, most_head_cost]. A plan does not keep it.
-    double head_cost = usual_head_cost;
+    // With levels_auto: what each token below a head pays for it, in computed tokens (docs/planning.md), at most
+    // most_head_cost. 0: not known, so there are no heads. A plan does not keep it.
+    double head_cost = 0;
 };
 
 // The first `length` tokens of row `row`, computed once for all groups and prefixes that name it.

@@ -4,7 +4,9 @@
 #include <system_error>
 #include <thread>
 
+#include "backend/sim/sim_backend.h"
 #include "runtime/cuda_library.h"
+#include "runtime/head_cost.h"
 
 namespace batchllm {
 namespace {
@@ -31,9 +33,11 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
         loaded.model = std::make_unique<Model>(std::move(model));
     }
     for (size_t i = 0; i < options.devices.size(); ++i) {
-        ASSIGN_OR_RETURN(auto backend,
-                         make_sim_backend(loaded.model.get(), options_of_device(options, i)));
-        loaded.backends.push_back(std::move(backend));
+        const BackendOptions own = options_of_device(options, i);
+        ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
+        auto sim = std::make_unique<SimBackend>(read, own);
+        loaded.head_cost = sim->head_cost();
+        loaded.backends.push_back(std::move(sim));
     }
     return loaded;
 }
@@ -80,6 +84,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {
             loaded.backends = std::move(cuda).value();
+            loaded.head_cost = head_cost_on(loaded.backends[0]->info(), *loaded.model);
             return loaded;
         }
         // auto: what the device cannot do, the processor may; a wrong option stays wrong.
@@ -90,6 +95,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     }
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
+    loaded.head_cost = head_cost_on(cpu->info(), *loaded.model);
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }

@@ -14,6 +14,7 @@ struct LoadedModel {
     // The description alone for sim, which has no use for weights; null for sim without a directory.
     std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
+    double head_cost = 0;                           // head_cost_on(), or a described device's
 };
 
 // Whether they are those that the cpu backend has.

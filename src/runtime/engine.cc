@@ -51,6 +51,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     }
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
+    head_cost_ = loaded.head_cost;
     // Not before: a model that cannot be loaded must not cost an earlier run's timeline.
     if (!options.timeline_path.empty()) {
         ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
@@ -133,6 +134,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.page_tokens = of.page_tokens;
     info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
     info.reproducible = of.reproducible ? 1 : 0;
+    info.head_cost = head_cost_;
     info.kv_pages = of.pages;
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;

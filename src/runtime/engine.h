@@ -246,7 +246,8 @@ class Engine {
     bool advised_ = false;          // once an engine
     std::vector<int64_t> plan_ids_; // row of the plan -> id, or -1
     std::vector<int64_t>
-        last_group_of_; // prefix -> last group that has it; only where some have heads
+        last_group_of_;    // prefix -> last group that has it; only where some have heads
+    double head_cost_ = 0; // LoadedModel::head_cost
     std::vector<char> prefix_counted_; // prefix -> its tokens are no longer in plan_tokens_left_
     int64_t next_group_ = 0;           // groups before it have been placed
 

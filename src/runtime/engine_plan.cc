@@ -73,6 +73,7 @@ PlanOptions Engine::plan_options() const {
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
     options.order = options_.order;
+    options.head_cost = head_cost_;
     if (options_.min_prefix_tokens > 0) options.min_prefix_tokens = options_.min_prefix_tokens;
     options.tokenizer_fingerprint = tokenizer_ == nullptr ? 0 : tokenizer_->fingerprint();
     return options;

@@ -79,7 +79,7 @@ batchllm_engine_options default_engine_options() {
     batchllm_engine_options options{};
     options.struct_size = sizeof options;
     options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    options.levels = 1;
+    options.levels = 0;
     options.order = BATCHLLM_ORDER_DECODE_FIRST;
     options.log_level = BATCHLLM_LOG_WARNING;
     return options;

@@ -3,7 +3,7 @@
 Whatever fails, a run ends with an exit code and a word on stderr, and when it goes on with --resume its output is that of a
 run that nothing disturbed: each row once, the same texts, tokens and usage (but for shared_tokens, which depends on what
 ran together). Allocations are chosen by number, and the first one of each call stack ("stack"), which is what they differ
-by: there are ten to forty times as many as stacks. Prints what was covered.
+by; a stack that several commands have, such as those of reading options, is tried in one of them. Prints what was covered.
 
     torture.py [--seconds N] [--seed N] [--only TEXT]     0 seconds: everything; TEXT is part of "run-sim alloc"
 """
@@ -208,13 +208,18 @@ def main():
     tries = 0
     with tempfile.TemporaryDirectory(prefix="batchllm-torture-") as name:
         folder = pathlib.Path(name)
+        stacks_seen = set()
         work = []  # (place in its series, case, kind, how, k)
         totals = {}
         for case in cases(folder):
             for kind in [*KINDS, "stack"]:
                 if wanted.only not in f"{case.name} {kind}":
                     continue
-                calls = [f"@{stack}" for stack in case.stacks()] if kind == "stack" else range(1, case.count(kind) + 1)
+                if kind == "stack":
+                    calls = [f"@{stack}" for stack in case.stacks() if stack not in stacks_seen]
+                    stacks_seen.update(stack[1:] for stack in calls)
+                else:
+                    calls = range(1, case.count(kind) + 1)
                 for how in ("once", "forever"):
                     totals[case.name, kind, how] = len(calls)
                     order = list(calls)

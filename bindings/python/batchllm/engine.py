@@ -104,6 +104,7 @@ class EngineInfo:
     step_tokens: maximum tokens of a batch.
     max_request_tokens: maximum tokens of a row, prompt plus output.
     state_slots, state_slot_bytes: number and size of this device's state slots; 0 slots for a model whose layers have no state.
+    head_cost: for `Plan.build`; 0: not known.
     """
 
     device_count: int
@@ -122,6 +123,7 @@ class EngineInfo:
     max_request_tokens: int
     state_slots: int
     state_slot_bytes: int
+    head_cost: float
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,8 @@ class Engine:
     max_request_tokens: longest prompt plus output; 0: what the model states.
     max_requests: maximum rows running at once; 0: limited only by memory.
     enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
-    levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings; "auto": those beginnings that
-        save more than they cost.
+    levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings (heads); "auto": those heads that
+        save more than they cost with this model.
     order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
     min_prefix_tokens: shorter prefixes are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
@@ -242,7 +244,7 @@ class Engine:
         max_request_tokens: int = 0,
         max_requests: int = 0,
         enlarge: str = "optimal",
-        levels: Union[int, str] = 1,
+        levels: Union[int, str] = "auto",
         order: str = "decode_first",
         min_prefix_tokens: int = 0,
         reproducible: bool = False,

@@ -126,6 +126,7 @@ class batchllm_info(_Handle):
     max_request_tokens: int
     state_slots: int
     state_slot_bytes: int
+    head_cost: float
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -163,6 +164,7 @@ class batchllm_plan_options(_Handle):
     tokenizer_fingerprint: int
     order: int
     min_prefix_tokens: int
+    head_cost: float
 
 class batchllm_plan_stats(_Handle):
     def __init__(self) -> None: ...

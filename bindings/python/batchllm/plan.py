@@ -112,13 +112,14 @@ class Plan:
         rows: Rows,
         *,
         enlarge: str = "optimal",
-        levels: Union[int, str] = 1,
+        levels: Union[int, str] = "auto",
         order: str = "decode_first",
         min_prefix_tokens: int = 0,
         self_contained: bool = False,
         decode_lengths: Optional[Sequence[int]] = None,
         previous: Optional[Plan] = None,
         tokenizer_fingerprint: int = 0,
+        head_cost: float = 0.0,
     ) -> Plan:
         """Plans rows of token ids.
 
@@ -128,6 +129,8 @@ class Plan:
         decode_lengths: tokens that each row is expected to generate, for the order of groups; None: the same.
         previous: a plan of earlier rows: equal rows keep their groups, the others are planned again.
         tokenizer_fingerprint: `Tokenizer.fingerprint`, by which an engine refuses the plan of another; 0: unknown.
+        head_cost: with levels "auto", `Engine.info().head_cost`: what each token below a head pays for it, in computed
+            tokens; 0: not known, then no head is shared.
         """
         column = token_column(rows)
         options = native.batchllm_plan_options()
@@ -137,6 +140,7 @@ class Plan:
         options.min_prefix_tokens = min_prefix_tokens
         options.self_contained = int(self_contained)
         options.tokenizer_fingerprint = tokenizer_fingerprint
+        options.head_cost = head_cost
         lengths = None if decode_lengths is None else array("i", decode_lengths)
         return cls(
             native.batchllm_plan_create_from(

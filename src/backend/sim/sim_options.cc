@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backend/kv_type.h"
+#include "plan/plan.h"
 
 namespace batchllm {
 
@@ -56,6 +57,8 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
     if (key == "device" || key == "kv_type") return {}; // read before all others
+    if (key == "head_cost")
+        return read_number(key, value, 0, most_head_cost, "not in [0, 1024]", &out->head_cost);
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -138,6 +141,7 @@ Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimO
     out->step_tokens = longer ? costs.expert_step_tokens : costs.step_tokens;
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     out->costs.emplace(std::move(costs), *model, kv_bytes);
+    out->head_cost = head_cost(*out->costs);
     return {};
 }
 

@@ -16,6 +16,7 @@ public final class EngineInfo {
     private final long kvPageBytes;
     private final long stateSlots;
     private final long stateSlotBytes;
+    private final double headCost;
     private final long stepTokens;
     private final long maxRequestTokens;
 
@@ -34,6 +35,7 @@ public final class EngineInfo {
         kvPageBytes = info.getKv_page_bytes();
         stateSlots = info.getState_slots();
         stateSlotBytes = info.getState_slot_bytes();
+        headCost = info.getHead_cost();
         stepTokens = info.getStep_tokens();
         maxRequestTokens = info.getMax_request_tokens();
     }
@@ -162,6 +164,15 @@ public final class EngineInfo {
      */
     public long stateSlotBytes() {
         return stateSlotBytes;
+    }
+
+    /**
+     * What each token below a head pays for it, for {@link PlanOptions.Builder#headCost}.
+     *
+     * @return computed tokens; 0: not known
+     */
+    public double headCost() {
+        return headCost;
     }
 
     /**

@@ -215,8 +215,8 @@ public final class EngineOptions {
         /**
          * Whether prefixes share heads too.
          *
-         * @param value 1 (the default): one shared prefix a row; 2: they do; 0: they share those heads that save
-         *     more than they cost
+         * @param value 0 (the default): they share those heads that save more than they cost with this model; 1: one
+         *     shared prefix a row; 2: they share all
          * @return this
          */
         public Builder levels(int value) {

@@ -8,6 +8,7 @@ public final class PlanOptions {
     private final int minPrefixTokens;
     private final boolean selfContained;
     private final long tokenizerFingerprint;
+    private final double headCost;
 
     private PlanOptions(Builder from) {
         sharing = from.sharing;
@@ -16,6 +17,7 @@ public final class PlanOptions {
         minPrefixTokens = from.minPrefixTokens;
         selfContained = from.selfContained;
         tokenizerFingerprint = from.tokenizerFingerprint;
+        headCost = from.headCost;
     }
 
     /**
@@ -36,17 +38,19 @@ public final class PlanOptions {
         options.setMin_prefix_tokens(minPrefixTokens);
         options.setSelf_contained(selfContained ? 1 : 0);
         options.setTokenizer_fingerprint(tokenizerFingerprint);
+        options.setHead_cost(headCost);
         return options;
     }
 
     /** Sets options. */
     public static final class Builder {
         private Sharing sharing = Sharing.OPTIMAL;
-        private int levels = 1;
+        private int levels;
         private GroupOrder order = GroupOrder.DECODE_FIRST;
         private int minPrefixTokens;
         private boolean selfContained;
         private long tokenizerFingerprint;
+        private double headCost;
 
         private Builder() {}
 
@@ -64,8 +68,8 @@ public final class PlanOptions {
         /**
          * Whether prefixes share heads too.
          *
-         * @param value 1 (the default): one shared prefix a row; 2: they do; 0: they share those heads that save
-         *     more than they cost
+         * @param value 0 (the default): they share those heads that save more than they cost, by headCost; 1: one
+         *     shared prefix a row; 2: they share all
          * @return this
          */
         public Builder levels(int value) {
@@ -114,6 +118,17 @@ public final class PlanOptions {
          */
         public Builder tokenizerFingerprint(long value) {
             tokenizerFingerprint = value;
+            return this;
+        }
+
+        /**
+         * What each token below a head pays for it, with levels 0.
+         *
+         * @param value computed tokens, {@link EngineInfo#headCost}; default 0: not known, no head is shared
+         * @return this
+         */
+        public Builder headCost(double value) {
+            headCost = value;
             return this;
         }
 

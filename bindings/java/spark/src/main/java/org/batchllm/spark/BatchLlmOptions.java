@@ -46,7 +46,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     byte[] plan;
     String enlarge;
     int threads;
-    int levels = 1;
+    int levels;
     int minPrefixTokens;
     long kvMemoryBytes;
     double kvMemoryFraction;
@@ -284,7 +284,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** 1 (default): a shared prefix a row; 2: prefixes share heads too; 0: those that save more than they cost. */
+    /** 0 (default): prefixes share heads that save more than they cost; 1: a shared prefix a row; 2: all heads. */
     public BatchLlmOptions levels(int count) {
         levels = count;
         return this;
