@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
 
 // ---- Any norm, with an addition before it ----
 
-template <typename R, typename T, int Vectors>
-__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
+template <typename R, typename T, int Vectors> __global__ void
+__launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 2 : 1)
     add_norm(const __grid_constant__ AddNormArguments a) {
     __shared__ float sums[32];
     const int64_t begin = int64_t{blockIdx.x} * a.hidden;

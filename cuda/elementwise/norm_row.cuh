@@ -44,7 +44,7 @@ template <typename R, int Vectors, bool Once> struct StoredRow {
         if constexpr (held) {
             widen(packed[v], x);
         } else {
-            widen(load(v), x);
+            load8(at + vector_begin(v), x);
         }
     }
     __device__ __forceinline__ Packed8<R> load(int v) const {

@@ -6,8 +6,8 @@
 namespace batchllm::cuda {
 namespace {
 
-template <typename R, typename T, int Vectors>
-__global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024)
+template <typename R, typename T, int Vectors> __global__ void
+__launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 2 : 1)
     combine(const __grid_constant__ CombineArguments a) {
     __shared__ float sums[32];
     const int64_t row = blockIdx.x, begin = row * a.add.hidden;
