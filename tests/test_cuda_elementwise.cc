@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "base/narrow_floats.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "elementwise/rope.h"
@@ -385,7 +386,25 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
     return out;
 }
 
-void check_rope(Random &random, DType type, const RopeCase &c) {
+// A number of keys or values in e4m3: over its scale to the nearest, half of a step (2^-4, or 2^-10 near zero) away
+// at most, or cut to 448; NaN stays.
+void assert_stored(uint8_t byte, double wanted, double scale, DType type) {
+    const double got = double(e4m3_to_float(byte));
+    if (std::isnan(wanted)) {
+        assert_true(std::isnan(got));
+        return;
+    }
+    wanted = std::clamp(wanted / scale, -448.0, 448.0);
+    const double step = std::max(std::abs(wanted) / 16, std::ldexp(1.0, -10));
+    const double noise =
+        tolerance(type) * 0.01 * std::abs(wanted) + 1e-5 / scale; // of the rotation
+    if (!(std::abs(got - wanted) <= step + noise)) {
+        fail_msg("stored %g for %g (scale %g)", got, wanted, scale);
+    }
+}
+
+// e4m3: keys and values are stored so.
+void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
     const bool biased = draw(random, 0, 1) == 1;
     const int32_t tokens = 9, pages = 5, all = c.heads + 2 * c.kv_heads;
     const int64_t row = int64_t{all} * c.padded;
@@ -401,6 +420,8 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
             }
         }
     }
+    // A value that is not a number; the token's last head is its last of values.
+    if (e4m3) x[static_cast<size_t>(row - c.padded)] = NAN;
     const auto frequencies = rope_frequencies({}, c.dims);
     std::vector<int32_t> positions, slots;
     for (int32_t t = 0; t < tokens; ++t) {
@@ -414,6 +435,15 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
     const Array table(int64_t{tokens} * c.dims + 8, DType::f32);
     const int64_t pool = int64_t{pages} * c.kv_heads * 2 * kPageKeys * c.padded;
     const Array kv(std::vector<float>(static_cast<size_t>(pool)), type);
+    const DeviceMemory bytes = upload(std::vector<uint8_t>(static_cast<size_t>(pool)));
+    std::vector<float> scales; // of keys, of values; the least cut most of the numbers
+    for (int32_t i = 0; i < 2 * c.kv_heads; ++i) {
+        scales.push_back(std::ldexp(1.0F + 0.1F * static_cast<float>(i),
+                                    static_cast<int>(draw(random, -10, -3))));
+    }
+    const bool scaled = draw(random, 0, 3) > 0;
+    const DeviceMemory kv_scales = upload(scales);
+    if (!scaled) scales.assign(scales.size(), 1);
     auto *angles = static_cast<float2 *>(table.data());
     check(launch_rope_table(where.as<int32_t>(), f.as<float>(), tokens, c.dims / 2, c.scale, angles,
                             nullptr));
@@ -423,28 +453,35 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
         of_q = {c.norm, q.floats(), norm_bias_at, 1e-6f};
         of_k = {c.norm, k.floats(), norm_bias_at, 1e-6f};
     }
-    check(launch_rope({type,
-                       qkv.data(),
-                       biased ? b.floats() : nullptr,
-                       of_q,
-                       of_k,
-                       c.whole,
-                       {},
-                       c.dims > 0 ? angles : nullptr,
-                       c.dims,
-                       c.pairs,
-                       kept.as<int32_t>(),
-                       kv.data(),
-                       tokens,
-                       c.heads,
-                       c.kv_heads,
-                       c.head_dim,
-                       c.padded,
-                       where.as<int32_t>(),
-                       c.long_scale,
-                       8192},
-                      nullptr));
+    RopeArguments arguments{type,
+                            qkv.data(),
+                            biased ? b.floats() : nullptr,
+                            of_q,
+                            of_k,
+                            c.whole,
+                            {},
+                            c.dims > 0 ? angles : nullptr,
+                            c.dims,
+                            c.pairs,
+                            kept.as<int32_t>(),
+                            e4m3 ? bytes.data() : kv.data(),
+                            tokens,
+                            c.heads,
+                            c.kv_heads,
+                            c.head_dim,
+                            c.padded,
+                            where.as<int32_t>(),
+                            c.long_scale,
+                            8192};
+    arguments.kv_e4m3 = e4m3;
+    if (scaled) {
+        arguments.k_scale = kv_scales.as<float>();
+        arguments.v_scale = arguments.k_scale + c.kv_heads;
+    }
+    check(launch_rope(arguments, nullptr));
     const std::vector<float> got_qkv = qkv.read(), got_kv = kv.read();
+    std::vector<uint8_t> got_bytes(static_cast<size_t>(pool));
+    check(cudaMemcpy(got_bytes.data(), bytes.data(), got_bytes.size(), cudaMemcpyDeviceToHost));
     std::vector<float> got;
     std::vector<double> wanted;
     for (int32_t t = 0; t < tokens; ++t) {
@@ -458,7 +495,8 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
         const std::vector<double> right =
             turned(c, from, biased ? bias.data() : nullptr, q_norm, k_norm, norm_bias, frequencies,
                    positions[static_cast<size_t>(t)]);
-        wanted.insert(wanted.end(), right.begin(), right.end());
+        wanted.insert(wanted.end(), right.begin(),
+                      e4m3 ? right.begin() + c.heads * c.head_dim : right.end());
         for (int32_t head = 0; head < all; ++head) {
             const bool value = head >= c.heads + c.kv_heads;
             const int32_t kv_head = (head - c.heads) % c.kv_heads;
@@ -470,9 +508,15 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
                 const int64_t block =
                     ((int64_t{slot / kPageKeys} * c.kv_heads + kv_head) * 2 + value) * kPageKeys *
                     c.padded;
-                const int32_t place = type == DType::f32 ? key * c.padded + i
-                                                         : i / 64 * 4096 + key * 64 +
-                                                               (i % 64 / 8 ^ key % 8) * 8 + i % 8;
+                if (e4m3) {
+                    assert_stored(got_bytes[static_cast<size_t>(block + place_in_block(key, i, 1))],
+                                  right[static_cast<size_t>(head * c.head_dim + i)],
+                                  double(scales[static_cast<size_t>(value * c.kv_heads + kv_head)]),
+                                  type);
+                    continue;
+                }
+                const int32_t place =
+                    type == DType::f32 ? key * c.padded + i : place_in_block(key, i, 2);
                 got.push_back(got_kv[static_cast<size_t>(block + place)]);
             }
         }
@@ -483,6 +527,7 @@ void check_rope(Random &random, DType type, const RopeCase &c) {
     assert_close(got, wanted, tolerance(type), "rope");
     double stray = 0; // nothing else was written to the pages
     for (const float v : got_kv) stray += v != 0;
+    for (const uint8_t v : got_bytes) stray += v != 0;
     assert_true(stray <= 2.0 * (tokens - 1) * c.kv_heads * c.head_dim);
 }
 
@@ -515,7 +560,8 @@ void rope_and_pages_are_the_references(void **) {
                  {3, 1, 320, 512, 80, true, none, false, 1},
                  {8, 2, 128, 128, 128, false, none, false, 1, 0.1f},
              }) {
-            for (int round = 0; round < 2; ++round) check_rope(random, type, c);
+            for (int round = 0; round < 2; ++round) check_rope(random, type, c, false);
+            if (type != DType::f32) check_rope(random, type, c, true);
         }
     }
 }

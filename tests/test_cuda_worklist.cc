@@ -190,7 +190,7 @@ void every_key_is_read_once(void **) {
 void with_widened_pages_every_key_is_read_once(void **) {
     std::mt19937_64 random(seed_of_run());
     int64_t widened = 0, narrow = 0;
-    for (int round = 0; round < 200; ++round) {
+    for (int round = 0; round < 80; ++round) {
         Step step = random_step(random);
         const WorklistOptions options = e4m3_options(random);
         step.give_back(options.window);

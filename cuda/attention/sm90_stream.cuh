@@ -11,7 +11,6 @@ namespace batchllm::cuda::sm90 {
 template <int HeadDim, bool Special, typename T, typename Stored> struct StreamWarp {
     using S = Shape<HeadDim>;
     using M = Factor<T, Stored>;
-    static constexpr bool kBytes = kInBytes<Stored>;
     static constexpr int kHalfBytes = kPageKeys * 64; // e4m3: 64 elements of a page's keys
     int lane, part;                                   // of a slot
     Logits<Special> logits;
@@ -34,7 +33,6 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 
     __device__ __forceinline__ void read_queries(const unsigned char *queries) {
-        if constexpr (kBytes) return read_queries_for_bytes(queries);
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k)
 #pragma unroll
@@ -202,7 +200,13 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     auto &ring = self.ring;
     StreamWarp<HeadDim, Special, T, Stored> mine(a, job, ratio, lane, warp % Stream::kWarps);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
-    mine.read_queries(shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes);
+    const unsigned char *queries =
+        shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes;
+    if constexpr (kInBytes<Stored>) {
+        mine.read_queries_for_bytes(queries);
+    } else {
+        mine.read_queries(queries);
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
     self.queries.advance();
