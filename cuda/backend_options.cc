@@ -152,7 +152,6 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "compute_type %s: the cuda backend has auto, bf16, f16 and f32", type.c_str());
     }
-    forward.kv_type = forward.element;
     // bf16's range is f32's; f16's is not, and residual streams outgrow it.
     forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
     const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
@@ -188,7 +187,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else if (key == "quantize") {
             ASSIGN_OR_RETURN(forward.quantize, read_quantize(value));
         } else if (key == "kv_type") {
-            ASSIGN_OR_RETURN(forward.kv_type, read_kv_type(value, forward.element));
+            ASSIGN_OR_RETURN(const DType kept, read_kv_type(value, forward.element));
+            forward.kv_e4m3 = kept == DType::e4m3;
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {

@@ -47,8 +47,8 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
 
     BackendInfo &info = backend->info_;
     info.name = "cuda";
-    info.compute_type = backend->forward_->compute_type() + name_of_kv_type(read.forward.kv_type) +
-                        name_of_states(read.states);
+    info.compute_type = backend->forward_->compute_type() +
+                        name_of_kv_type(read.forward.kv_type()) + name_of_states(read.states);
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;

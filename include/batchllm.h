@@ -147,7 +147,8 @@ typedef struct batchllm_engine_options {
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
     /* "key=value,key=value" of the backend (docs/backends.md), or NULL. With "quantize=fp8", cuda
      * computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
-     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). */
+     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). With "kv_type=fp8"
+     * cuda keeps keys and values in half the memory, rounded to four significant bits. */
     const char *backend_options;
     /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
      * row and each shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens'
@@ -542,7 +543,8 @@ typedef struct batchllm_info {
     uint32_t struct_size;
     int32_t device_count;     /* the engine's devices: those of batchllm_engine_options.devices */
     const char *backend;      /* "cpu", "cuda" or "sim" */
-    const char *compute_type; /* "f32", "bf16", "bf16, products in fp8 (e4m3)", ... */
+    const char *compute_type; /* "f32", "bf16", "bf16, products in fp8 (e4m3)", "bf16, keys and
+                                  values in fp8 (e4m3)", ... */
     const char *device;       /* for display: the processor or GPU, and what is used of it */
     int32_t device_number;    /* as in batchllm_engine_options.devices */
     int32_t vocabulary;       /* token ids are less than this */

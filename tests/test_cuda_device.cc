@@ -151,9 +151,9 @@ void keys_and_values_are_in_fp8_where_they_can_be(void **) {
         options.extra = {{"kv_type", kv_type}};
         return read_options(model, options, device);
     };
-    assert_true(read("fp8", "auto")->forward.kv_type == DType::e4m3);
-    assert_true(read("auto", "auto")->forward.kv_type == DType::f16);
-    assert_true(read("auto", "f32")->forward.kv_type == DType::f32);
+    assert_true(read("fp8", "auto")->forward.kv_type() == DType::e4m3);
+    assert_true(read("auto", "auto")->forward.kv_type() == DType::f16);
+    assert_true(read("auto", "f32")->forward.kv_type() == DType::f32);
     const Status in_f32 = read("fp8", "f32").status(), unknown = read("e5m2", "auto").status();
     assert_int_equal(in_f32.code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(in_f32.message().c_str(), "kv_type=fp8: compute_type must be"));

@@ -42,7 +42,7 @@ class Steps {
         ForwardOptions options;
         options.element = setting.element;
         options.residual = setting.residual;
-        options.kv_type = setting.kv_e4m3 ? DType::e4m3 : setting.element;
+        options.kv_e4m3 = setting.kv_e4m3;
         options.step_tokens = 128;
         options.tune = false;
         options.tuning_cache = "none";

@@ -200,7 +200,7 @@ Status Forward::keys_and_values(size_t index, cudaStream_t stream) {
                                   a.long_scale,
                                   a.long_period,
                                   a.gated ? a.heads : 0,
-                                  options_.kv_type == DType::e4m3,
+                                  options_.kv_e4m3,
                                   w.k_scale,
                                   w.v_scale};
     RETURN_IF_CUDA(launch_rope(arguments, stream));

@@ -38,8 +38,8 @@ namespace batchllm::cuda {
 struct ForwardOptions {
     DType element = DType::bf16;
     DType residual = DType::bf16; // element's type or f32
-    DType kv_type = DType::bf16;  // of keys and values in pages: element's or e4m3
     DType state = DType::f32;     // of layers with a state; or bf16
+    bool kv_e4m3 = false;         // keys and values in their pages
     int64_t step_tokens = 0;
     bool tune = true;
     std::string tuning_cache; // a path; none; "": the default
@@ -55,6 +55,8 @@ struct ForwardOptions {
     bool fast_accumulation = false; // of products in e4m3
     uint64_t seed = 0;
     int32_t threads = 0;
+
+    DType kv_type() const { return kv_e4m3 ? DType::e4m3 : element; }
 };
 
 class Forward {
@@ -64,7 +66,7 @@ class Forward {
 
     // Keys and values of the layers of one KV group.
     int64_t page_bytes() const { return plane_bytes_ * model_.kv_planes(); }
-    DType kv_type() const { return options_.kv_type; }
+    DType kv_type() const { return options_.kv_type(); }
     // A key's place in its plane is a 32-bit number.
     int64_t most_pages() const;
     Status take_pages(int64_t pages);

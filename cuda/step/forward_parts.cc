@@ -9,7 +9,7 @@ namespace batchllm::cuda {
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
     : model_(model), options_(options),
-      attention_(model, options.element, options.kv_type, options.attention),
+      attention_(model, options.element, options.kv_type(), options.attention),
       delta_nets_(model,
                   {options.element, options.state, options.attention.sms, options.reproducible}),
       experts_(model, options.element, options.experts, options.attention.sms) {
@@ -29,7 +29,7 @@ void Forward::choose_planes() {
     for (const KvGroup &group : model_.kv_groups) {
         const Attention &a = model_.layers[static_cast<size_t>(group.layers[0])].attention;
         bytes.push_back(kv_page_bytes(a.kv_heads, padded_head_dim(a.head_dim),
-                                      static_cast<int32_t>(dtype_bytes(options_.kv_type))));
+                                      static_cast<int32_t>(dtype_bytes(kv_type()))));
         plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
     }
     for (const int64_t of_group : bytes) {
@@ -58,7 +58,7 @@ Status Forward::allocate_ropes() {
 
 // Random weights are of such a size that keys and values need no scale.
 Status Forward::allocate_kv_scales() {
-    if (options_.kv_type != DType::e4m3 || options_.random_weights) return {};
+    if (!options_.kv_e4m3 || options_.random_weights) return {};
     const std::vector<KvScales> scales = kv_scales(model_, options_.threads);
     std::vector<float> all;
     for (const KvScales &of_layer : scales) {
