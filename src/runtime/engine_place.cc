@@ -84,7 +84,7 @@ Engine::Placement::Placement(Engine *engine) : engine_(*engine) {
     for (const auto &lane : engine_.lanes_) {
         const int64_t prompt_tokens = lane->scheduler().prompt_tokens_left();
         const Slice::Options sharing{engine_.sharing(), !engine_.last_group_of_.empty(),
-                                     &lane->kept};
+                                     lane->info().reproducible, &lane->kept};
         shares_.push_back({lane.get(), Slice(engine_.plan_, sharing), prompt_tokens,
                            static_cast<double>(prompt_tokens) +
                                expected_share_ * static_cast<double>(lane->generation)});

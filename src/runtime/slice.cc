@@ -86,7 +86,8 @@ void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
     }
     int32_t prefix = group.prefix;
     // What only one job would share with itself is not worth a prefix.
-    if (jobs.size() == 1 && apart(*jobs.front()) && prefix >= 0 && !options_.heads) {
+    const bool droppable = prefix >= 0 && !options_.heads && !options_.as_planned;
+    if (droppable && jobs.size() == 1 && apart(*jobs.front())) {
         prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;
     }
     if (size() > begin) close_group(take_prefix(prefix, begin), begin);

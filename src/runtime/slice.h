@@ -28,6 +28,9 @@ class Slice {
     struct Options {
         bool sharing = true; // false: each request is computed for itself alone
         bool heads = false;  // some prefix has a parent
+        // A row continues its prefix in the plan even where no other row of the slice has it. On some backends
+        // its last bits depend on where that prefix ends.
+        bool as_planned = false;
         // The plan's prefixes that the scheduler kept of earlier slices.
         const std::unordered_map<int32_t, KeptPrefix> *kept = nullptr;
     };
