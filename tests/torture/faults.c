@@ -73,6 +73,44 @@ static void touch(const char *path, const char *suffix) {
     if (fd >= 0) syscall(SYS_close, fd);
 }
 
+/* ---- Code that is exempt ---- */
+
+/* Code that ends the process itself when it gets no memory, and that is not this project's to mend: Debian's
+ * oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc aborts where it registers
+ * a thread's destructors. (The library asks for memory just before it calls oneDNN: backend/cpu/linear.cc.) */
+typedef struct {
+    uintptr_t begin, end;
+    int loader;
+    int products; /* oneDNN and OpenMP */
+} Code;
+static Code exempt[8];
+static int exempt_count;
+
+static const Code *exempt_code(const void *caller) {
+    for (int i = 0; i < exempt_count; ++i)
+        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end)
+            return &exempt[i];
+    return NULL;
+}
+
+static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)size;
+    (void)unused;
+    if (!strstr(info->dlpi_name, "libgomp") && !strstr(info->dlpi_name, "libdnnl") &&
+        !strstr(info->dlpi_name, "/ld-linux") && !strstr(info->dlpi_name, "libc.so"))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum && exempt_count < 8; ++i) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        exempt[exempt_count].loader = strstr(info->dlpi_name, "/ld-linux") != NULL;
+        exempt[exempt_count].products =
+            strstr(info->dlpi_name, "libgomp") || strstr(info->dlpi_name, "libdnnl");
+        exempt[exempt_count].begin = info->dlpi_addr + part->p_vaddr;
+        exempt[exempt_count++].end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
+    }
+    return 0;
+}
+
 /* ---- Call stacks ---- */
 
 /* A stack is a number that is the same in every run of a program: of the places of its frames in the files that
@@ -102,11 +140,14 @@ static int note_module(struct dl_phdr_info *info, size_t size, void *unused) {
 typedef struct {
     uint64_t hash;
     int frames;
+    int exempt; /* oneDNN is below: a string of its own grows in libstdc++, say */
 } Stack;
 
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) {
     Stack *stack = to;
     const uintptr_t at = _Unwind_GetIP(context);
+    const Code *code = exempt_code((const void *)at);
+    if (code && code->products) stack->exempt = 1;
     for (int i = 0; i < module_count; ++i) {
         if (at < modules[i].begin || at >= modules[i].end) continue;
         stack->hash = (stack->hash ^ ((uint64_t)i << 48 ^ (at - modules[i].begin))) *
@@ -117,9 +158,11 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) 
     return ++stack->frames < STACK_FRAMES ? _URC_NO_REASON : _URC_NORMAL_STOP;
 }
 
+/* 0: it is exempt. */
 static uint64_t stack_here(void) {
-    Stack stack = {1, 0};
+    Stack stack = {1, 0, 0};
     _Unwind_Backtrace(add_frame, &stack);
+    if (stack.exempt) return 0;
     return stack.hash ? stack.hash : 1;
 }
 
@@ -152,9 +195,9 @@ static void write_stacks(void) {
 /* The number of the call that fails, 0: none yet. One function with one call, for its own frame is part of a stack. */
 static __attribute__((noinline)) long number_by_stack(long call) {
     const uint64_t stack = stack_here();
-    if (plan.stacks_path) note_stack(stack);
+    if (plan.stacks_path && stack) note_stack(stack);
     long at = __atomic_load_n(&plan.at, __ATOMIC_SEQ_CST);
-    if (stack == plan.stack && at == 0 &&
+    if (stack && stack == plan.stack && at == 0 &&
         __atomic_compare_exchange_n(&plan.at, &at, call, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         at = call;
     return at;
@@ -173,6 +216,7 @@ static int fails(unsigned kind) {
         while (syscall(SYS_faccessat, AT_FDCWD, plan.wait_for, F_OK) != 0) usleep(1000);
         return 0;
     }
+    if (kind == FAULT_ALLOC && !stack_here()) return 0;
     __atomic_add_fetch(&failed, 1, __ATOMIC_SEQ_CST);
     return 1;
 }
@@ -195,39 +239,6 @@ void BEHIND(free)(void *);
 void __lsan_ignore_object(const void *);
 int BEHIND(pthread_create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 #endif
-
-/* Code that ends the process itself when it gets no memory, and that is not this project's to mend: Debian's
- * oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc aborts where it registers
- * a thread's destructors. (The library asks for memory just before it calls oneDNN: backend/cpu/linear.cc.) */
-typedef struct {
-    uintptr_t begin, end;
-    int loader;
-} Code;
-static Code exempt[8];
-static int exempt_count;
-
-static const Code *exempt_code(const void *caller) {
-    for (int i = 0; i < exempt_count; ++i)
-        if ((uintptr_t)caller >= exempt[i].begin && (uintptr_t)caller < exempt[i].end)
-            return &exempt[i];
-    return NULL;
-}
-
-static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
-    (void)size;
-    (void)unused;
-    if (!strstr(info->dlpi_name, "libgomp") && !strstr(info->dlpi_name, "libdnnl") &&
-        !strstr(info->dlpi_name, "/ld-linux") && !strstr(info->dlpi_name, "libc.so"))
-        return 0;
-    for (int i = 0; i < info->dlpi_phnum && exempt_count < 8; ++i) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
-        exempt[exempt_count].loader = strstr(info->dlpi_name, "/ld-linux") != NULL;
-        exempt[exempt_count].begin = info->dlpi_addr + part->p_vaddr;
-        exempt[exempt_count++].end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
-    }
-    return 0;
-}
 
 int faults_exempt_caller(const void *caller);
 void faults_set_new_caller(const void *caller);
