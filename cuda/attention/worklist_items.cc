@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <cmath>
+
+#include "attention/worklist_builder.h"
+
+namespace batchllm::cuda {
+
+namespace {
+
+// So much longer do wide jobs take beside streams once the device lowers its clock to stay within its
+// power. Its memory is as fast as before.
+constexpr double kPowerLimit = 1.17;
+
+} // namespace
+
+void WorklistBuilder::emit(Worklist *out) {
+    double total = 0;
+    std::vector<double> times(drafts_.size());
+    std::vector<int64_t> lengths(drafts_.size());
+    for (size_t i = 0; i < drafts_.size(); ++i) {
+        const Draft &draft = drafts_[i];
+        for (const Draft::Read &read : draft.stretches) lengths[i] += read.stretch.keys;
+        times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) + options_.item_us;
+        total += times[i];
+    }
+    const double share = total * options_.kv_heads / options_.sms;
+    std::vector<Timed> queues[2];
+    out->rows.clear();
+    for (size_t i = 0; i < drafts_.size(); ++i) {
+        const Draft &draft = drafts_[i];
+        const double queue_share =
+            share / (draft.matrix ? options_.matrix_split : options_.stream_split);
+        const double limit = std::max(queue_share, least_time(draft));
+        const int64_t keys = lengths[i];
+        const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
+        const int64_t per_part = (keys + parts - 1) / parts;
+        const int32_t part_keys = static_cast<int32_t>((per_part + 127) / 128 * 128); // whole tiles
+        cut(draft, part_keys, out, &queues[draft.matrix ? 0 : 1]);
+    }
+    give_slots(counts_, out);
+    out->items.clear();
+    for (auto &queue : queues) {
+        std::stable_sort(queue.begin(), queue.end(),
+                         [](const Timed &a, const Timed &b) { return a.time > b.time; });
+        for (Timed &timed : queue) {
+            for (int32_t r = 0; r < timed.item.row_count; ++r) {
+                if (out->rows[static_cast<size_t>(timed.item.row_begin + r)].slot >= 0) {
+                    timed.item.partial = 1;
+                }
+            }
+            out->items.push_back(timed.item);
+        }
+    }
+    out->matrix_items = static_cast<int32_t>(queues[0].size());
+    out->stream_items = static_cast<int32_t>(queues[1].size());
+    divide_sms(out);
+}
+
+double WorklistBuilder::least_time(const Draft &draft) const {
+    return time_of(draft.matrix, draft.tokens.size(), is_wide(draft) ? 512 : 256);
+}
+
+void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
+                          std::vector<Timed> *queue) {
+    size_t at = 0;
+    int32_t used = 0; // keys of stretch `at` already given out
+    while (at < draft.stretches.size()) {
+        AttentionItem item{};
+        item.min_position = draft.min_position;
+        item.max_position = draft.max_position;
+        int32_t room = part_keys;
+        int32_t filled = 0;
+        for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
+            const KeyStretch &s = draft.stretches[at].stretch;
+            int32_t take = std::min(room, s.keys - used);
+            // Never cut inside a tile, nor leave a rest of less than one.
+            if (take < s.keys - used) take = ceil_div(take, 128) * 128;
+            if (s.keys - used - take < 128) take = s.keys - used;
+            take = std::min(take, s.keys - used);
+            const bool once = reads_[static_cast<size_t>(draft.stretches[at].node)] == 1;
+            item.once |= static_cast<int32_t>(once) << k;
+            item.stretch[k] = {s.page_begin + used / kPageKeys, take, s.start + used};
+            used += take;
+            room -= take;
+            filled += take;
+            if (used == s.keys) {
+                ++at;
+                used = 0;
+            }
+        }
+        item.row_begin = static_cast<int32_t>(out->rows.size());
+        item.row_count = static_cast<int32_t>(draft.tokens.size());
+        for (const int32_t token : draft.tokens) {
+            ++counts_[static_cast<size_t>(token)];
+            out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+        }
+        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled)});
+    }
+}
+
+void WorklistBuilder::divide_sms(Worklist *out) const {
+    out->matrix_by_head = 0; // a worklist is built again and again
+    if (out->matrix_items == 0 || out->stream_items == 0) {
+        out->matrix_ctas = out->matrix_items > 0 ? options_.sms : 0;
+        return;
+    }
+    double wide = 0, narrow = 0, stream = 0, wide_items = 0; // SM time of one KV head's jobs
+    for (size_t i = 0; i < out->items.size(); ++i) {
+        const AttentionItem &item = out->items[i];
+        const bool matrix = i < static_cast<size_t>(out->matrix_items);
+        const double time = time_of(matrix, static_cast<size_t>(item.row_count),
+                                    item.stretch[0].keys + item.stretch[1].keys) +
+                            options_.item_us;
+        if (!matrix) {
+            stream += time;
+        } else if (item.row_count * ratio_ > kNarrowRows) {
+            wide += time;
+            ++wide_items;
+        } else {
+            narrow += time;
+        }
+    }
+    double keys = 0; // that must come from memory
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+        if (reads_[i] > 0) keys += nodes_[i].keys;
+    }
+    const double heads = options_.kv_heads, sms = options_.sms;
+    const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
+    const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
+    // At least half for narrow jobs, so that a decode step's long ones are not its last.
+    double ctas = narrow > 0 ? sms / 2 : sms / 4;
+    if (wide_items > 0) {
+        const double longest = kPowerLimit * wide / wide_items;
+        const double rounds = std::max(1.0, std::floor(time / longest));
+        const double of_wide = std::min(sms, std::ceil(wide_items * heads / rounds));
+        ctas = std::max(ctas, of_wide + (sms - of_wide) * narrow / (narrow + stream));
+    }
+    out->matrix_ctas =
+        std::max(1, std::min(options_.sms - 1, static_cast<int32_t>(std::lround(ctas))));
+    // Long wide jobs of all heads would find their keys driven from L2 by those of the streams.
+    out->matrix_by_head =
+        wide > wide_items * time_of(true, static_cast<size_t>(matrix_tokens_), 4096);
+}
+
+} // namespace batchllm::cuda
