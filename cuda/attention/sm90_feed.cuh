@@ -193,6 +193,91 @@ template <typename Stored> class PageReader {
     int previous_ = 0, current_, next_;
 };
 
+// Times so many bytes do widened elements take.
+template <typename Stored> inline constexpr int kShrink = kInBytes<Stored> ? 2 : 1;
+
+// Slots of a job's keys.
+template <int HeadDim, typename Stored>
+__device__ __forceinline__ int slots_of(Form form, const KeyStretch &s0, const KeyStretch &s1) {
+    using S = Shape<HeadDim>;
+    if (form == Form::wide) return 2 * (tiles(s0.keys, S::kKeys) + tiles(s1.keys, S::kKeys));
+    const int each = form == Form::narrow ? S::kPairKeys : StreamShape<HeadDim, Stored>::kKeys;
+    return tiles(s0.keys, each) + tiles(s1.keys, each);
+}
+
+// The slots of a stream job of e4m3, each of which may hold two pages. block(page, 0): its keys and values;
+// wait_empty(): the ring's next slot may be written.
+template <int HeadDim, typename Stored, typename Block, typename Wait>
+__device__ __forceinline__ void
+feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
+           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest,
+           Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
+    using S = Shape<HeadDim>;
+    using Stream = StreamShape<HeadDim, Stored>;
+    constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
+    constexpr uint32_t kBytes = S::kSlotBytes / kPages;
+    for (int which = 0; which < 2; ++which) {
+        const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
+        const uint64_t policy = once >> which & 1 ? first : normal;
+        for (int index = 0; index < all; index += kPages) {
+            const int count = min(kPages, all - index);
+            int page[kPages];
+#pragma unroll
+            for (int p = 0; p < kPages; ++p) {
+                page[p] = pages.at(which, index + min(p, count - 1));
+            }
+            const uint32_t full = shared_address(&rest->full[ring.slot]);
+            const uint32_t to = slots + ring.slot * S::kSlotBytes;
+            wait_empty();
+            if (elect_one()) {
+                barrier_expect(full, count * kBytes);
+#pragma unroll
+                for (int p = 0; p < kPages; ++p) {
+                    if (p >= count) break;
+                    bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                }
+            }
+            ring.advance();
+        }
+    }
+}
+
+// The slots of a narrow job, or of a stream job of 2-byte elements, with the keys of a page or a part of it.
+template <int HeadDim, typename Stored, typename Block, typename Wait>
+__device__ __forceinline__ void
+feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
+           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest,
+           Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
+    using S = Shape<HeadDim>;
+    constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
+    // Bytes to be widened go to the slot's second half.
+    constexpr uint32_t kSlotBytes = S::kSlotBytes / kShrink<Stored>;
+    constexpr uint32_t kFirst = S::kSlotBytes - kSlotBytes;
+    // A whole page's K and V lie one after another, in memory as in the slot; of a piece, the
+    // parts of K's halves and of V's.
+    constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
+    constexpr uint32_t kBytes = kSlotBytes / kCopies;
+    for (int which = 0; which < 2; ++which) {
+        const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
+        const uint64_t policy = once >> which & 1 ? first : normal;
+        for (int piece = 0; piece < count; ++piece) {
+            const int page = pages.at(which, piece / kPieces);
+            const uint32_t full = shared_address(&rest->full[ring.slot]);
+            const uint32_t to = slots + ring.slot * S::kSlotBytes + kFirst;
+            wait_empty();
+            if (elect_one()) {
+                barrier_expect(full, kSlotBytes);
+                const auto *from = block(page, 0) + piece % kPieces * kBytes;
+#pragma unroll
+                for (int i = 0; i < kCopies; ++i) {
+                    bulk_copy(to + i * kBytes, from + i * (kPieces * kBytes), kBytes, full, policy);
+                }
+            }
+            ring.advance();
+        }
+    }
+}
+
 // All lanes keep the same state; one of them arrives and copies (elect_one).
 template <int HeadDim, typename Stored>
 __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
@@ -200,8 +285,6 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     const int lane = threadIdx.x % 32;
     constexpr int kBlock = kPageKeys * HeadDim * 2; // bytes of one page's K or V of a head
     constexpr int kHalfBlock = kPageKeys * 128;
-    constexpr int kShrink =
-        kInBytes<Stored> ? 2 : 1; // times so many bytes do widened elements take
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
     const auto *kv = static_cast<const unsigned char *>(a.kv);
@@ -217,18 +300,14 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         PageReader<Stored> pages(a.pages, job, form == Form::wide, lane);
         auto block = [&](int page, int which) {
             return kv + ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) *
-                            (kBlock / kShrink);
+                            (kBlock / kShrink<Stored>);
         };
         auto wide_block = [&](int page, int which) {
             const auto *from = kInBytes<Stored> ? static_cast<const unsigned char *>(a.wide) : kv;
             return from +
                    ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) * kBlock;
         };
-        int left = form == Form::wide ? 2 * (tiles(s0.keys, S::kKeys) + tiles(s1.keys, S::kKeys))
-                   : form == Form::narrow
-                       ? tiles(s0.keys, S::kPairKeys) + tiles(s1.keys, S::kPairKeys)
-                       : tiles(s0.keys, StreamShape<HeadDim, Stored>::kKeys) +
-                             tiles(s1.keys, StreamShape<HeadDim, Stored>::kKeys);
+        int left = slots_of<HeadDim, Stored>(form, s0, s1);
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
         auto wait_empty = [&] {
@@ -271,64 +350,11 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 if (tile > 0) emit(tile - 1, 1);
             }
         } else if (kInBytes<Stored> && form == Form::stream) {
-            if constexpr (kInBytes<Stored>) { // a slot may hold two pages
-                using Stream = StreamShape<HeadDim, Stored>;
-                constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
-                constexpr uint32_t kBytes = S::kSlotBytes / kPages;
-                for (int which = 0; which < 2; ++which) {
-                    const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
-                    const uint64_t policy = once >> which & 1 ? first : normal;
-                    for (int index = 0; index < all; index += kPages) {
-                        const int count = min(kPages, all - index);
-                        int page[kPages];
-#pragma unroll
-                        for (int p = 0; p < kPages; ++p) {
-                            page[p] = pages.at(which, index + min(p, count - 1));
-                        }
-                        const uint32_t full = shared_address(&rest->full[ring.slot]);
-                        const uint32_t to = slots + ring.slot * S::kSlotBytes;
-                        wait_empty();
-                        if (elect_one()) {
-                            barrier_expect(full, count * kBytes);
-#pragma unroll
-                            for (int p = 0; p < kPages; ++p) {
-                                if (p >= count) break;
-                                bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
-                            }
-                        }
-                        ring.advance();
-                    }
-                }
-            }
+            feed_bytes<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring, normal,
+                                first);
         } else {
-            constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
-            // Bytes to be widened go to the slot's second half.
-            constexpr uint32_t kSlotBytes = S::kSlotBytes / kShrink;
-            constexpr uint32_t kFirst = S::kSlotBytes - kSlotBytes;
-            // A whole page's K and V lie one after another, in memory as in the slot; of a piece, the
-            // parts of K's halves and of V's.
-            constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
-            constexpr uint32_t kBytes = kSlotBytes / kCopies;
-            for (int which = 0; which < 2; ++which) {
-                const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
-                const uint64_t policy = once >> which & 1 ? first : normal;
-                for (int piece = 0; piece < count; ++piece) {
-                    const int page = pages.at(which, piece / kPieces);
-                    const uint32_t full = shared_address(&rest->full[ring.slot]);
-                    const uint32_t to = slots + ring.slot * S::kSlotBytes + kFirst;
-                    wait_empty();
-                    if (elect_one()) {
-                        barrier_expect(full, kSlotBytes);
-                        const auto *from = block(page, 0) + piece % kPieces * kBytes;
-#pragma unroll
-                        for (int i = 0; i < kCopies; ++i) {
-                            bulk_copy(to + i * kBytes, from + i * (kPieces * kBytes), kBytes, full,
-                                      policy);
-                        }
-                    }
-                    ring.advance();
-                }
-            }
+            feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring, normal,
+                                first);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));

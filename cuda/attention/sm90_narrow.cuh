@@ -133,6 +133,82 @@ template <int HeadDim> struct SlotWidener {
     }
 };
 
+// Scores of a tile's keys to weights P, and O to what they are added to.
+template <int HeadDim, typename M, bool Special, int Parts, int Outputs, int Scores, int Weights>
+__device__ __forceinline__ void
+narrow_weights(const AttentionArguments &a, const Logits<Special> &logits, const Bounds &bounds,
+               const Tile &at, const int (&position)[2], int lane, RowSoftmax &softmax,
+               float (&s)[Scores], float (&o)[Parts][Outputs], uint32_t (&p)[Weights]) {
+    float top[2], factor[2];
+    logits.cap(s);
+    hide_keys<Shape<HeadDim>::kPairKeys>(at, bounds, position, lane, a.window, s);
+    if (softmax.grew(s, top)) {
+        softmax.raise(top, factor);
+        rescale(o, factor);
+    }
+    softmax.exponentials(s, p, M());
+}
+
+// Queries as products with keys of this type take them.
+template <typename T, typename Stored, int Count>
+__device__ __forceinline__ void as_factors(uint4 (&chunks)[Count]) {
+    if constexpr (kInBytes<Stored>) {
+#pragma unroll
+        for (uint4 &chunk : chunks) chunk = to_half(chunk, T());
+    }
+}
+
+// A group's slots of e4m3, from `slot` on, its own and the other's in turn: each of its own is widened while P V of
+// the one before is under way.
+template <int HeadDim, bool Special, int Parts, int Outputs> __device__ __forceinline__ void
+narrow_bytes(const AttentionArguments &a, const Logits<Special> &logits, const Bounds &bounds,
+             const KeyStretch &s0, const KeyStretch &s1, int own, const Operand &q,
+             const int (&position)[2], const Slots<HeadDim> &ring, unsigned char *shared,
+             int thread, Ring<Shape<HeadDim>::kSlots> &slot, RowSoftmax &softmax,
+             float (&o)[Parts][Outputs]) {
+    using S = Shape<HeadDim>;
+    const Tiles<S::kPairKeys> count(s0, s1);
+    const int barrier = kGroup + __shfl_sync(~0u, thread / 128, 0);
+    // Until the threads have met again, others' chunks are not there.
+    auto widen_slot = [&](int tile) {
+        const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
+        ring.wait(slot);
+        SlotWidener<HeadDim> widener(shared + S::kRegionBytes + slot.slot * S::kSlotBytes,
+                                     thread % 128);
+        named_barrier(barrier, 128); // all bytes of V have been read
+        widener.write_values(at.stretch.keys - at.key);
+    };
+    if (own < count.n) {
+        widen_slot(own);
+        named_barrier(barrier, 128);
+    }
+    float s[S::kPairKeys / 2];
+    uint32_t p[S::kPairKeys / 4];
+    for (int tile = own; tile < count.n; tile += 2) {
+        const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
+        const uint32_t address = ring.address(slot);
+        const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
+        wgmma_fence();
+        scores<HeadDim, S::kPairKeys>(s, q, keys, __half());
+        wgmma_wait<0>();
+        narrow_weights<HeadDim, __half>(a, logits, bounds, at, position, thread % 32, softmax, s, o,
+                                        p);
+        wgmma_fence();
+        accumulate<HeadDim, S::kPairKeys>(o, p, values, __half());
+        const auto done = slot;
+        slot.advance();
+        if (tile + 1 < count.n) { // the other group's
+            ring.wait(slot);
+            ring.release(slot);
+            slot.advance();
+        }
+        if (tile + 2 < count.n) widen_slot(tile + 2);
+        wgmma_wait<0>();
+        ring.release(done);
+        if (tile + 2 < count.n) named_barrier(barrier, 128);
+    }
+}
+
 // Up to 64 query rows: both warpgroups have all of them, and the slots in turn. Each is at its softmax
 // while the other multiplies.
 template <int HeadDim, bool Special, typename T, typename Stored>
@@ -148,10 +224,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
 
     uint4 chunks[HeadDim / 32];
     read_queries<HeadDim, T, kConsumers>(a, job, ratio, 0, thread, chunks);
-    if constexpr (kInBytes<Stored>) {
-#pragma unroll
-        for (uint4 &chunk : chunks) chunk = to_half(chunk, T());
-    }
+    as_factors<T, Stored>(chunks);
     barrier_wait(region_free, self.region_phase ^ 1);
     store_queries<HeadDim, kConsumers>(chunks, shared, thread);
     named_barrier(kAllConsumers, kConsumers);
@@ -159,10 +232,9 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     int position[2];
     read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    using M = Factor<T, Stored>;
     const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
     RowSoftmax softmax{logits.c, a.by_row != 0};
-    float s[S::kPairKeys / 2], top[2], factor[2];
+    float s[S::kPairKeys / 2];
     uint32_t p[S::kPairKeys / 4];
 
     const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
@@ -182,41 +254,31 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     const int odd = page_a_slot ? __shfl_sync(~0u, job.item.once >> 2 & 1, 0) : 0;
     const int own = group ^ odd;
     if (own == 1 && count.n > 0) pass();
-    for (int tile = own; tile < count.n; tile += 2) {
-        const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
-        const uint32_t address = ring.address(slot);
-        const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
-        ring.wait(slot);
-        unsigned char *const here = shared + S::kRegionBytes + slot.slot * S::kSlotBytes;
-        if constexpr (kInBytes<Stored>) {
-            SlotWidener<HeadDim> widener(here, thread % 128);
-            named_barrier(kGroup + group, 128);
-            wgmma_fence();
-            scores<HeadDim, S::kPairKeys>(s, q, keys, M());
-            widener.write_values(at.stretch.keys - at.key); // under the scores
-            named_barrier(kGroup + group, 128);
-        } else {
+    if constexpr (kInBytes<Stored>) {
+        narrow_bytes<HeadDim>(a, logits, bounds, s0, s1, own, q, position, ring, shared, thread,
+                              slot, softmax, o);
+    } else {
+        for (int tile = own; tile < count.n; tile += 2) {
+            const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
+            const uint32_t address = ring.address(slot);
+            const Operand keys(address), values(address + S::kSlotBytes / 2, S::kPairKeys * 128);
+            ring.wait(slot);
             wgmma_fence();
             scores<HeadDim, S::kPairKeys>(s, q, keys, T());
             if (at.key + S::kPairKeys > at.stretch.keys) {
-                clear_rows<S::kHalves>(here + S::kSlotBytes / 2, S::kPairKeys,
-                                       at.stretch.keys - at.key, S::kPairKeys, thread % 128, 128);
+                clear_rows<S::kHalves>(
+                    shared + S::kRegionBytes + slot.slot * S::kSlotBytes + S::kSlotBytes / 2,
+                    S::kPairKeys, at.stretch.keys - at.key, S::kPairKeys, thread % 128, 128);
                 named_barrier(kGroup + group, 128);
             }
+            wgmma_wait<0>();
+            narrow_weights<HeadDim, T>(a, logits, bounds, at, position, lane, softmax, s, o, p);
+            wgmma_fence();
+            accumulate<HeadDim, S::kPairKeys>(o, p, values, T());
+            wgmma_wait<0>();
+            release();
+            if (tile + 1 < count.n) pass();
         }
-        wgmma_wait<0>();
-        logits.cap(s);
-        hide_keys<S::kPairKeys>(at, bounds, position, lane, a.window, s);
-        if (softmax.grew(s, top)) {
-            softmax.raise(top, factor);
-            rescale(o, factor);
-        }
-        softmax.exponentials(s, p, M());
-        wgmma_fence();
-        accumulate<HeadDim, S::kPairKeys>(o, p, values, M());
-        wgmma_wait<0>();
-        release();
-        if (tile + 1 < count.n) pass();
     }
 
     const Sums sums = give_sums(rest, softmax, group, row_in_tile, lane);

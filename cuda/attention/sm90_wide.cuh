@@ -162,7 +162,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     float o[S::kParts][S::kColumns / 2] = {};
     const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
     RowSoftmax softmax{logits.c};
-    float s[S::kKeys / 2], top[2], factor[2];
+    float s[S::kKeys / 2], top[2], factor[2], inverse[2];
     uint32_t p[S::kKeys / 4];
 
     const Slots<HeadDim> ring{slots, rest, lane};
@@ -235,7 +235,6 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     wgmma_fence();
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
     prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
-    float inverse[2];
     sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4,
              value_factor<Stored>(a, job.kv_head), &softmax, inverse);
     wgmma_wait<0>();
