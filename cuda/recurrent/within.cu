@@ -28,7 +28,7 @@ struct WithinShared {
     };
 };
 
-// G and the rates, to shared memory and, in place of the decays, to global memory.
+// G and the rates, to shared memory; exp(G) and exp(G_last - G) to global memory, in their place.
 __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPlace &place,
                                           int head, WithinShared *shared) {
     const int i = threadIdx.x;
@@ -47,6 +47,7 @@ __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPl
         if (i >= offset) sum += before;
     }
     const float sums[2] = {sum - gates[1].x, sum};
+    const float last = __shfl_sync(~0u, sum, 31); // beyond the chunk's tokens nothing is added
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
         const int token = 2 * i + e;
@@ -54,7 +55,9 @@ __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPl
         shared->rates[token] = gates[e].y;
         shared->scales[0][token] = gates[e].y * exp2_approximate(sums[e]);
         shared->scales[1][token] = gates[e].y;
-        if (token < place.count) at[int64_t{e} * c.delta.value_heads].x = sums[e];
+        if (token >= place.count) continue;
+        at[int64_t{e} * c.delta.value_heads] =
+            make_float2(exp2_approximate(sums[e]), exp2_approximate(last - sums[e]));
     }
 }
 
