@@ -146,14 +146,18 @@ __device__ __forceinline__ void invert_blocks(WithinShared *shared, int thread) 
 template <int kSize, int kEach> __device__ __forceinline__ void
 join_blocks(WithinShared *shared, int begin, int thread, float *between) {
     const int column = thread % kSize, row = thread / kSize * kEach, below = begin + kSize;
+    struct alignas(4 * kEach) Few {
+        float x[kEach];
+    };
     const float *inverse = shared->inverse;
     float sums[kEach] = {};
 #pragma unroll 8
     for (int k = 0; k < kSize; ++k) {
         const float first = inverse[(begin + k) * kInverse + begin + column];
-        const float *a = shared->across + (begin + k) * kAcross + below + row;
+        const Few a =
+            *reinterpret_cast<const Few *>(shared->across + (begin + k) * kAcross + below + row);
 #pragma unroll
-        for (int r = 0; r < kEach; ++r) sums[r] += a[r] * first;
+        for (int r = 0; r < kEach; ++r) sums[r] += a.x[r] * first;
     }
 #pragma unroll
     for (int r = 0; r < kEach; ++r) between[(row + r) * kSize + column] = sums[r];
@@ -196,27 +200,31 @@ __device__ __forceinline__ void apply_inverse(const WithinShared &shared, const 
                                               const Rows &rows, int count, T *out, int64_t stride) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     constexpr int kColumns = kHeadDim / 2; // at a time
+    uint32_t a[kDeltaChunk / 16][4];
+#pragma unroll
+    for (int k = 0; k < kDeltaChunk / 16; ++k) {
+        if (k > warp) break;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int i = warp * 16 + lane / 4 + part % 2 * 8;
+            const int j = k * 16 + lane % 4 * 2 + part / 2 * 8;
+            const float2 x = *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
+            const float2 scale = *reinterpret_cast<const float2 *>(scales + j);
+            a[k][part] = pack(x.x * scale.x, x.y * scale.y, T());
+        }
+    }
 #pragma unroll 1
     for (int begin = 0; begin < kHeadDim; begin += kColumns) {
         float sums[kColumns / 8][4] = {};
-#pragma unroll 1
-        for (int k = 0; k <= warp * 16; k += 16) {
-            uint32_t a[4];
 #pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const int i = warp * 16 + lane / 4 + part % 2 * 8;
-                const int j = k + lane % 4 * 2 + part / 2 * 8;
-                const float2 x =
-                    *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
-                const float2 scale = *reinterpret_cast<const float2 *>(scales + j);
-                a[part] = pack(x.x * scale.x, x.y * scale.y, T());
-            }
+        for (int k = 0; k < kDeltaChunk / 16; ++k) {
+            if (k > warp) break;
 #pragma unroll
             for (int n = 0; n < kColumns; n += 16) {
                 uint32_t b[4];
-                rows.load_b(b, k, begin + n);
-                mma_sync(sums[n / 8], a, b[0], b[1], T());
-                mma_sync(sums[n / 8 + 1], a, b[2], b[3], T());
+                rows.load_b(b, k * 16, begin + n);
+                mma_sync(sums[n / 8], a[k], b[0], b[1], T());
+                mma_sync(sums[n / 8 + 1], a[k], b[2], b[3], T());
             }
         }
 #pragma unroll
