@@ -109,10 +109,14 @@ void time_prompts(Bench *bench) {
         const int32_t tokens = requests * each;
         bench->make(tokens, requests);
         const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());
-        const ChunkArguments a{
-            bench->delta(requests), bench->chunks.as<DeltaChunk>(), chunks,
-            bench->mixed.data(),    bench->gates.as<float2>(),      bench->w.data(),
-            bench->p.data()};
+        const ChunkArguments a{bench->delta(requests),
+                               bench->chunks.as<DeltaChunk>(),
+                               chunks,
+                               requests,
+                               bench->mixed.data(),
+                               bench->gates.as<float2>(),
+                               bench->w.data(),
+                               bench->p.data()};
         const auto time = [&](auto launch) {
             return static_cast<double>(time_launches(10, [&] { require(launch(a, nullptr)); }));
         };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTokens = kDeltaChunk / (kThreads / 32);
-constexpr int kBatch = 8; // tokens that are loaded together
+constexpr int kBatch = 8, kResults = 4; // tokens that are loaded together
 
 template <typename T> struct alignas(8) Four { T x[4]; };
 
@@ -142,16 +142,16 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
             store_four(out + int64_t{t} * a.values_size(), x);
         };
 #pragma unroll 1
-        for (int t = warp * kTokens; t < end; t += kBatch) {
-            Four<T> result[kBatch], gate[kBatch];
+        for (int t = warp * kTokens; t < end; t += kResults) {
+            Four<T> result[kResults], gate[kResults];
 #pragma unroll
-            for (int b = 0; b < kBatch; ++b) {
+            for (int b = 0; b < kResults; ++b) {
                 const int64_t token = min(t + b, end - 1);
                 result[b] = load_four(out + token * a.values_size());
                 gate[b] = load_four(gates + token * a.stride);
             }
 #pragma unroll
-            for (int b = 0; b < kBatch; ++b) {
+            for (int b = 0; b < kResults; ++b) {
                 if (t + b < end) finish(t + b, result[b], gate[b]);
             }
         }

@@ -40,28 +40,6 @@ template <int kColumns> struct Tile {
         const int lane = threadIdx.x % 32;
         load_matrix_transposed(r, at(k + lane % 16, n / 8 + lane / 16));
     }
-    // Two neighbouring elements.
-    __device__ __forceinline__ void store_pair(int row, int column, uint32_t pair) const {
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at(row, column / 8) + column % 8 * 2),
-                     "r"(pair)
-                     : "memory");
-    }
-    __device__ __forceinline__ uint32_t load_pair(int row, int column) const {
-        uint32_t pair;
-        asm volatile("ld.shared.b32 %0, [%1];"
-                     : "=r"(pair)
-                     : "r"(at(row, column / 8) + column % 8 * 2)
-                     : "memory");
-        return pair;
-    }
-    __device__ __forceinline__ uint4 load_piece(int row, int piece) const {
-        uint4 v;
-        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(at(row, piece))
-                     : "memory");
-        return v;
-    }
     // Asynchronously, by kThreads threads: kDeltaChunk rows, those from `count` on zeros.
     template <int kThreads, typename T> __device__ __forceinline__ void
     copy(int thread, const T *from, int64_t stride, int count) const {
@@ -74,6 +52,13 @@ template <int kColumns> struct Tile {
         }
     }
 };
+
+// A matrix of 8 by 8 elements in mma's accumulator layout, turned over.
+__device__ __forceinline__ uint32_t turned(uint32_t pair) {
+    uint32_t other;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+    return other;
+}
 
 // Calls action with a value of the type, of 16 bits.
 template <typename Action> cudaError_t with_half(DType type, const Action &action) {

@@ -249,7 +249,9 @@ template <typename T, bool kWhole>
 __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaItem &item, int head,
                                           int t, StepToken *to, int next, uint64_t *used,
                                           uint32_t use) {
-    const int lane = threadIdx.x % 32, ratio = a.value_heads / a.key_heads;
+    int lane = threadIdx.x % 32;
+    asm volatile("" : "+r"(lane), "+r"(head)); // addresses are not kept from token to token
+    const int ratio = a.value_heads / a.key_heads;
     const int key_dim = kWhole ? kMostDeltaDim : a.key_dim;
     const int value_dim = kWhole ? kMostDeltaDim : a.value_dim;
     const int64_t token = int64_t{item.token_begin} + t;
@@ -271,7 +273,24 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
     const int value_at = head * value_dim + 4 * lane;
     const Four<T> gate =
         load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
+    const DeltaGates gates = gates_of<T>(a, token, head);
+    float4 norm = {};
+    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
     await(used, use);
+    reinterpret_cast<float4 *>(to->gain)[lane] =
+        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
+                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
+    if (lane == 0) {
+        to->decay = expf(gates.log_decay);
+        to->learn = gates.rate; // so far
+        to->first = t == 0;
+        to->last = t + 1 == item.token_count;
+        to->continues = item.from >= 0;
+        to->out = token * a.values_size() + head * value_dim;
+        to->slot = item.state;
+        to->head = head;
+        to->next = next;
+    }
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
         if (!kAhead) load(ahead, part);
@@ -289,12 +308,6 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
             keep_in_ring<kWhole>(a, item, channel, count, seen);
         }
     }
-    float4 norm = {};
-    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
-    reinterpret_cast<float4 *>(to->gain)[lane] =
-        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
-                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
-    const DeltaGates gates = gates_of<T>(a, token, head);
     const float4 query = reinterpret_cast<const float4 *>(to->mixed[0])[lane];
     const float4 key = reinterpret_cast<const float4 *>(to->mixed[1])[lane];
     const float of_query =
@@ -302,19 +315,10 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
     const float of_key = rsqrtf(warp_sum(dot(key, key)) + 1e-6f);
     const float overlap = warp_sum(dot(query, key));
     if (lane == 0) {
-        const float decay = expf(gates.log_decay);
-        to->decay = decay;
-        to->forget = decay * of_key;
-        to->learn = gates.rate * of_key;
+        to->forget = to->decay * of_key;
+        to->learn *= of_key;
         to->of_query = of_query;
         to->overlap = overlap;
-        to->first = t == 0;
-        to->last = t + 1 == item.token_count;
-        to->continues = item.from >= 0;
-        to->out = token * a.values_size() + head * value_dim;
-        to->slot = item.state;
-        to->head = head;
-        to->next = next;
     }
 }
 
@@ -323,17 +327,28 @@ template <typename T, bool kWhole> __device__ __forceinline__ void
 run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
     const StepWork &work = shared->work;
     const Stages &stages = shared->stages;
-    uint32_t n = 0; // the group's tokens so far
-    for (int j = group; work.has(j); j += kGroups) {
-        const DeltaItem item = work.item(j);
-        const int same_stage = work.from(j + static_cast<int>(stages.count));
+    const int lane = threadIdx.x % 32;
+    DeltaItem ahead = {}; // the lane's, of 32 that are loaded together
+    int same_stage = -1;  // where what is in its stage next comes from
+    uint32_t n = 0;       // the group's tokens so far
+    for (int i = 0; work.has(group + i * kGroups); ++i) {
+        const int j = group + i * kGroups;
+        if (i % 32 == 0) {
+            const int of_lane = j + lane * kGroups;
+            if (work.has(of_lane)) ahead = work.item(of_lane);
+            same_stage = work.from(of_lane + static_cast<int>(stages.count));
+        }
+        const auto field = [&](int x) { return __shfl_sync(~0u, x, i % 32); };
+        const DeltaItem item{field(ahead.state), field(ahead.from), field(ahead.token_begin),
+                             field(ahead.token_count), field(ahead.position)};
+        const int next = field(same_stage);
         for (int t = 0; t < item.token_count; ++t, ++n) {
             if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
             const uint32_t place = n % kTokens, use = n / kTokens;
-            mix_token<T, kWhole>(a, item, work.head(j), t, &shared->tokens[group][place],
-                                 same_stage, &shared->used[group][place], use + 1);
+            mix_token<T, kWhole>(a, item, work.head(j), t, &shared->tokens[group][place], next,
+                                 &shared->used[group][place], use + 1);
             __syncwarp();
-            if (threadIdx.x % 32 == 0) arrive(&shared->mixed[group][place]);
+            if (lane == 0) arrive(&shared->mixed[group][place]);
         }
     }
 }

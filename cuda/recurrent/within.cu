@@ -28,7 +28,7 @@ struct WithinShared {
     };
 };
 
-// G and the rates, to shared memory and, in place of the decays, to global memory.
+// G and the rates, to shared memory; exp(G) and exp(G_last - G) to global memory, in their place.
 __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPlace &place,
                                           int head, WithinShared *shared) {
     const int i = threadIdx.x;
@@ -47,6 +47,7 @@ __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPl
         if (i >= offset) sum += before;
     }
     const float sums[2] = {sum - gates[1].x, sum};
+    const float last = __shfl_sync(~0u, sum, 31); // beyond the chunk's tokens nothing is added
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
         const int token = 2 * i + e;
@@ -54,7 +55,9 @@ __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPl
         shared->rates[token] = gates[e].y;
         shared->scales[0][token] = gates[e].y * exp2_approximate(sums[e]);
         shared->scales[1][token] = gates[e].y;
-        if (token < place.count) at[int64_t{e} * c.delta.value_heads].x = sums[e];
+        if (token >= place.count) continue;
+        at[int64_t{e} * c.delta.value_heads] =
+            make_float2(exp2_approximate(sums[e]), exp2_approximate(last - sums[e]));
     }
 }
 
@@ -143,14 +146,18 @@ __device__ __forceinline__ void invert_blocks(WithinShared *shared, int thread) 
 template <int kSize, int kEach> __device__ __forceinline__ void
 join_blocks(WithinShared *shared, int begin, int thread, float *between) {
     const int column = thread % kSize, row = thread / kSize * kEach, below = begin + kSize;
+    struct alignas(4 * kEach) Few {
+        float x[kEach];
+    };
     const float *inverse = shared->inverse;
     float sums[kEach] = {};
 #pragma unroll 8
     for (int k = 0; k < kSize; ++k) {
         const float first = inverse[(begin + k) * kInverse + begin + column];
-        const float *a = shared->across + (begin + k) * kAcross + below + row;
+        const Few a =
+            *reinterpret_cast<const Few *>(shared->across + (begin + k) * kAcross + below + row);
 #pragma unroll
-        for (int r = 0; r < kEach; ++r) sums[r] += a[r] * first;
+        for (int r = 0; r < kEach; ++r) sums[r] += a.x[r] * first;
     }
 #pragma unroll
     for (int r = 0; r < kEach; ++r) between[(row + r) * kSize + column] = sums[r];
@@ -193,27 +200,31 @@ __device__ __forceinline__ void apply_inverse(const WithinShared &shared, const 
                                               const Rows &rows, int count, T *out, int64_t stride) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     constexpr int kColumns = kHeadDim / 2; // at a time
+    uint32_t a[kDeltaChunk / 16][4];
+#pragma unroll
+    for (int k = 0; k < kDeltaChunk / 16; ++k) {
+        if (k > warp) break;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int i = warp * 16 + lane / 4 + part % 2 * 8;
+            const int j = k * 16 + lane % 4 * 2 + part / 2 * 8;
+            const float2 x = *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
+            const float2 scale = *reinterpret_cast<const float2 *>(scales + j);
+            a[k][part] = pack(x.x * scale.x, x.y * scale.y, T());
+        }
+    }
 #pragma unroll 1
     for (int begin = 0; begin < kHeadDim; begin += kColumns) {
         float sums[kColumns / 8][4] = {};
-#pragma unroll 1
-        for (int k = 0; k <= warp * 16; k += 16) {
-            uint32_t a[4];
 #pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const int i = warp * 16 + lane / 4 + part % 2 * 8;
-                const int j = k + lane % 4 * 2 + part / 2 * 8;
-                const float2 x =
-                    *reinterpret_cast<const float2 *>(shared.inverse + i * kInverse + j);
-                const float2 scale = *reinterpret_cast<const float2 *>(scales + j);
-                a[part] = pack(x.x * scale.x, x.y * scale.y, T());
-            }
+        for (int k = 0; k < kDeltaChunk / 16; ++k) {
+            if (k > warp) break;
 #pragma unroll
             for (int n = 0; n < kColumns; n += 16) {
                 uint32_t b[4];
-                rows.load_b(b, k, begin + n);
-                mma_sync(sums[n / 8], a, b[0], b[1], T());
-                mma_sync(sums[n / 8 + 1], a, b[2], b[3], T());
+                rows.load_b(b, k * 16, begin + n);
+                mma_sync(sums[n / 8], a[k], b[0], b[1], T());
+                mma_sync(sums[n / 8 + 1], a[k], b[2], b[3], T());
             }
         }
 #pragma unroll

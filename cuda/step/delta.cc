@@ -149,10 +149,12 @@ Status StepDelta::launch(size_t layer, const DeviceLayer &weights, const void *p
         a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
         if (form_[l] & kChunked) {
             // Blocks go on to other chunks where a replay has more.
-            const int32_t chunks = levels_[l].chunk_end - levels_[l].chunk_begin;
+            const DeltaLevel &level = levels_[l];
+            const int32_t chunks = level.chunk_end - level.chunk_begin;
             const ChunkArguments c{a,
                                    input.at<DeltaChunk>(kDeltaChunks),
                                    chunks,
+                                   level.end - level.chunked,
                                    mixed_.data(),
                                    gates_.as<float2>(),
                                    w_.data(),
