@@ -273,8 +273,49 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
     free_rows(&rows);
 }
 
+static void what_a_head_costs_is_asked_of_an_engine(void **state) {
+    (void)state;
+    batchllm_engine_options engine_options;
+    batchllm_engine_options_init(&engine_options, sizeof engine_options);
+    assert_int_equal(engine_options.levels, 0);
+    engine_options.backend_options = "head_cost=0.25";
+    batchllm_engine *engine = sim_engine_with(&engine_options);
+    batchllm_info info = {.struct_size = sizeof info};
+    assert_ok(batchllm_engine_info(engine, 0, &info));
+    assert_true(info.head_cost == 0.25);
+    batchllm_engine_destroy(engine);
+
+    /* Two documents of 60 tokens behind a head of 40, two rows each. */
+    enum { length = 110 };
+    int32_t tokens[4 * length];
+    int64_t offsets[5] = {0};
+    for (int32_t i = 0; i < 4; ++i) {
+        for (int32_t j = 0; j < length; ++j)
+            tokens[i * length + j] = j < 40 ? 1 : j < 100 ? 2 + i / 2 : 10 + i;
+        offsets[i + 1] = (int64_t)(i + 1) * length;
+    }
+    batchllm_plan_options options;
+    batchllm_plan_options_init(&options, sizeof options);
+    assert_int_equal(options.levels, 0);
+    /* 40 tokens saved, 2 * 60 + 4 * (10 + 1) read the head. */
+    const double costs[] = {0, 0.23, 0.25, 1e300};
+    const int64_t computed[] = {240, 200, 240, 240};
+    for (int i = 0; i < 4; ++i) {
+        options.head_cost = costs[i];
+        batchllm_plan *plan = NULL;
+        assert_ok(batchllm_plan_create(4, tokens, offsets, NULL, &options, NULL, &plan));
+        assert_int_equal(plan_stats(plan).processed_tokens, computed[i]);
+        batchllm_plan_destroy(plan);
+    }
+    batchllm_plan *plan = NULL;
+    options.head_cost = -1;
+    assert_error(batchllm_plan_create(4, tokens, offsets, NULL, &options, NULL, &plan),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "head_cost");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_head_costs_is_asked_of_an_engine),
         cmocka_unit_test(a_plan_has_each_row_in_one_group_and_counts_what_it_saves),
         cmocka_unit_test(options_choose_what_is_shared),
         cmocka_unit_test(a_saved_plan_is_the_same_when_loaded),

@@ -202,6 +202,22 @@ class Plans(ProgramTest):
         self.run_rows(rows, "--plan", self.plan, "--stats", stats, "--force", "--window-rows", "50")
         self.assertEqual(json.loads(stats.read_text())["rows_planned_before"], 199)
 
+    def test_heads_are_shared_by_what_they_cost_with_the_model(self):
+        rows = [{"id": i, "tokens": [7] * 300 + [i // 10] * 40 + [i % 900, i // 900, 5], "max_tokens": 2} for i in range(200)]
+        stats = self.directory / "stats.json"
+
+        def computed(*options, cost=None):
+            more = [] if cost is None else [f"{SIM[-1]},head_cost={cost}"]
+            self.run_rows(rows, "--stats", stats, "--force", *options, backend=[*SIM[:-1], *(more or SIM[-1:])])
+            return json.loads(stats.read_text())["processed_prompt_tokens"]
+        one, many = computed("--levels", "one"), computed("--levels", "many")
+        self.assertEqual(one - many, 19 * 300)
+        self.assertEqual([computed(cost=0.2), computed(cost=20), computed()], [many, one, one])
+        # A plan is made for a described device; a model of this size shares no heads on one, and without a model nobody knows.
+        for options in ([], ["--model", TESTS / "golden/qwen3_bf16", "--device", "h200", "--max-tokens", "2"]):
+            self.make_plan(*options)
+            self.assertEqual(json.loads(self.inspect("--json"))["levels"], 0)
+
     def test_a_run_saves_the_plan_of_each_window(self):
         self.run_rows(token_rows(200), "--save-plan", self.plan)
         self.assertEqual(json.loads(self.inspect("--json"))["rows"], 200)

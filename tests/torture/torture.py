@@ -256,9 +256,10 @@ def main():
                     print("FAILED", fault, flush=True)
         for (case, kind, how), total in totals.items():
             if total:
-                print(f"{case}: {kind} {how}: {covered[case, kind, how]} of {total}")
+                met = covered[case, kind, how] - missed[case, kind, how]
+                print(f"{case}: {kind} {how}: {met} of {total}")
                 if missed[case, kind, how]:
-                    print(f"    of which {missed[case, kind, how]} were not met again: threads took other turns")
+                    print(f"    and {missed[case, kind, how]} that were not met again: threads took other turns")
     print(f"{tries} tries, {failures} failures")
     return 1 if failures or not tries else 0
 
