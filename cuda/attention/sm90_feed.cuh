@@ -350,8 +350,10 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 if (tile > 0) emit(tile - 1, 1);
             }
         } else if (kInBytes<Stored> && form == Form::stream) {
-            feed_bytes<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring, normal,
-                                first);
+            if constexpr (kInBytes<Stored>) {
+                feed_bytes<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring,
+                                    normal, first);
+            }
         } else {
             feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring, normal,
                                 first);
