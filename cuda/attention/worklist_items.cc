@@ -127,8 +127,10 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     const double heads = options_.kv_heads, sms = options_.sms;
     const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
     const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
-    // At least half for narrow jobs, so that a decode step's long ones are not its last.
-    double ctas = narrow > 0 ? sms / 2 : sms / 4;
+    // At least half for narrow jobs, so that a decode step's long ones are not its last. Those that widen their keys
+    // are bound by that more than by memory: four fifths were the fastest (docs/lab/kv-fp8.md).
+    const double of_narrow = options_.kv_bytes == 1 ? 0.8 : 0.5;
+    double ctas = narrow > 0 ? of_narrow * sms : sms / 4;
     if (wide_items > 0) {
         const double longest = kPowerLimit * wide / wide_items;
         const double rounds = std::max(1.0, std::floor(time / longest));

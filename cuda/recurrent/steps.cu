@@ -12,348 +12,11 @@
 //     change = rate * (v - decay * known)
 //     result = decay * found + (q . k) change    which is the new S^T q
 //     S      = decay * S + k change^T
-#include "attention/mma.cuh"
-#include "recurrent/delta.cuh"
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#include "attention/hopper.cuh"
-#endif
+#include "recurrent/steps_mixers.cuh"
 
 namespace batchllm::cuda {
+namespace steps {
 namespace {
-
-constexpr int kGroups = 2, kWarps = 8; // of a group
-constexpr int kGroupThreads = 32 * kWarps;
-constexpr int kMixers = 2; // of a group
-// Five warps for each of an SM's four files of registers, which gives each thread 96.
-constexpr int kThreads = kGroups * (kGroupThreads + 32 * kMixers);
-constexpr int kTokens = 4; // that a group's mixers are ahead
-constexpr int kMostStages = 8;
-constexpr int kRows = 16;                         // of S, a thread's
-constexpr int kParts = kMostDeltaDim / 2 / kRows; // of the rows, that warps have
-
-// What a token needs beside S. q and k are not normed. Zeros beyond a head's dims.
-struct StepToken {
-    float mixed[3][kMostDeltaDim]; // q, k and v
-    float gain[kMostDeltaDim];     // of the normed result
-    float decay, forget, learn;    // forget and learn: decay and rate over k's length
-    float of_query, overlap;       // 1 / (q's length times the root of key_dim); q . k
-    bool first, last, continues; // of the item's tokens; continues: S is not zeros before the first
-    int64_t out;                 // elements from DeltaArguments::out on
-    int32_t slot;                // where S goes
-    int32_t head;
-    int32_t next; // what will be in the same stage: where it comes from
-};
-
-// ---- mbarriers, on 8.0 too ------------------------------------------------------------------------
-
-__device__ __forceinline__ void expect_arrivals(uint64_t *barrier, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals));
-}
-__device__ __forceinline__ void arrive(uint64_t *barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
-}
-// Until the barrier's phase `use` is over.
-__device__ __forceinline__ void await(uint64_t *barrier, uint32_t use) {
-#if __CUDA_ARCH__ >= 900
-    barrier_wait(shared_address(barrier), use & 1);
-#else
-    uint32_t over = 0;
-    while (over == 0) {
-        asm volatile("{\n.reg .pred over;\n"
-                     "mbarrier.test_wait.parity.shared.b64 over, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, over;\n}"
-                     : "=r"(over)
-                     : "r"(shared_address(barrier)), "r"(use & 1)
-                     : "memory");
-    }
-#endif
-}
-
-// ---- What a block has to do -------------------------------------------------------------------------
-
-// One item and head after another, of which the block has every gridDim-th: its j-th.
-struct StepWork {
-    const DeltaItem *items; // of the level
-    int count;              // items and heads of the level
-    int value_heads;
-
-    __device__ explicit StepWork(const DeltaArguments &a)
-        : items(a.items + a.level->begin),
-          count((a.level->chunked - a.level->begin) * a.value_heads), value_heads(a.value_heads) {}
-    __device__ int at(int j) const { return static_cast<int>(blockIdx.x + j * gridDim.x); }
-    __device__ bool has(int j) const { return at(j) < count; }
-    __device__ const DeltaItem &item(int j) const { return items[at(j) / value_heads]; }
-    __device__ int head(int j) const { return at(j) % value_heads; }
-    __device__ int from(int j) const { return has(j) ? item(j).from : -1; }
-};
-
-// ---- Stages -----------------------------------------------------------------------------------------
-
-// Place j % count has the block's j-th S. Its barrier is one of twice as many, so that each is always waited for by
-// the same group, which has seen all of its phases before.
-struct Stages {
-    unsigned char *memory;
-    uint64_t *loaded; // [2 * count]
-    uint32_t count, bytes;
-    uint32_t used_bytes; // of a stage: S
-    bool bulk;           // one copy of all of it
-
-    __device__ Stages(unsigned char *memory, uint64_t *loaded, uint32_t count, uint32_t bytes,
-                      uint32_t used_bytes)
-        : memory(memory), loaded(loaded), count(count), bytes(bytes), used_bytes(used_bytes) {
-#if __CUDA_ARCH__ >= 900
-        bulk = used_bytes % 16 == 0;
-#else
-        bulk = false;
-#endif
-        for (uint32_t i = 0; i < 2 * count; ++i) {
-            expect_arrivals(loaded + i, bulk ? 1 : kGroupThreads);
-        }
-    }
-
-    // Starts the copy, by a group's threads. From null: there will be nothing.
-    __device__ __forceinline__ void load(uint32_t j, const void *from) const {
-        const uint32_t to = shared_address(memory + j % count * bytes);
-        const uint32_t thread = threadIdx.x % kGroupThreads;
-        uint64_t *barrier = loaded + j % (2 * count);
-#if __CUDA_ARCH__ >= 900
-        if (bulk) {
-            if (thread / 32 == 0 && elect_one()) {
-                barrier_expect(shared_address(barrier), from == nullptr ? 0 : used_bytes);
-                if (from != nullptr) bulk_copy(to, from, used_bytes, shared_address(barrier));
-            }
-            return;
-        }
-#endif
-        const auto *source = static_cast<const unsigned char *>(from);
-#pragma unroll 4
-        for (uint32_t p = thread * 8; from != nullptr && p < used_bytes; p += kGroupThreads * 8) {
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + p), "l"(source + p)
-                         : "memory");
-        }
-        asm volatile(
-            "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
-            : "memory");
-    }
-    // The j-th S, once it is there.
-    __device__ __forceinline__ const unsigned char *wait(uint32_t j) const {
-        await(loaded + j % (2 * count), j / (2 * count));
-        return memory + j % count * bytes;
-    }
-};
-
-// What threads seldom read is here too, as S takes two thirds of their registers.
-struct StepShared {
-    StepWork work;
-    Stages stages;
-    StepToken tokens[kGroups][kTokens];
-    // By every second token, known and found, parts, columns.
-    float4 sums[kGroups][2][2][kParts][32];
-    uint64_t loaded[2 * kMostStages];
-    uint64_t mixed[kGroups][kTokens], used[kGroups][kTokens];
-};
-
-// ---- Mixers -----------------------------------------------------------------------------------------
-
-// A lane's four channels of a part, as they are stored. kWhole: heads are of 128 by 128, so that four are there and
-// aligned.
-template <size_t kBytes> struct FourRaw { using type = uint2; };
-template <> struct FourRaw<4> { using type = uint4; };
-template <typename T> struct Four {
-    typename FourRaw<sizeof(T)>::type raw;
-    __device__ __forceinline__ void set(int e, T x) { reinterpret_cast<T *>(&raw)[e] = x; }
-    __device__ __forceinline__ T at(int e) const { return reinterpret_cast<const T *>(&raw)[e]; }
-    // Zeros where not `there`; and from here on in whole registers, not element by element.
-    __device__ __forceinline__ void keep_if(bool there) {
-        auto *words = reinterpret_cast<uint32_t *>(&raw);
-#pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(raw) / 4); ++i) {
-            words[i] = there ? words[i] : 0;
-            asm volatile("" : "+r"(words[i]));
-        }
-    }
-};
-
-template <bool kWhole, typename T>
-__device__ __forceinline__ Four<T> load_four(const T *from, int count) {
-    Four<T> four;
-    if constexpr (kWhole) {
-        four.raw = *reinterpret_cast<const decltype(four.raw) *>(from);
-    } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) four.set(e, e < count ? from[e] : from_float<T>(0.0f));
-    }
-    return four;
-}
-template <bool kWhole, typename T>
-__device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four) {
-    if constexpr (kWhole) {
-        *reinterpret_cast<decltype(four.raw) *>(to) = four.raw;
-    } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            if (e < count) to[e] = four.at(e);
-        }
-    }
-}
-
-// The rows that the item's next token will see, of an item of one token. Rows of one slot that other blocks
-// still read are not among those written.
-template <bool kWhole, typename T>
-__device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const DeltaItem &item,
-                                             int channel, int count, const Four<T> (&seen)[kRing]) {
-    T *ring = ring_of<T>(a, item.state) + channel;
-    const int back = item.from == item.state ? 1 : kRing;
-#pragma unroll
-    for (int i = 0; i < kRing; ++i) {
-        const int position = item.position - i;
-        if (i >= back || position < 0) break;
-        store_four<kWhole>(ring + int64_t{position % kRing} * a.channels(), count,
-                           seen[kRing - 1 - i]);
-    }
-}
-
-__device__ __forceinline__ float dot(const float4 &x, const float4 &y) {
-    return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
-}
-__device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
-    return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
-}
-
-// The convolution of a lane's four channels.
-template <bool kWhole, typename T>
-__device__ __forceinline__ float4 convolved_four(const DeltaArguments &a, int channel, int count,
-                                                 const Four<T> (&seen)[kRing]) {
-    float4 weights[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        weights[e] = kWhole || e < count
-                         ? reinterpret_cast<const float4 *>(a.convolution)[channel + e]
-                         : float4{};
-    }
-    asm volatile("" ::: "memory"); // the four loads stay together
-    float x[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const T inputs[kRing] = {seen[0].at(e), seen[1].at(e), seen[2].at(e), seen[3].at(e)};
-        x[e] = convolved(weights[e], inputs);
-    }
-    return make_float4(x[0], x[1], x[2], x[3]);
-}
-
-// Token t of the item, by a warp. The token's place is written once `used` lets it.
-template <typename T, bool kWhole>
-__device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaItem &item, int head,
-                                          int t, StepToken *to, int next, uint64_t *used,
-                                          uint32_t use) {
-    int lane = threadIdx.x % 32;
-    asm volatile("" : "+r"(lane), "+r"(head)); // addresses are not kept from token to token
-    const int ratio = a.value_heads / a.key_heads;
-    const int key_dim = kWhole ? kMostDeltaDim : a.key_dim;
-    const int value_dim = kWhole ? kMostDeltaDim : a.value_dim;
-    const int64_t token = int64_t{item.token_begin} + t;
-    const auto channel_of = [&](int part) {
-        return 4 * lane + (part < 2 ? part * a.keys_size() + head / ratio * key_dim
-                                    : 2 * a.keys_size() + head * value_dim);
-    };
-    const auto count_of = [&](int part) { return (part < 2 ? key_dim : value_dim) - 4 * lane; };
-    const auto load = [&](Four<T>(&seen)[kRing], int part) {
-#pragma unroll
-        for (int w = 0; w < kRing; ++w) {
-            const T *row = seen_row<T>(a, item, t, kRing - 1 - w);
-            seen[w] = load_four<kWhole>(row + channel_of(part), count_of(part));
-        }
-    };
-    constexpr bool kAhead = sizeof(T) == 2; // there are registers for the next part's
-    Four<T> ahead[kRing];
-    if (kAhead) load(ahead, 0);
-    const int value_at = head * value_dim + 4 * lane;
-    const Four<T> gate =
-        load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
-    const DeltaGates gates = gates_of<T>(a, token, head);
-    float4 norm = {};
-    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
-    await(used, use);
-    reinterpret_cast<float4 *>(to->gain)[lane] =
-        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
-                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
-    if (lane == 0) {
-        to->decay = expf(gates.log_decay);
-        to->learn = gates.rate; // so far
-        to->first = t == 0;
-        to->last = t + 1 == item.token_count;
-        to->continues = item.from >= 0;
-        to->out = token * a.values_size() + head * value_dim;
-        to->slot = item.state;
-        to->head = head;
-        to->next = next;
-    }
-#pragma unroll 1
-    for (int part = 0; part < 3; ++part) {
-        if (!kAhead) load(ahead, part);
-        Four<T> seen[kRing];
-#pragma unroll
-        for (int w = 0; w < kRing; ++w) {
-            seen[w] = ahead[w];
-            seen[w].keep_if(item.position + t >= kRing - 1 - w);
-        }
-        if (kAhead && part < 2) load(ahead, part + 1);
-        const int channel = channel_of(part), count = count_of(part);
-        reinterpret_cast<float4 *>(to->mixed[part])[lane] =
-            convolved_four<kWhole>(a, channel, count, seen);
-        if (item.token_count == 1 && (part == 2 || head % ratio == 0)) {
-            keep_in_ring<kWhole>(a, item, channel, count, seen);
-        }
-    }
-    const float4 query = reinterpret_cast<const float4 *>(to->mixed[0])[lane];
-    const float4 key = reinterpret_cast<const float4 *>(to->mixed[1])[lane];
-    const float of_query =
-        rsqrtf(warp_sum(dot(query, query)) + 1e-6f) * rsqrtf(static_cast<float>(key_dim));
-    const float of_key = rsqrtf(warp_sum(dot(key, key)) + 1e-6f);
-    const float overlap = warp_sum(dot(query, key));
-    if (lane == 0) {
-        to->forget = to->decay * of_key;
-        to->learn *= of_key;
-        to->of_query = of_query;
-        to->overlap = overlap;
-    }
-}
-
-// Of the group's tokens every kMixers-th.
-template <typename T, bool kWhole> __device__ __forceinline__ void
-run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
-    const StepWork &work = shared->work;
-    const Stages &stages = shared->stages;
-    const int lane = threadIdx.x % 32;
-    DeltaItem ahead = {}; // the lane's, of 32 that are loaded together
-    int same_stage = -1;  // where what is in its stage next comes from
-    uint32_t n = 0;       // the group's tokens so far
-    for (int i = 0; work.has(group + i * kGroups); ++i) {
-        const int j = group + i * kGroups;
-        if (i % 32 == 0) {
-            const int of_lane = j + lane * kGroups;
-            if (work.has(of_lane)) ahead = work.item(of_lane);
-            same_stage = work.from(of_lane + static_cast<int>(stages.count));
-        }
-        const auto field = [&](int x) { return __shfl_sync(~0u, x, i % 32); };
-        const DeltaItem item{field(ahead.state), field(ahead.from), field(ahead.token_begin),
-                             field(ahead.token_count), field(ahead.position)};
-        const int next = field(same_stage);
-        for (int t = 0; t < item.token_count; ++t, ++n) {
-            if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
-            const uint32_t place = n % kTokens, use = n / kTokens;
-            mix_token<T, kWhole>(a, item, work.head(j), t, &shared->tokens[group][place], next,
-                                 &shared->used[group][place], use + 1);
-            __syncwarp();
-            if (lane == 0) arrive(&shared->mixed[group][place]);
-        }
-    }
-}
-
-// ---- Groups -----------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
     to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
@@ -568,25 +231,27 @@ cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
 }
 
 } // namespace
+} // namespace steps
 
 cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
     if (a.most_items == 0) return cudaSuccess;
-    if (!fits(a)) return cudaErrorInvalidValue;
+    if (!steps::fits(a)) return cudaErrorInvalidValue;
     const bool whole = a.key_dim == kMostDeltaDim && a.value_dim == kMostDeltaDim;
     return with_type(a.element, [&](auto t) {
         return with_state(a.state, [&](auto s) {
-            return whole ? launch_steps<decltype(t), decltype(s), true>(a, stream)
-                         : launch_steps<decltype(t), decltype(s), false>(a, stream);
+            return whole ? steps::launch_steps<decltype(t), decltype(s), true>(a, stream)
+                         : steps::launch_steps<decltype(t), decltype(s), false>(a, stream);
         });
     });
 }
 
 cudaError_t launch_delta_rings(const DeltaArguments &a, cudaStream_t stream) {
     if (a.most_items == 0) return cudaSuccess;
-    const dim3 grid(static_cast<unsigned>(std::min(a.most_items, 64)),
-                    static_cast<unsigned>((a.channels() + kRingThreads - 1) / kRingThreads));
+    const dim3 grid(
+        static_cast<unsigned>(std::min(a.most_items, 64)),
+        static_cast<unsigned>((a.channels() + steps::kRingThreads - 1) / steps::kRingThreads));
     return with_type(a.element, [&](auto t) {
-        delta_rings<decltype(t)><<<grid, kRingThreads, 0, stream>>>(a);
+        steps::delta_rings<decltype(t)><<<grid, steps::kRingThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
 }

@@ -29,7 +29,7 @@ DeviceCosts h200() {
     costs.attention_bandwidth = 4.4e12;
     costs.attention_overlap = 0.8;
     costs.attention_us = 12;
-    costs.merge_ns = 2.7;
+    costs.merge_ns = 1.4;
     costs.step_us = 60;
     costs.host_us = 300;
     costs.host_token_us = 0.18;

@@ -1,0 +1,203 @@
+// The mixers of the kernel that goes token by token (steps.cu): convolution, gates, the result's gain.
+#pragma once
+
+#include "recurrent/steps.cuh"
+
+namespace batchllm::cuda::steps {
+
+// A lane's four channels of a part, as they are stored. kWhole: heads are of 128 by 128, so that four are there and
+// aligned.
+template <size_t kBytes> struct FourRaw { using type = uint2; };
+template <> struct FourRaw<4> { using type = uint4; };
+template <typename T> struct Four {
+    typename FourRaw<sizeof(T)>::type raw;
+    __device__ __forceinline__ void set(int e, T x) { reinterpret_cast<T *>(&raw)[e] = x; }
+    __device__ __forceinline__ T at(int e) const { return reinterpret_cast<const T *>(&raw)[e]; }
+    // Zeros where not `there`; and from here on in whole registers, not element by element.
+    __device__ __forceinline__ void keep_if(bool there) {
+        auto *words = reinterpret_cast<uint32_t *>(&raw);
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(raw) / 4); ++i) {
+            words[i] = there ? words[i] : 0;
+            asm volatile("" : "+r"(words[i]));
+        }
+    }
+};
+
+template <bool kWhole, typename T>
+__device__ __forceinline__ Four<T> load_four(const T *from, int count) {
+    Four<T> four;
+    if constexpr (kWhole) {
+        four.raw = *reinterpret_cast<const decltype(four.raw) *>(from);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) four.set(e, e < count ? from[e] : from_float<T>(0.0f));
+    }
+    return four;
+}
+template <bool kWhole, typename T>
+__device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four) {
+    if constexpr (kWhole) {
+        *reinterpret_cast<decltype(four.raw) *>(to) = four.raw;
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            if (e < count) to[e] = four.at(e);
+        }
+    }
+}
+
+// The rows that the item's next token will see, of an item of one token. Rows of one slot that other blocks
+// still read are not among those written.
+template <bool kWhole, typename T>
+__device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const DeltaItem &item,
+                                             int channel, int count, const Four<T> (&seen)[kRing]) {
+    T *ring = ring_of<T>(a, item.state) + channel;
+    const int back = item.from == item.state ? 1 : kRing;
+#pragma unroll
+    for (int i = 0; i < kRing; ++i) {
+        const int position = item.position - i;
+        if (i >= back || position < 0) break;
+        store_four<kWhole>(ring + int64_t{position % kRing} * a.channels(), count,
+                           seen[kRing - 1 - i]);
+    }
+}
+
+__device__ __forceinline__ float dot(const float4 &x, const float4 &y) {
+    return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+}
+__device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
+    return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
+}
+
+// The convolution of a lane's four channels.
+template <bool kWhole, typename T>
+__device__ __forceinline__ float4 convolved_four(const DeltaArguments &a, int channel, int count,
+                                                 const Four<T> (&seen)[kRing]) {
+    float4 weights[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        weights[e] = kWhole || e < count
+                         ? reinterpret_cast<const float4 *>(a.convolution)[channel + e]
+                         : float4{};
+    }
+    asm volatile("" ::: "memory"); // the four loads stay together
+    float x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const T inputs[kRing] = {seen[0].at(e), seen[1].at(e), seen[2].at(e), seen[3].at(e)};
+        x[e] = convolved(weights[e], inputs);
+    }
+    return make_float4(x[0], x[1], x[2], x[3]);
+}
+
+// Token t of the item, by a warp. The token's place is written once `used` lets it.
+template <typename T, bool kWhole>
+__device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaItem &item, int head,
+                                          int t, StepToken *to, int next, uint64_t *used,
+                                          uint32_t use) {
+    int lane = threadIdx.x % 32;
+    asm volatile("" : "+r"(lane), "+r"(head)); // addresses are not kept from token to token
+    const int ratio = a.value_heads / a.key_heads;
+    const int key_dim = kWhole ? kMostDeltaDim : a.key_dim;
+    const int value_dim = kWhole ? kMostDeltaDim : a.value_dim;
+    const int64_t token = int64_t{item.token_begin} + t;
+    const auto channel_of = [&](int part) {
+        return 4 * lane + (part < 2 ? part * a.keys_size() + head / ratio * key_dim
+                                    : 2 * a.keys_size() + head * value_dim);
+    };
+    const auto count_of = [&](int part) { return (part < 2 ? key_dim : value_dim) - 4 * lane; };
+    const auto load = [&](Four<T>(&seen)[kRing], int part) {
+#pragma unroll
+        for (int w = 0; w < kRing; ++w) {
+            const T *row = seen_row<T>(a, item, t, kRing - 1 - w);
+            seen[w] = load_four<kWhole>(row + channel_of(part), count_of(part));
+        }
+    };
+    constexpr bool kAhead = sizeof(T) == 2; // there are registers for the next part's
+    Four<T> ahead[kRing];
+    if (kAhead) load(ahead, 0);
+    const int value_at = head * value_dim + 4 * lane;
+    const Four<T> gate =
+        load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
+    const DeltaGates gates = gates_of<T>(a, token, head);
+    float4 norm = {};
+    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
+    await(used, use);
+    reinterpret_cast<float4 *>(to->gain)[lane] =
+        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
+                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
+    if (lane == 0) {
+        to->decay = expf(gates.log_decay);
+        to->learn = gates.rate; // so far
+        to->first = t == 0;
+        to->last = t + 1 == item.token_count;
+        to->continues = item.from >= 0;
+        to->out = token * a.values_size() + head * value_dim;
+        to->slot = item.state;
+        to->head = head;
+        to->next = next;
+    }
+#pragma unroll 1
+    for (int part = 0; part < 3; ++part) {
+        if (!kAhead) load(ahead, part);
+        Four<T> seen[kRing];
+#pragma unroll
+        for (int w = 0; w < kRing; ++w) {
+            seen[w] = ahead[w];
+            seen[w].keep_if(item.position + t >= kRing - 1 - w);
+        }
+        if (kAhead && part < 2) load(ahead, part + 1);
+        const int channel = channel_of(part), count = count_of(part);
+        reinterpret_cast<float4 *>(to->mixed[part])[lane] =
+            convolved_four<kWhole>(a, channel, count, seen);
+        if (item.token_count == 1 && (part == 2 || head % ratio == 0)) {
+            keep_in_ring<kWhole>(a, item, channel, count, seen);
+        }
+    }
+    const float4 query = reinterpret_cast<const float4 *>(to->mixed[0])[lane];
+    const float4 key = reinterpret_cast<const float4 *>(to->mixed[1])[lane];
+    const float of_query =
+        rsqrtf(warp_sum(dot(query, query)) + 1e-6f) * rsqrtf(static_cast<float>(key_dim));
+    const float of_key = rsqrtf(warp_sum(dot(key, key)) + 1e-6f);
+    const float overlap = warp_sum(dot(query, key));
+    if (lane == 0) {
+        to->forget = to->decay * of_key;
+        to->learn *= of_key;
+        to->of_query = of_query;
+        to->overlap = overlap;
+    }
+}
+
+// Of the group's tokens every kMixers-th.
+template <typename T, bool kWhole> __device__ __forceinline__ void
+run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
+    const StepWork &work = shared->work;
+    const Stages &stages = shared->stages;
+    const int lane = threadIdx.x % 32;
+    DeltaItem ahead = {}; // the lane's, of 32 that are loaded together
+    int same_stage = -1;  // where what is in its stage next comes from
+    uint32_t n = 0;       // the group's tokens so far
+    for (int i = 0; work.has(group + i * kGroups); ++i) {
+        const int j = group + i * kGroups;
+        if (i % 32 == 0) {
+            const int of_lane = j + lane * kGroups;
+            if (work.has(of_lane)) ahead = work.item(of_lane);
+            same_stage = work.from(of_lane + static_cast<int>(stages.count));
+        }
+        const auto field = [&](int x) { return __shfl_sync(~0u, x, i % 32); };
+        const DeltaItem item{field(ahead.state), field(ahead.from), field(ahead.token_begin),
+                             field(ahead.token_count), field(ahead.position)};
+        const int next = field(same_stage);
+        for (int t = 0; t < item.token_count; ++t, ++n) {
+            if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
+            const uint32_t place = n % kTokens, use = n / kTokens;
+            mix_token<T, kWhole>(a, item, work.head(j), t, &shared->tokens[group][place], next,
+                                 &shared->used[group][place], use + 1);
+            __syncwarp();
+            if (lane == 0) arrive(&shared->mixed[group][place]);
+        }
+    }
+}
+
+} // namespace batchllm::cuda::steps
