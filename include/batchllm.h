@@ -147,9 +147,8 @@ typedef struct batchllm_engine_options {
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
     /* "key=value,key=value" of the backend (docs/backends.md), or NULL. With "quantize=fp8", cuda
      * computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
-     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). With "kv_type=fp8"
-     * cuda keeps keys and values in half the memory, rounded to four significant bits: 97.67 % right
-     * there, and 97.73 with both. */
+     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). "kv_type=fp8" keeps keys
+     * and values in half the memory, rounded to four significant bits: there it cost 0.07 points. */
     const char *backend_options;
     /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
      * row and each shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens'

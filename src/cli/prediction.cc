@@ -51,7 +51,8 @@ Result<double> described_head_cost(const InputOptions &in, const PredictionChoic
     if (in.model.empty() || in.levels != 0) return 0.0;
     const bool named = !choice.device.empty() && choice.device != "here";
     const std::string device = "device=" + (named ? choice.device : "h200");
-    batchllm_engine_options options = engine_options_of(in, {});
+    const EngineChoice any; // the options point into it
+    batchllm_engine_options options = engine_options_of(in, any);
     options.backend = "sim";
     options.backend_options = device.c_str();
     batchllm_engine *engine = nullptr;

@@ -12,6 +12,7 @@ namespace batchllm::cli {
 
 // The strings are the options' own.
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
+batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
 // batchllm_plan_options.head_cost on the device that is named, else on an H200, where heads cost most; 0 without a
 // model, and for one that cannot be predicted.
