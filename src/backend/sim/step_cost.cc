@@ -231,7 +231,7 @@ double StepCost::token_seconds() const {
 }
 
 double head_cost(const StepCost &cost) {
-    // Measured jobs broke even at 0.15, give or take 0.02, where the description of the H200 says 0.12 (docs/lab/engine.md).
+    // So that a head near its break-even, which predictions miss by a few per cent, is left out (docs/lab/engine.md).
     constexpr double margin = 1.4;
     return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_head_cost);
 }
