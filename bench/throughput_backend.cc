@@ -7,9 +7,9 @@
 #include "clock.h"
 #include "cuda_backend.h"
 #include "runtime/head_cost.h"
-#include "throughput_floor.h"
 #include "throughput_jobs.h"
 #include "throughput_lane.h"
+#include "throughput_linear.h"
 
 namespace batchllm {
 namespace {
@@ -29,6 +29,45 @@ Status print_turns(cuda::CudaBackend *backend) {
     return {};
 }
 
+// Where a profiled job's time on the device went.
+void print_profile(cuda::Profile *profile, double device_seconds) {
+    double all = 0;
+    for (const double part : profile->seconds) all += part;
+    for (size_t i = 1; i < profile->seconds.size(); ++i) {
+        std::printf("  %-10s %7.3f s  %5.1f %%\n", cuda::kPartNames[i], profile->seconds[i],
+                    100 * profile->seconds[i] / all);
+    }
+    std::printf("  %-10s %7.3f s, of %.3f on the device\n", "all parts", all, device_seconds);
+    profile->seconds.fill(0);
+}
+
+// The rate of the linear layers between the job's first steps, which run again for it.
+Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
+                               const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+                               const Measured &measured) {
+    const bool profiled = backend->step().profile().on;
+    backend->step().profile().on = false;
+    LinearProbe probe(backend, measured.sampled, measured.tokens);
+    RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, &probe).status());
+    while (!probe.done()) RETURN_IF_ERROR(probe.run()); // of a job of few steps
+    backend->step().profile().on = profiled;
+    return probe.best(!arguments.all);
+}
+
+// Without and with decode's arithmetic (throughput_floor.h), a line each.
+void print_floor(const Measured &m, const LinearRate &linear) {
+    const AttentionFloor &attention = m.attention;
+    const double products = static_cast<double>(m.tokens) / linear.tokens_a_second;
+    const double floor = products + attention.seconds();
+    std::printf(
+        "  floor/measured %.3f: %.3f s (linear %.3f at %lld tokens, attention %.3f, of which "
+        "states %.3f)\n",
+        floor / m.seconds, floor, products, static_cast<long long>(linear.tokens),
+        attention.seconds(), attention.state_seconds());
+    std::printf("  floor/measured %.3f with decode's arithmetic: %.3f s more\n",
+                (floor + attention.decode_excess) / m.seconds, attention.decode_excess);
+}
+
 // Returns rows/s.
 Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                          const Arguments &arguments) {
@@ -44,16 +83,11 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     const double plan_seconds = seconds_since(plan_start);
     ASSIGN_OR_RETURN(const Measured m, run_job(backend, model, plan, rows, job, arguments));
 
-    ASSIGN_OR_RETURN(const LinearRate linear,
-                     best_linear_rate(backend, m.sampled, m.tokens, !arguments.all));
-    const double linear_floor = static_cast<double>(m.tokens) / linear.tokens_a_second;
-    const double floor = linear_floor + m.attention.seconds();
     const auto count = static_cast<double>(job.rows);
-    std::printf("%s%s, %s: %.1f rows/s (vLLM %.1f)  %.0f computed and %.0f generated tokens/s  "
-                "floor/measured %.3f\n",
+    std::printf("%s%s, %s: %.1f rows/s (vLLM %.1f)  %.0f computed and %.0f generated tokens/s\n",
                 job.name, arguments.switches.c_str(), info.compute_type.c_str(), count / m.seconds,
                 job.vllm, static_cast<double>(m.tokens) / m.seconds,
-                count * job.generated / m.seconds, floor / m.seconds);
+                count * job.generated / m.seconds);
     std::printf("  %lld rows, %lld prompt tokens, %lld computed (saving %.3f), plan %.0f ms; %lld "
                 "steps (%lld full, %.0f tokens each), at most %lld rows decoding, %lld "
                 "preemptions, %lld KV pages, %lld state slots\n",
@@ -63,28 +97,18 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
                 static_cast<double>(m.tokens) / static_cast<double>(m.steps),
                 static_cast<long long>(m.most_rows), static_cast<long long>(m.preemptions),
                 static_cast<long long>(info.pages), static_cast<long long>(info.state_slots));
-    std::printf(
-        "  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
-        "waiting %.3f; floor %.3f (linear %.3f at %lld tokens, attention %.3f, of which states "
-        "%.3f)\n",
-        m.seconds, m.backend, m.scheduler, m.host, m.waited, floor, linear_floor,
-        static_cast<long long>(linear.tokens), m.attention.seconds(), m.attention.state_seconds());
+    std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
+                "waiting %.3f\n",
+                m.seconds, m.backend, m.scheduler, m.host, m.waited);
     const cuda::Graphs &graphs = backend->step().graphs();
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()));
-    if (arguments.profile) {
-        auto &parts = backend->step().profile().seconds;
-        double all = 0;
-        for (const double part : parts) all += part;
-        for (size_t i = 1; i < parts.size(); ++i) {
-            std::printf("  %-10s %7.3f s  %5.1f %%\n", cuda::kPartNames[i], parts[i],
-                        100 * parts[i] / all);
-        }
-        std::printf("  %-10s %7.3f s, of %.3f on the device\n", "all parts", all, m.backend);
-        parts.fill(0);
-    }
+    if (arguments.profile) print_profile(&backend->step().profile(), m.backend);
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
+    ASSIGN_OR_RETURN(const LinearRate linear,
+                     linear_rate(backend, model, plan, rows, job, arguments, m));
+    print_floor(m, linear);
     std::fflush(stdout);
     return count / m.seconds;
 }

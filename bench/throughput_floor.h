@@ -1,51 +1,57 @@
-// The least time that a job could take: its tokens in the linear layers at the best rate measured in this
-// run, attention's flops at 600 TFLOP/s, and at 4.5 TB/s the keys and values, in the type that they are kept in, that
-// decoding must read (a prefix once a step) and the states of delta nets, which every node of a batch with tokens reads and writes once.
+// The floor of a job: the least time that it could take, the sum of
+// - its tokens in the linear layers, at the best rate of cuBLASLt's products in this run (throughput_linear.h);
+// - attention's flops for the prompts' tokens at 600 TFLOP/s;
+// - the keys and values that decoding reads, at 4.5 TB/s and in the type that they are kept in. All rows of a step that
+//   decode behind a prefix read it once;
+// - the states of delta nets, read and written once a step by every node that has tokens in it, at 4.5 TB/s.
+//
+// A prefix under many rows is bound by its arithmetic instead: each row's query meets each key. With it, what decoding
+// takes of a node in a step is the greater of its bytes at 4.5 TB/s and its flops at 600 TFLOP/s. Both forms are
+// printed: without that arithmetic, as in figures up to 2026-11-23, and with it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "backend/backend.h"
-#include "cuda_backend.h"
 #include "model/model.h"
 
 namespace batchllm {
 
-// What a batch's attention, and its delta nets, must do at least.
+// What the attention of batches, and their delta nets, must do at least.
 struct AttentionFloor {
-    double flops = 0, bytes = 0;
-    double state_bytes = 0; // read and written
+    double flops = 0;         // of prompts' tokens
+    double bytes = 0;         // read by decode tokens
+    double decode_excess = 0; // seconds by which decode's flops take longer than its bytes
+    double state_bytes = 0;   // read and written
 
     AttentionFloor() = default;
     // key_bytes: of an element of keys and values.
     AttentionFloor(const Model &model, int32_t key_bytes);
     void add(const TokenBatch &batch);
-    double state_seconds() const { return state_bytes / 4.5e12; }
-    double seconds() const { return flops / 600e12 + bytes / 4.5e12 + state_seconds(); }
+    double state_seconds() const { return state_bytes / kBandwidth; }
+    double seconds() const { return flops / kFlops + bytes / kBandwidth + state_seconds(); }
 
   private:
+    static constexpr double kFlops = 600e12;
+    static constexpr double kBandwidth = 4.5e12;
+
     // All layers with one window (0: none).
     struct Layers {
         int32_t window = 0;
         double pair = 0; // flops of a query and a key
         double key = 0;  // bytes of a key and its value
     };
+    // What decode tokens see of a node.
+    struct Seen {
+        int32_t keys = 0;  // by some token
+        int64_t pairs = 0; // by each, added up
+    };
     void add(const TokenBatch &batch, const Layers &layers);
 
     std::vector<Layers> layers_;
-    double of_state_ = 0;       // bytes of a node's, S alone
-    std::vector<int32_t> read_; // [nodes] keys that some token reads
+    double of_state_ = 0;    // bytes of a node's, S alone
+    std::vector<Seen> seen_; // [nodes]
 };
-
-// The linear layers' rate, at the number of tokens a step where it is highest.
-struct LinearRate {
-    double tokens_a_second = 0;
-    int64_t tokens = 0;
-};
-
-// Of `all` tokens, `sampled` want logits. print: what each number of tokens takes.
-Result<LinearRate> best_linear_rate(cuda::CudaBackend *backend, int64_t sampled, int64_t all,
-                                    bool print);
 
 } // namespace batchllm

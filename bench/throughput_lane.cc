@@ -29,7 +29,8 @@ class Borrowed final : public Backend {
 } // namespace
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const JobRows &rows, const NamedJob &job, const Arguments &arguments) {
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+                         LinearProbe *probe) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
@@ -45,12 +46,13 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
     while (true) {
         auto lap = Clock::now();
-        while (lane.takes_another()) {
+        while (lane.takes_another() && (probe == nullptr || !probe->done())) {
             const TokenBatch &batch = lane.next_batch();
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.forward(batch));
             RETURN_IF_ERROR(lane.sample({}));
+            if (probe != nullptr) RETURN_IF_ERROR(probe->run());
             m.attention.add(batch);
             lap = Clock::now();
         }

@@ -7,6 +7,7 @@
 #include "model/model.h"
 #include "throughput_arguments.h"
 #include "throughput_floor.h"
+#include "throughput_linear.h"
 #include "throughput_models.h"
 
 namespace batchllm {
@@ -19,7 +20,10 @@ struct Measured {
     AttentionFloor attention;
 };
 
+// probe: behind each step comes a pass of it; once it is done no more steps start, and what was measured says
+// nothing of the job.
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const JobRows &rows, const NamedJob &job, const Arguments &arguments);
+                         const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+                         LinearProbe *probe = nullptr);
 
 } // namespace batchllm

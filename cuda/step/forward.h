@@ -93,7 +93,8 @@ class Forward {
 
     // Chooses the algorithms of all numbers of rows, which is otherwise done as they come.
     Status prepare(cudaStream_t stream);
-    // The linear layers alone, on whatever the buffers hold: for measuring their rate.
+    // The linear layers alone, on whatever the buffers hold: for measuring their rate. Each product is
+    // cuBLASLt's (but experts'), whatever launch a step makes it in.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
 
     // The type of elements, and what the products are in.
