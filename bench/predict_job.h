@@ -34,14 +34,14 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     const auto add = [&](const char *name, double rate, bool fitted) {
         jobs.push_back({named(name), 0, rate, fitted});
     };
-    add("a16", 84.9, true);
-    add("a4", 46.4, false);
-    add("b16", 32.3, false);
-    add("b4", 28.0, false);
-    add("c16", 17.9, true);
-    add("c4", 17.6, false);
-    add("one", 115.7, true);
-    add("industry1", 57.7, false);
+    add("a16", 85.6, true);
+    add("a4", 47.1, false);
+    add("b16", 32.8, false);
+    add("b4", 28.5, false);
+    add("c16", 18.4, true);
+    add("c4", 18.0, false);
+    add("one", 117.2, true);
+    add("industry1", 58.3, false);
     add("industry2", 42.9, false);
     MeasuredJob gemma{{"c16", "Gemma-3-12B", 40, 200, 0, 7700, 16, 200, 0, 0}, 24, 2.5, false};
     jobs.push_back(gemma);

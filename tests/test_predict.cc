@@ -91,13 +91,13 @@ batchllm_stats run_on_sim(const Rows &rows, const batchllm_plan *plan, const std
     return stats;
 }
 
-void jobs_on_an_h200_are_predicted_within_ten_percent(void **) {
+void jobs_on_an_h200_are_predicted_within_six_percent(void **) {
     for (const MeasuredJob &job : measured_on_h200()) {
         if (std::strchr(job.job.model, '/') != nullptr) continue; // a directory of the source tree
         const Result<Predicted> predicted = predict_job(job, "h200");
         assert_true(predicted.ok());
         const double off = predicted->rows_second / job.rows_second - 1;
-        if (std::abs(off) <= 0.1) continue;
+        if (std::abs(off) <= 0.06) continue;
         fail_msg("%s, %s: %.1f rows/s predicted, %.1f measured", job.job.name, job.job.model,
                  predicted->rows_second, job.rows_second);
     }
@@ -110,6 +110,38 @@ double head_cost_of(const char *model, const char *backend, const char *compute_
     info.compute_type = compute_type;
     info.reproducible = reproducible;
     return head_cost_on(info, bench_model(model)->model);
+}
+
+// A decode token's results from a prefix and from its own tokens are merged; a prompt's tokens read both in turn,
+// and pay for a third node alone. On a CPU every node is merged.
+void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
+    const BenchModel model = bench_model("Mistral-7B").value();
+    DeviceCosts costs = named_device_costs("h200").value();
+    // Of 64 tokens in one row, or of as many rows that decode, by how many nodes they read.
+    const auto merges = [&](int32_t nodes, bool decode) {
+        TokenBatch batch;
+        batch.tokens.resize(64);
+        for (int32_t n = 1; n < nodes; ++n)
+            batch.nodes.push_back({n - 2, 64 * n - 64, 64, 0, 0, true});
+        for (int32_t row = 0; row < (decode ? 64 : 1); ++row) {
+            batch.nodes.push_back({nodes - 2, 64 * nodes - 64, 64, row, decode ? 1 : 64, false});
+        }
+        const auto attention = [&](double merge_ns) {
+            DeviceCosts changed = costs;
+            changed.merge_ns = merge_ns;
+            return StepCost(changed, model.model).seconds(batch).attention;
+        };
+        return std::lround((attention(1) - attention(0)) / (64 * 32 * 32 * 1e-9));
+    };
+    assert_int_equal(merges(1, true), 0);
+    assert_int_equal(merges(2, true), 1);
+    assert_int_equal(merges(3, true), 2);
+    assert_int_equal(merges(1, false), 0);
+    assert_int_equal(merges(2, false), 0);
+    assert_int_equal(merges(3, false), 1);
+    costs.batches_in_flight = 1;
+    assert_int_equal(merges(3, true), 2);
+    assert_int_equal(merges(3, false), 2);
 }
 
 // A merge takes the same time for each head of keys, a token what the model's matrices take.
@@ -314,7 +346,7 @@ void a_description_is_read_as_it_was_written(void **) {
     };
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
-    fails("\"attention_overlap\": 0.8", "\"attention_overlap\": 1.5", "attention_overlap");
+    fails("\"attention_overlap\": 0.2", "\"attention_overlap\": 1.5", "attention_overlap");
     fails("[128,", "[8,", "rows must rise");
     fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
     fails("\"experts\": [[16,", "\"experts\": [[160,", "rows must rise");
@@ -460,7 +492,8 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 
 int main() {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(jobs_on_an_h200_are_predicted_within_ten_percent),
+        cmocka_unit_test(jobs_on_an_h200_are_predicted_within_six_percent),
+        cmocka_unit_test(prompts_merge_fewer_nodes_than_decode_tokens),
         cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
         cmocka_unit_test(where_nobody_knows_what_a_head_costs_there_are_none),
         cmocka_unit_test(heads_by_cost_are_predicted_to_pay),

@@ -29,14 +29,13 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
 // The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
 // of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
 Status refuse_fp8(const Model &model, const EngineOptions &options, const DeviceCosts &costs) {
-    const bool on_gpu = costs.batches_in_flight > 1;
     std::string quantize = "stored"; // as the CUDA backend has it by default
     for (const auto &[key, value] : options.backend_options.extra) {
         if (key == "quantize") quantize = value;
     }
     const bool stored = model.quantization != nullptr && model.quantization->has_fp8();
     const bool in_fp8 = quantize == "fp8" || (stored && quantize != "none");
-    if (!on_gpu || !in_fp8) return {};
+    if (!costs.on_gpu() || !in_fp8) return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,
                  "%s is not predicted in fp8: no description of a device says what products in fp8 "
                  "take; its checkpoint in 16 bits can be predicted, and takes longer",

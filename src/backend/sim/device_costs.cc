@@ -21,17 +21,17 @@ DeviceCosts h200() {
     costs.page_tokens = 64;
     costs.step_tokens = 4096;
     costs.batches_in_flight = 2;
-    costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14},  {512, 5.96e14},
-                      {1024, 6.7e14}, {2048, 7.2e14}, {4096, 7.25e14}, {8192, 7.25e14}};
+    costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14}, {512, 5.96e14},
+                      {1024, 6.7e14}, {2048, 7.1e14}, {4096, 7.1e14}, {8192, 7.1e14}};
     costs.product_us = 2;
     costs.memory_bandwidth = 3.5e12;
-    costs.attention_flops = 5.6e14;
+    costs.attention_flops = 5e14;
     costs.attention_bandwidth = 4.4e12;
-    costs.attention_overlap = 0.8;
+    costs.attention_overlap = 0.2;
     costs.attention_us = 12;
     costs.merge_ns = 1.4;
     costs.step_us = 60;
-    costs.host_us = 300;
+    costs.host_us = 335;
     costs.host_token_us = 0.18;
     costs.experts = {{16, 6.4e13},  {64, 2.43e14},  {128, 4.1e14},
                      {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};

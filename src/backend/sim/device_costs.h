@@ -5,8 +5,8 @@
 //
 //     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 4096,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
-//      "attention_flops": 5.6e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.8,
-//      "attention_us": 12, "merge_ns": 1.9, "step_us": 60, "host_us": 100, "host_token_us": 0.2,
+//      "attention_flops": 5.0e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.2,
+//      "attention_us": 12, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
 //      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192}
 #pragma once
 
@@ -41,10 +41,9 @@ struct DeviceCosts {
     double attention_bandwidth = 0; // bytes a second of keys and values that one query reads
     double attention_overlap = 0;   // share of the lesser of the two that the greater hides
     double attention_us = 0;        // of each launch
-    double merge_ns =
-        0; // of a query and a head whose keys are in more than one node, where four share keys
-    double step_us = 0;       // of each step on the device, whatever is in it
-    double host_us = 0;       // of each step on the host, hidden where steps overlap
+    double merge_ns = 0; // of a query and a head whose keys are read apart, where four share keys
+    double step_us = 0;  // of each step on the device, whatever is in it
+    double host_us = 0;  // of each step on the host, hidden where steps overlap
     double host_token_us = 0; // of each token of a step on the host
     // Of a layer's experts: rows that each of them has, and flops a second of all. Empty: as products of so
     // many rows, in one launch.
@@ -52,6 +51,8 @@ struct DeviceCosts {
     double routing_us = 0; // of each layer with experts: choosing them, sorting tokens by them
     double routing_ns = 0; // the same, of a token and each of its experts
     int64_t expert_step_tokens = 0; // of models with experts; 0: step_tokens
+
+    bool on_gpu() const { return batches_in_flight > 1; }
 };
 
 // A description that the library has: "h200". Errors name those that there are.

@@ -166,7 +166,9 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
             seen[u] = std::max(seen[u], whole - first);
             ++parts;
         }
-        merged += count * std::max(0, parts - 1);
+        // On a GPU a prompt's tokens read two nodes one after the other; all others read each apart.
+        const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
+        merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
     double flops = 0, bytes = 0, widened = 0; // widened: bytes too
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
