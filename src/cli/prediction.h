@@ -14,8 +14,8 @@ namespace batchllm::cli {
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
-// batchllm_plan_options.head_cost on the device that is named, else on an H200, where heads cost most; 0 without a
-// model, and for one that cannot be predicted.
+// batchllm_plan_options.head_cost on the device that is named; without one and for "here" on an H200, where heads cost
+// most, so that a plan suits any device. 0 without a model, and for one that cannot be predicted.
 Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice);
 
 // Of a window's rows, as its plan has them. Rows that are scored count as one token after their prompts.
