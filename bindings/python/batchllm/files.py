@@ -150,7 +150,8 @@ def run_files(
         read = [name for name in reader.columns if name in passed or name in needed]
         reader.close()
         reader = open_reader(source, kinds[0], storage_options, read)
-        reader.check()
+        if force or not resume or not _is_done(files):
+            reader.check()
         if not isinstance(engine, Engine):
             engine = opened = Engine(engine)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
@@ -189,6 +190,11 @@ def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) ->
                 f"the input has a column {name!r}, and so have the results: give a result_prefix, or name the columns to pass through"
             )
     return arrow.schema([schema.field(name) for name in passed] + [(name, kind) for name, _, kind in made])
+
+
+def _is_done(files: JobFiles) -> bool:
+    state = files.read_state()
+    return state is not None and state["complete"] and files.output_exists()
 
 
 def _begin(

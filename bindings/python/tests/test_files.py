@@ -375,6 +375,19 @@ class Formats(Files):
                 run_files(engine, source, self.path("out.parquet"), resume=True, **given)
         self.assertEqual(self.left(), ["out.parquet.parts", "out.parquet.state"])
 
+    def test_a_csv_file_is_not_checked_where_its_job_is_done(self):
+        source, out = write(self.path("in.csv"), pyarrow.table({"prompt": ["a", "b"]})), self.path("out.csv")
+        with batchllm.Engine(MODEL) as engine:
+            run_files(engine, source, out, params=FEW)
+            with unittest.mock.patch.object(batchllm.file_formats._Csv, "check", side_effect=AssertionError("checked")):
+                self.assertEqual(run_files(engine, source, out, params=FEW, resume=True).resumed, 2)
+                for again in ({"force": True}, {"force": True, "resume": True}):
+                    with self.assertRaisesRegex(AssertionError, "checked"):
+                        run_files(engine, source, out, params=FEW, **again)
+                os.unlink(out)
+                with self.assertRaisesRegex(AssertionError, "checked"):
+                    run_files(engine, source, out, params=FEW, resume=True)
+
     def test_a_csv_file_is_checked_to_its_end_before_a_row_runs(self):
         good = "prompt,x\nhello,1\n"
         engine = batchllm.Engine(MODEL)
