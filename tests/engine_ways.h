@@ -56,20 +56,6 @@ inline std::string compute_type_of(const EngineHandle &engine) {
     return info.compute_type;
 }
 
-// Rows that end after a token: more of those that follow are admitted than the pool can hold to their ends.
-inline void run_short_rows(batchllm_engine *engine, const Golden &golden) {
-    for (const GoldenRow &row : golden.rows) {
-        batchllm_params params;
-        batchllm_params_init(&params, sizeof params);
-        params.max_tokens = golden.new_tokens;
-        params.stop_tokens = row.tokens.data();
-        params.stop_token_count = 1;
-        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
-        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
-    }
-    run(engine);
-}
-
 // Root of the mean square of the log-probabilities' errors.
 inline double error_of_scores(const Golden &golden, const Way &way) {
     const EngineHandle engine = create(golden, way, int64_t{64} << 20);

@@ -125,6 +125,21 @@ inline ResultsHandle run(batchllm_engine *engine) {
     return ResultsHandle(results);
 }
 
+// Rows that end after a token or two, long before their max_tokens: the scheduler then expects little of the rows that
+// follow, and admits more of them than the pool can hold to their ends.
+inline ResultsHandle run_short_rows(batchllm_engine *engine, const Golden &golden) {
+    for (const GoldenRow &row : golden.rows) {
+        batchllm_params params;
+        batchllm_params_init(&params, sizeof params);
+        params.max_tokens = golden.new_tokens;
+        params.stop_tokens = row.tokens.data();
+        params.stop_token_count = 1;
+        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
+        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
+    }
+    return run(engine);
+}
+
 inline batchllm_stats stats_of(const EngineHandle &engine) {
     batchllm_stats stats;
     stats.struct_size = sizeof stats;

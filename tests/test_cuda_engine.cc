@@ -180,20 +180,6 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     assert_true(share >= (way.logprob_tolerance > 0.1 ? least_in_bf16 : 0.6));
 }
 
-// Rows that end after a token: the scheduler then expects little of the rows that follow, and admits
-// more of them than the pool can hold to their ends.
-void run_short_rows(batchllm_engine *engine, const Golden &golden) {
-    for (const GoldenRow &row : golden.rows) {
-        batchllm_params params = plain_params();
-        params.max_tokens = golden.new_tokens;
-        params.stop_tokens = row.tokens.data();
-        params.stop_token_count = 1;
-        const int64_t offsets[] = {0, static_cast<int64_t>(row.prompt.size())};
-        CHECK(batchllm_add_tokens(engine, 1, row.prompt.data(), offsets, nullptr, &params, 1));
-    }
-    run(engine);
-}
-
 int64_t compare_all(const Way &way, bool after_short_rows = false) {
     Compared compared;
     int64_t preemptions = 0, count = 0, shared = 0;
