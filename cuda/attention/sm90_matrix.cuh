@@ -13,6 +13,14 @@ template <int HeadDim> struct Consumer {
     Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
     bool after_wide = false;   // the last of them was a wide one
+    int next_alone = 0;        // the warpgroup whose turn it is
+    bool apart = false;        // the other warpgroup may be at a job of its own
+
+    // Before a job of both warpgroups: their jobs alone are over.
+    __device__ __forceinline__ void meet() {
+        if (apart) named_barrier(kAllConsumers, kConsumers);
+        apart = false;
+    }
 };
 
 // A query row as its thread sees it.
@@ -85,10 +93,10 @@ template <int HeadDim> struct Slots {
         return first + at.slot * S::kSlotBytes;
     }
     __device__ __forceinline__ bool full(const Place &at) const {
-        return barrier_test(shared_address(&rest->full[at.slot]), at.phase);
+        return barrier_test(shared_address(&rest->full[0][at.slot]), at.phase);
     }
     __device__ __forceinline__ void wait(const Place &at) const {
-        barrier_wait(shared_address(&rest->full[at.slot]), at.phase);
+        barrier_wait(shared_address(&rest->full[0][at.slot]), at.phase);
     }
     __device__ __forceinline__ void release(const Place &at) const {
         if (lane == 0) barrier_arrive(shared_address(&rest->empty[at.slot]));
