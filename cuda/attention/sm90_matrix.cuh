@@ -107,9 +107,10 @@ template <int HeadDim> struct Slots {
 // [from, count) of a block of `rows` of V become zero. Then wgmma may read them once the threads have met.
 template <int Halves> __device__ __forceinline__ void
 clear_rows(unsigned char *values, int rows, int from, int count, int thread, int threads) {
-    for (int i = thread; i < (count - from) * 8 * Halves; i += threads) {
-        const int half = i / ((count - from) * 8), at = i % ((count - from) * 8);
-        *reinterpret_cast<uint4 *>(values + half * rows * 128 + from * 128 + at * 16) =
+    constexpr int kChunks = 8 * Halves; // a row
+    for (int i = from * kChunks + thread; i < count * kChunks; i += threads) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        *reinterpret_cast<uint4 *>(values + chunk / 8 * rows * 128 + row * 128 + chunk % 8 * 16) =
             make_uint4(0, 0, 0, 0);
     }
     async_proxy_fence();

@@ -64,10 +64,11 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
 
     // Values past the stretch's end: see clear_rows. The rows are this warp's alone. from: of its 16.
     __device__ __forceinline__ void clear_values(unsigned char *values, int from) const {
-        for (int i = lane; i < (16 - from) * 8 * S::kHalves; i += 32) {
-            const int half = i / ((16 - from) * 8), at = i % ((16 - from) * 8);
-            *reinterpret_cast<uint4 *>(values + half * S::kPairKeys * 128 +
-                                       (part * 16 + from) * 128 + at * 16) = make_uint4(0, 0, 0, 0);
+        constexpr int kChunks = 8 * S::kHalves; // a row
+        for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
+            const int row = part * 16 + i / kChunks, chunk = i % kChunks;
+            *reinterpret_cast<uint4 *>(values + chunk / 8 * S::kPairKeys * 128 + row * 128 +
+                                       chunk % 8 * 16) = make_uint4(0, 0, 0, 0);
         }
         async_proxy_fence();
         __syncwarp();
@@ -98,10 +99,11 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
 
     // The same of e4m3. values: of the warp's 16 keys.
     __device__ __forceinline__ void clear_bytes(unsigned char *values, int from) const {
-        for (int i = lane; i < (16 - from) * 4 * S::kHalves; i += 32) {
-            const int half = i / ((16 - from) * 4), at = i % ((16 - from) * 4);
-            *reinterpret_cast<uint4 *>(values + half * kHalfBytes + from * 64 + at * 16) =
-                make_uint4(0, 0, 0, 0);
+        constexpr int kChunks = 4 * S::kHalves; // a row
+        for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
+            const int row = i / kChunks, chunk = i % kChunks;
+            *reinterpret_cast<uint4 *>(values + chunk / 4 * kHalfBytes + row * 64 +
+                                       chunk % 4 * 16) = make_uint4(0, 0, 0, 0);
         }
         async_proxy_fence();
         __syncwarp();
@@ -141,11 +143,13 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         to_operand(p, s, M());
     }
 
-    // The warp's 16 keys of a slot, from `key` of the stretch on. pair: the slot's K, V half a slot on.
+    // The warp's 16 keys of a slot, from `key` of the stretch on; there may be none. pair: the slot's K, V half
+    // a slot on.
     __device__ __forceinline__ void take(const AttentionArguments &a, const Bounds &bounds,
                                          const KeyStretch &stretch, int key, uint32_t pair,
                                          unsigned char *values) {
-        if (key + 16 > stretch.keys) clear_values(values, max(0, stretch.keys - key));
+        if (key >= stretch.keys) return;
+        if (key + 16 > stretch.keys) clear_values(values, stretch.keys - key);
         float s[8] = {}, factor[2];
         scores(pair, s);
         // The values are loaded under the softmax.
