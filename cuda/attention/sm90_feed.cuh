@@ -53,6 +53,32 @@ class JobSource {
     int exhausted_ = 0;
 };
 
+// An item's first page numbers and its rows, all under way together. Returns the token of row `lane`.
+__device__ __forceinline__ int fetch_rows(const AttentionArguments &a, const AttentionItem &item,
+                                          bool widened, int lane, Job *job) {
+    int page[2];
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        page[s] = item.stretch[s].page_begin + lane;
+        if (!widened && lane < tiles(item.stretch[s].keys, kPageKeys)) {
+            page[s] = __ldg(a.pages + page[s]);
+        }
+    }
+    const auto *rows = reinterpret_cast<const int4 *>(a.rows + item.row_begin);
+    int4 row{};
+    if (lane < item.row_count) row = __ldg(rows + lane);
+    const int token = row.x;
+#pragma unroll
+    for (int s = 0; s < 2; ++s) job->pages[s][lane] = page[s];
+    for (int i = lane; i < item.row_count; i += 32) {
+        if (i >= 32) row = __ldg(rows + i);
+        job->token[i] = row.x;
+        job->slot[i] = row.y;
+        job->position[i] = row.z;
+    }
+    return token;
+}
+
 template <int HeadDim, typename T, typename Stored>
 __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
     using S = Shape<HeadDim>;
@@ -96,28 +122,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             source.draw_ahead();
         }
         const bool widened = kInBytes<Stored> && !stream && item.row_count * ratio > kNarrowRows;
-        // Page numbers and rows are under way together.
-        int page[2];
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-            const int index = item.stretch[s].page_begin + lane;
-            page[s] = index;
-            if (!widened && lane < tiles(item.stretch[s].keys, kPageKeys)) {
-                page[s] = __ldg(a.pages + index);
-            }
-        }
-        const auto *rows_at = reinterpret_cast<const int4 *>(a.rows + item.row_begin);
-        int4 row{}; // `lane`, then every 32nd after it
-        if (lane < item.row_count) row = __ldg(rows_at + lane);
-        int token = row.x;
-#pragma unroll
-        for (int s = 0; s < 2; ++s) job.pages[s][lane] = page[s];
-        for (int i = lane; i < item.row_count; i += 32) {
-            if (i >= 32) row = __ldg(rows_at + i);
-            job.token[i] = row.x;
-            job.slot[i] = row.y;
-            job.position[i] = row.z;
-        }
+        int token = fetch_rows(a, item, widened, lane, &job);
         const int rows = item.row_count * ratio;
         if (stream) {
             barrier_wait(shared_address(&rest->queries_empty[queries.slot]), queries.phase ^ 1);
