@@ -12,8 +12,9 @@
 //           Each warpgroup has 64 of the 128 rows.
 //   narrow  of the matrix queue, up to 64 rows: a slot is kPairKeys keys, K then V. Each warpgroup has
 //           all rows and every second slot.
-//   stream  a slot is kPairKeys keys, K then V. Each warp has 16 keys of every kGroups-th slot and all
-//           (up to 16) rows. Of e4m3 a slot is kKeys keys: its bytes are as many.
+//   stream  a slot is kPairKeys keys, K then V. Each warp has 16 keys of some slots and all (up to 16)
+//           rows. Of e4m3 a slot is kKeys keys: its bytes are as many. Jobs of up to kAloneKeys keys go
+//           to the warpgroups in turn: each begins and ends its own while the other computes.
 // Of e4m3 (Stored) wide jobs read 2-byte pages made before the launch, and have nothing else to do with it; a narrow
 // job's slot comes as bytes, which the warpgroup that has it widens in place; streams widen them in registers.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
@@ -44,6 +45,9 @@ template <int HeadDim> struct Shape {
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
     static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
     static constexpr int kPairKeys = kKeys / 2;
+    // Of a stream job that one warpgroup does: with more, the other would have nothing to do for long.
+    // Columns of 256 leave no registers for the choice.
+    static constexpr int kAloneKeys = HeadDim == 256 ? 0 : 512;
     // Of a thread; together what the launch gives all.
     static constexpr int kConsumerRegisters = HeadDim == 256 ? 232 : 224;
     static constexpr int kAuxiliaryRegisters = HeadDim == 256 ? 40 : 56;
@@ -57,11 +61,10 @@ template <int HeadDim> struct Shape {
     static constexpr int kRest = kStreamQueries + kQueries * kStreamQueryBytes;
 };
 
-// Keys of a stream job's slot, and who has them: 16 each warp of every kGroups-th slot.
+// Keys of a stream job's slot, and parts of 16 of them, each of which is a warp's.
 template <int HeadDim, typename Stored> struct StreamShape {
     static constexpr int kKeys = Shape<HeadDim>::kPairKeys * (kInBytes<Stored> ? 2 : 1);
-    static constexpr int kWarps = kKeys / 16;
-    static constexpr int kGroups = 8 / kWarps;
+    static constexpr int kParts = kKeys / 16;
     static_assert(!kInBytes<Stored> || kKeys % kPageKeys == 0);
 };
 
@@ -79,10 +82,13 @@ struct Rest {
     int merge_next;                     // of the CTA's share of the rows to be merged, in units
     Job jobs[kJobs];
     alignas(8) uint64_t job_full[kJobs], job_done[kJobs], job_empty[kJobs];
+    uint64_t job_fed[kJobs]; // all its slots have been asked for
     uint64_t queries_full[kQueries], queries_empty[kQueries];
     uint64_t draw;        // the feeder is near its job's end: the next is to be drawn
     uint64_t region_free; // the last job's use of the region is over
-    uint64_t full[8], empty[8];
+    // Of a slot. full: by whom it is read: both warpgroups, or one alone. With each use of a slot all three
+    // go on by a phase, the two that nobody waits for at once, so that readers need not follow one another.
+    uint64_t full[3][8], empty[8];
 };
 template <int HeadDim> constexpr int kSharedBytes = Shape<HeadDim>::kRest + int(sizeof(Rest));
 static_assert(kSharedBytes<64> <= 232448 && kSharedBytes<128> <= 232448 &&
@@ -97,6 +103,11 @@ template <int Slots> struct Ring {
             slot = 0;
             phase ^= 1;
         }
+    }
+    __device__ void advance(int places) {
+        const int at = slot + places;
+        slot = at % Slots;
+        phase ^= at / Slots & 1;
     }
 };
 
@@ -118,6 +129,12 @@ __device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &
 }
 __device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &job) {
     return form_of(a, job, a.heads / a.kv_heads);
+}
+// Of a stream job: whether one warpgroup does it.
+template <int HeadDim>
+__device__ __forceinline__ bool is_alone(const KeyStretch &s0, const KeyStretch &s1) {
+    constexpr int kMost = Shape<HeadDim>::kAloneKeys;
+    return kMost > 0 && s0.keys + s1.keys <= kMost;
 }
 
 } // namespace batchllm::cuda::sm90

@@ -53,6 +53,32 @@ class JobSource {
     int exhausted_ = 0;
 };
 
+// An item's first page numbers and its rows, all under way together. Returns the token of row `lane`.
+__device__ __forceinline__ int fetch_rows(const AttentionArguments &a, const AttentionItem &item,
+                                          bool widened, int lane, Job *job) {
+    int page[2];
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        page[s] = item.stretch[s].page_begin + lane;
+        if (!widened && lane < tiles(item.stretch[s].keys, kPageKeys)) {
+            page[s] = __ldg(a.pages + page[s]);
+        }
+    }
+    const auto *rows = reinterpret_cast<const int4 *>(a.rows + item.row_begin);
+    int4 row{};
+    if (lane < item.row_count) row = __ldg(rows + lane);
+    const int token = row.x;
+#pragma unroll
+    for (int s = 0; s < 2; ++s) job->pages[s][lane] = page[s];
+    for (int i = lane; i < item.row_count; i += 32) {
+        if (i >= 32) row = __ldg(rows + i);
+        job->token[i] = row.x;
+        job->slot[i] = row.y;
+        job->position[i] = row.z;
+    }
+    return token;
+}
+
 template <int HeadDim, typename T, typename Stored>
 __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, Rest *rest) {
     using S = Shape<HeadDim>;
@@ -96,21 +122,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             source.draw_ahead();
         }
         const bool widened = kInBytes<Stored> && !stream && item.row_count * ratio > kNarrowRows;
-        for (int s = 0; s < 2; ++s) {
-            const KeyStretch stretch = item.stretch[s];
-            if (lane < tiles(stretch.keys, kPageKeys)) {
-                job.pages[s][lane] = widened ? stretch.page_begin + lane
-                                             : __ldg(a.pages + stretch.page_begin + lane);
-            }
-        }
-        int token = 0; // of row `lane`
-        for (int i = lane; i < item.row_count; i += 32) {
-            const int4 row = __ldg(reinterpret_cast<const int4 *>(a.rows + item.row_begin + i));
-            job.token[i] = row.x;
-            job.slot[i] = row.y;
-            job.position[i] = row.z;
-            if (i == lane) token = row.x;
-        }
+        int token = fetch_rows(a, item, widened, lane, &job);
         const int rows = item.row_count * ratio;
         if (stream) {
             barrier_wait(shared_address(&rest->queries_empty[queries.slot]), queries.phase ^ 1);
@@ -206,11 +218,11 @@ __device__ __forceinline__ int slots_of(Form form, const KeyStretch &s0, const K
 }
 
 // The slots of a stream job of e4m3, each of which may hold two pages. block(page, 0): its keys and values;
-// wait_empty(): the ring's next slot may be written.
+// wait_empty(): the ring's next slot may be written; reader: of Rest::full.
 template <int HeadDim, typename Stored, typename Block, typename Wait>
 __device__ __forceinline__ void
 feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
-           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest,
+           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest, int reader,
            Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
     using S = Shape<HeadDim>;
     using Stream = StreamShape<HeadDim, Stored>;
@@ -226,7 +238,7 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
             for (int p = 0; p < kPages; ++p) {
                 page[p] = pages.at(which, index + min(p, count - 1));
             }
-            const uint32_t full = shared_address(&rest->full[ring.slot]);
+            const uint32_t full = shared_address(&rest->full[reader][ring.slot]);
             const uint32_t to = slots + ring.slot * S::kSlotBytes;
             wait_empty();
             if (elect_one()) {
@@ -246,7 +258,7 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
 template <int HeadDim, typename Stored, typename Block, typename Wait>
 __device__ __forceinline__ void
 feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
-           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest,
+           const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest, int reader,
            Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
     using S = Shape<HeadDim>;
     constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
@@ -262,7 +274,7 @@ feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
         const uint64_t policy = once >> which & 1 ? first : normal;
         for (int piece = 0; piece < count; ++piece) {
             const int page = pages.at(which, piece / kPieces);
-            const uint32_t full = shared_address(&rest->full[ring.slot]);
+            const uint32_t full = shared_address(&rest->full[reader][ring.slot]);
             const uint32_t to = slots + ring.slot * S::kSlotBytes + kFirst;
             wait_empty();
             if (elect_one()) {
@@ -287,6 +299,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     constexpr int kHalfBlock = kPageKeys * 128;
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
+    int next_alone = 0; // as the consumers have it
     const auto *kv = static_cast<const unsigned char *>(a.kv);
     const uint64_t normal = evict_normal(), first = evict_first();
 
@@ -310,9 +323,18 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         int left = slots_of<HeadDim, Stored>(form, s0, s1);
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
+        int reader = 0; // of Rest::full
+        if (form == Form::stream && is_alone<HeadDim>(s0, s1)) {
+            reader = 1 + next_alone;
+            next_alone ^= 1;
+        }
         auto wait_empty = [&] {
             if (left-- == lead && elect_one()) barrier_arrive(shared_address(&rest->draw));
             barrier_wait(shared_address(&rest->empty[ring.slot]), ring.phase ^ 1);
+            if (elect_one()) {
+                barrier_arrive(shared_address(&rest->full[reader == 0][ring.slot]));
+                barrier_arrive(shared_address(&rest->full[reader == 2 ? 1 : 2][ring.slot]));
+            }
         };
         if (form == Form::wide) {
             constexpr int kTilePages = S::kKeys / kPageKeys;
@@ -328,7 +350,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                 for (int p = 0; p < kTilePages; ++p) {
                     page[p] = pages.at(which, index * kTilePages + min(p, count - 1));
                 }
-                const uint32_t full = shared_address(&rest->full[ring.slot]);
+                const uint32_t full = shared_address(&rest->full[reader][ring.slot]);
                 const uint32_t to = slots + ring.slot * S::kSlotBytes;
                 wait_empty();
                 if (elect_one()) {
@@ -351,15 +373,18 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
             }
         } else if (kInBytes<Stored> && form == Form::stream) {
             if constexpr (kInBytes<Stored>) {
-                feed_bytes<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring,
-                                    normal, first);
+                feed_bytes<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, reader,
+                                    ring, normal, first);
             }
         } else {
-            feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, ring, normal,
-                                first);
+            feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, reader, ring,
+                                normal, first);
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        if (lane == 0) {
+            barrier_arrive(shared_address(&rest->job_fed[job_ring.slot]));
+            barrier_arrive(shared_address(&rest->job_empty[job_ring.slot]));
+        }
         job_ring.advance();
     }
 }

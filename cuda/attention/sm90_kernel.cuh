@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             barrier_init(shared_address(&rest->job_full[i]), 1);
             barrier_init(shared_address(&rest->job_done[i]), kWarps);
             barrier_init(shared_address(&rest->job_empty[i]), 2); // feeder and signaller
+            barrier_init(shared_address(&rest->job_fed[i]), 1);
         }
         for (int i = 0; i < kQueries; ++i) {
             barrier_init(shared_address(&rest->queries_full[i]), 1);
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         barrier_init(shared_address(&rest->draw), 1);
         barrier_init(shared_address(&rest->region_free), kWarps);
         for (int i = 0; i < S::kSlots; ++i) {
-            barrier_init(shared_address(&rest->full[i]), 1);
+            for (auto &full : rest->full) barrier_init(shared_address(&full[i]), 1);
             barrier_init(shared_address(&rest->empty[i]), kWarps);
         }
         barrier_init_fence();
@@ -65,8 +66,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                 static_cast<Form>(__shfl_sync(~0u, int(form_of(a, job, self.ratio.ratio)), 0));
             auto next = ring;
             next.advance();
+            if (form != Form::stream) self.meet();
             if (form == Form::stream) {
-                stream_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, thread);
+                stream_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, ring,
+                                                        thread);
             } else if (form == Form::narrow) {
                 narrow_job<HeadDim, Special, T, Stored>(a, job, shared, slots, rest, self, thread);
             } else {

@@ -13,6 +13,14 @@ template <int HeadDim> struct Consumer {
     Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
     bool after_wide = false;   // the last of them was a wide one
+    int next_alone = 0;        // the warpgroup whose turn it is
+    bool apart = false;        // the other warpgroup may be at a job of its own
+
+    // Before a job of both warpgroups: their jobs alone are over.
+    __device__ __forceinline__ void meet() {
+        if (apart) named_barrier(kAllConsumers, kConsumers);
+        apart = false;
+    }
 };
 
 // A query row as its thread sees it.
@@ -85,10 +93,10 @@ template <int HeadDim> struct Slots {
         return first + at.slot * S::kSlotBytes;
     }
     __device__ __forceinline__ bool full(const Place &at) const {
-        return barrier_test(shared_address(&rest->full[at.slot]), at.phase);
+        return barrier_test(shared_address(&rest->full[0][at.slot]), at.phase);
     }
     __device__ __forceinline__ void wait(const Place &at) const {
-        barrier_wait(shared_address(&rest->full[at.slot]), at.phase);
+        barrier_wait(shared_address(&rest->full[0][at.slot]), at.phase);
     }
     __device__ __forceinline__ void release(const Place &at) const {
         if (lane == 0) barrier_arrive(shared_address(&rest->empty[at.slot]));
@@ -99,9 +107,10 @@ template <int HeadDim> struct Slots {
 // [from, count) of a block of `rows` of V become zero. Then wgmma may read them once the threads have met.
 template <int Halves> __device__ __forceinline__ void
 clear_rows(unsigned char *values, int rows, int from, int count, int thread, int threads) {
-    for (int i = thread; i < (count - from) * 8 * Halves; i += threads) {
-        const int half = i / ((count - from) * 8), at = i % ((count - from) * 8);
-        *reinterpret_cast<uint4 *>(values + half * rows * 128 + from * 128 + at * 16) =
+    constexpr int kChunks = 8 * Halves; // a row
+    for (int i = from * kChunks + thread; i < count * kChunks; i += threads) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        *reinterpret_cast<uint4 *>(values + chunk / 8 * rows * 128 + row * 128 + chunk % 8 * 16) =
             make_uint4(0, 0, 0, 0);
     }
     async_proxy_fence();

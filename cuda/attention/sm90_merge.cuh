@@ -60,17 +60,17 @@ struct Merged {
 
 // Rows [row, row + Rows) of the merged tokens' heads, those below end; the loads of Rows * Batch partials
 // are in flight together.
-template <int HeadDim, bool Special, typename T, int Rows, int Batch> __device__ void
-merge_rows(const AttentionArguments &a, int64_t row, int64_t end, int lane, Merged &last) {
+template <int HeadDim, bool Special, typename T, int Rows, int Batch>
+__device__ void merge_rows(const AttentionArguments &a, int row, int end, int lane, Merged &last) {
     const int ratio = a.heads / a.kv_heads;
     int token[Rows], head[Rows];
     PartialRange range[Rows];
     int most = 0;
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-        const int64_t index = row + r;
+        const int index = row + r;
         token[r] = __ldg(a.merged + min(index, end - 1) / a.heads);
-        head[r] = static_cast<int>(index % a.heads);
+        head[r] = index % a.heads;
         const int2 there = __ldg(reinterpret_cast<const int2 *>(a.partials + token[r]));
         range[r] = {there.x, index < end ? there.y : 0};
         most = max(most, range[r].count);
@@ -123,7 +123,7 @@ template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
     constexpr int kUnit = 4;                          // rows, if they are many
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
-    const int64_t rows = static_cast<int64_t>(a.merged_count) * a.heads;
+    const int rows = a.merged_count * a.heads; // 32 bits: a division of 64 is a function's call
     // Few are merged more at a time, which by row they must not be.
     const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
     if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
@@ -132,11 +132,11 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
         int next = 0;
         if (lane == 0) next = atomicAdd(&rest->merge_next, 1);
         next = __shfl_sync(~0u, next, 0);
-        const int64_t unit = blockIdx.x + static_cast<int64_t>(next) * gridDim.x;
+        const int unit = static_cast<int>(blockIdx.x + next * gridDim.x);
         if (unit * (many ? kUnit : 1) >= rows) break;
         if constexpr (Background) {
-            const int64_t end = min((unit + 1) * kUnit, rows);
-            for (int64_t row = unit * kUnit; row < end; row += kTogether) {
+            const int end = min((unit + 1) * kUnit, rows);
+            for (int row = unit * kUnit; row < end; row += kTogether) {
                 merge_rows<HeadDim, Special, T, kTogether, 2>(a, row, end, lane, last);
             }
         } else if (many) {

@@ -12,7 +12,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     using S = Shape<HeadDim>;
     using M = Factor<T, Stored>;
     static constexpr int kHalfBytes = kPageKeys * 64; // e4m3: 64 elements of a page's keys
-    int lane, part;                                   // of a slot
+    static constexpr bool kRegistersLeft = HeadDim <= 128;
+    int lane, part = 0; // of a slot
     Logits<Special> logits;
     bool valid[2];
     int position[2];
@@ -21,8 +22,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
     __device__ __forceinline__ StreamWarp(const AttentionArguments &a, const Job &job,
-                                          const Ratio &ratio, int lane, int part)
-        : lane(lane), part(part), logits(a, key_factor<Stored>(a, job.kv_head)) {
+                                          const Ratio &ratio, int lane)
+        : lane(lane), logits(a, key_factor<Stored>(a, job.kv_head)) {
         const int rows = job.item.row_count * ratio.ratio;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -63,45 +64,46 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
 
     // Values past the stretch's end: see clear_rows. The rows are this warp's alone. from: of its 16.
     __device__ __forceinline__ void clear_values(unsigned char *values, int from) const {
-        for (int i = lane; i < (16 - from) * 8 * S::kHalves; i += 32) {
-            const int half = i / ((16 - from) * 8), at = i % ((16 - from) * 8);
-            *reinterpret_cast<uint4 *>(values + half * S::kPairKeys * 128 +
-                                       (part * 16 + from) * 128 + at * 16) = make_uint4(0, 0, 0, 0);
+        constexpr int kChunks = 8 * S::kHalves; // a row
+        for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
+            const int row = part * 16 + i / kChunks, chunk = i % kChunks;
+            *reinterpret_cast<uint4 *>(values + chunk / 8 * S::kPairKeys * 128 + row * 128 +
+                                       chunk % 8 * 16) = make_uint4(0, 0, 0, 0);
         }
         async_proxy_fence();
         __syncwarp();
     }
 
     __device__ __forceinline__ void scores(uint32_t keys, float (&s)[8]) const {
+        float odd[8] = {}; // the second of two sums: one would wait for each of its products
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
             uint32_t b[4];
             const int r = part * 16 + lane / 16 * 8 + lane % 8;
             const int chunk = k % 4 * 2 + lane / 8 % 2;
             load_matrix(b, keys + k / 4 * S::kPairKeys * 128 + r * 128 + ((chunk ^ r % 8) << 4));
-            mma_sync(s, q[k], b[0], b[1], T());
-            mma_sync(s + 4, q[k], b[2], b[3], T());
+            float *sum = k % 2 == 0 || !kRegistersLeft ? s : odd;
+            mma_sync(sum, q[k], b[0], b[1], T());
+            mma_sync(sum + 4, q[k], b[2], b[3], T());
         }
-    }
-    __device__ __forceinline__ void accumulate(uint32_t values, const uint32_t (&p)[4]) {
 #pragma unroll
-        for (int d = 0; d < HeadDim / 16; ++d) {
-            uint32_t b[4];
-            const int r = part * 16 + lane / 8 % 2 * 8 + lane % 8;
-            const int chunk = d % 4 * 2 + lane / 16;
-            load_matrix_transposed(b, values + d / 4 * S::kPairKeys * 128 + r * 128 +
-                                          ((chunk ^ r % 8) << 4));
-            mma_sync(o[2 * d], p, b[0], b[1], T());
-            mma_sync(o[2 * d + 1], p, b[2], b[3], T());
-        }
+        for (int i = 0; i < 8 && kRegistersLeft; ++i) s[i] += odd[i];
+    }
+    // 16 columns of the values, as mma's operand.
+    __device__ __forceinline__ void load_values(uint32_t values, int d, uint32_t (&b)[4]) const {
+        const int r = part * 16 + lane / 8 % 2 * 8 + lane % 8;
+        const int chunk = d % 4 * 2 + lane / 16;
+        load_matrix_transposed(b, values + d / 4 * S::kPairKeys * 128 + r * 128 +
+                                      ((chunk ^ r % 8) << 4));
     }
 
     // The same of e4m3. values: of the warp's 16 keys.
     __device__ __forceinline__ void clear_bytes(unsigned char *values, int from) const {
-        for (int i = lane; i < (16 - from) * 4 * S::kHalves; i += 32) {
-            const int half = i / ((16 - from) * 4), at = i % ((16 - from) * 4);
-            *reinterpret_cast<uint4 *>(values + half * kHalfBytes + from * 64 + at * 16) =
-                make_uint4(0, 0, 0, 0);
+        constexpr int kChunks = 4 * S::kHalves; // a row
+        for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
+            const int row = i / kChunks, chunk = i % kChunks;
+            *reinterpret_cast<uint4 *>(values + chunk / 4 * kHalfBytes + row * 64 +
+                                       chunk % 4 * 16) = make_uint4(0, 0, 0, 0);
         }
         async_proxy_fence();
         __syncwarp();
@@ -141,64 +143,187 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         to_operand(p, s, M());
     }
 
-    // The warp's 16 keys of a slot, from `key` of the stretch on. pair: the slot's K, V half a slot on.
+    // The warp's 16 keys of a slot, from `key` of the stretch on; there may be none. pair: the slot's K, V half
+    // a slot on.
     __device__ __forceinline__ void take(const AttentionArguments &a, const Bounds &bounds,
                                          const KeyStretch &stretch, int key, uint32_t pair,
                                          unsigned char *values) {
-        if (key + 16 > stretch.keys) clear_values(values, max(0, stretch.keys - key));
+        if (key >= stretch.keys) return;
+        if (key + 16 > stretch.keys) clear_values(values, stretch.keys - key);
         float s[8] = {}, factor[2];
         scores(pair, s);
-        uint32_t p[4];
+        // The values are loaded under the softmax.
+        constexpr int kHeld = kRegistersLeft ? HeadDim / 16 : 1;
+        const uint32_t value_address = pair + S::kSlotBytes / 2;
+        uint32_t p[4], v[kHeld][4];
+#pragma unroll
+        for (int d = 0; d < kHeld; ++d) load_values(value_address, d, v[d]);
         weigh(a, bounds, stretch, key, s, factor, p);
-        accumulate(pair + S::kSlotBytes / 2, p);
+#pragma unroll
+        for (int d = 0; d < HeadDim / 16; ++d) {
+            if (d >= kHeld) load_values(value_address, d, v[d % kHeld]);
+            mma_sync(o[2 * d], p, v[d % kHeld][0], v[d % kHeld][1], T());
+            mma_sync(o[2 * d + 1], p, v[d % kHeld][2], v[d % kHeld][3], T());
+        }
         __syncwarp();
     }
 };
 
-// Rows [8 i, 8 i + here) of a stream job out of its eight warps' parts.
-template <int HeadDim, typename T, typename Stored, bool Special>
-__device__ __forceinline__ void merge_warps(const AttentionArguments &a,
-                                            const Logits<Special> &logits, const Job &job,
-                                            const Ratio &ratio, const Rest *rest,
-                                            const float *buffer, int i, int here, int thread) {
-    for (int e = thread; e < here * HeadDim / 2; e += kConsumers) {
-        const int r = e / (HeadDim / 2), column = e % (HeadDim / 2) * 2;
-        float top = -INFINITY;
+// Where a column of a row is in that row of the merge's buffer: four rows' like columns in other banks.
+__device__ __forceinline__ int merge_place(int row, int column) {
+    return column ^ (row % 2 * 16 + row / 2 % 2 * 8);
+}
+
+// The end of a stream job: its warps' parts, eight query rows at a time, become rows of the result.
+// Of its Warps, `first` is the first of the CTA's.
+template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerge {
+    static constexpr int kThreads = Warps * 32;
+    const AttentionArguments &a;
+    const Job &job;
+    const Ratio &ratio;
+    Rest *rest;
+    float *buffer; // [warp][8 rows][HeadDim], not normalised
+    int first, thread;
+
+    // This warp's rows [8 i, 8 i + 8).
+    template <typename Warp> __device__ __forceinline__ void give(const Warp &mine, int i) const {
+        const int lane = mine.lane, warp = thread / 32 + first, row = lane / 4;
+        if (!mine.valid[i]) return;
+        float *out = buffer + (warp * 8 + row) * HeadDim;
+        if constexpr (kInBytes<Stored>) {
 #pragma unroll
-        for (int w = 0; w < 8; ++w) top = fmaxf(top, rest->max_sum[w][r][0]);
-        const float base = top == -INFINITY ? 0.f : top;
-        float total = 0, x = 0, y = 0;
+            for (int d = 0; d < HeadDim / 16; ++d) {
+                const float(&even)[4] = mine.o[2 * d], (&odd)[4] = mine.o[2 * d + 1];
+                *reinterpret_cast<float4 *>(out + merge_place(row, output_column(d, lane))) =
+                    make_float4(even[2 * i], odd[2 * i], even[2 * i + 1], odd[2 * i + 1]);
+            }
+        } else {
 #pragma unroll
-        for (int w = 0; w < 8; ++w) {
-            const float weight = exp2_approximate(rest->max_sum[w][r][0] - base);
-            const float2 pair =
-                *reinterpret_cast<const float2 *>(buffer + (w * 8 + r) * HeadDim + column);
-            total += weight * rest->max_sum[w][r][1];
-            x += weight * pair.x;
-            y += weight * pair.y;
+            for (int d = 0; d < HeadDim / 8; ++d) {
+                *reinterpret_cast<float2 *>(out + merge_place(row, d * 8 + lane % 4 * 2)) =
+                    make_float2(mine.o[d][2 * i], mine.o[d][2 * i + 1]);
+            }
         }
-        const int index = ratio.token(8 * i + r);
-        const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
-        total = logits.with_sink(total, top, job.slot[index], head);
-        const float scale = total > 0 ? value_factor<Stored>(a, job.kv_head) / total : 0.f;
-        Destination<T>(a, job.token[index], job.slot[index], head, HeadDim)
-            .write(column, x * scale, y * scale);
-        if (column == 0) write_lse(a, job.slot[index], head, top, total);
+        if (lane % 4 == 0) {
+            rest->max_sum[warp][row][0] = mine.maximum[i] * mine.logits.c;
+            rest->max_sum[warp][row][1] = mine.sum[i];
+        }
+    }
+
+    // Rows [8 i, 8 i + here) to where they belong.
+    template <bool Special>
+    __device__ __forceinline__ void write(const Logits<Special> &logits, int i, int here) const {
+        for (int e = thread; e < here * HeadDim / 4; e += kThreads) {
+            const int r = e / (HeadDim / 4), column = e % (HeadDim / 4) * 4;
+            float top = -INFINITY;
+#pragma unroll
+            for (int w = 0; w < Warps; ++w) top = fmaxf(top, rest->max_sum[first + w][r][0]);
+            const float base = top == -INFINITY ? 0.f : top;
+            const float *part = buffer + (first * 8 + r) * HeadDim + merge_place(r, column);
+            float total = 0, o[4] = {};
+#pragma unroll
+            for (int w = 0; w < Warps; ++w) {
+                const float weight = exp2_approximate(rest->max_sum[first + w][r][0] - base);
+                const auto v = *reinterpret_cast<const float4 *>(part + w * 8 * HeadDim);
+                total += weight * rest->max_sum[first + w][r][1];
+                o[0] += weight * v.x;
+                o[1] += weight * v.y;
+                o[2] += weight * v.z;
+                o[3] += weight * v.w;
+            }
+            const int index = ratio.token(8 * i + r);
+            const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
+            total = logits.with_sink(total, top, job.slot[index], head);
+            const float scale = total > 0 ? value_factor<Stored>(a, job.kv_head) / total : 0.f;
+            const Destination<T> out(a, job.token[index], job.slot[index], head, HeadDim);
+            out.write(column, o[0] * scale, o[1] * scale);
+            out.write(column + 2, o[2] * scale, o[3] * scale);
+            if (column == 0) write_lse(a, job.slot[index], head, top, total);
+        }
+    }
+
+    // barrier: of these threads.
+    template <typename Warp>
+    __device__ __forceinline__ void merge(Warp *mine, int rows, int barrier) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int here = min(8, rows - 8 * i); // rows of this pass
+            if (here <= 0) break;
+            float &sum = mine->sum[i];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            if (i == 1) named_barrier(barrier, kThreads); // the first pass has been read
+            give(*mine, i);
+            named_barrier(barrier, kThreads);
+            write(mine->logits, i, here);
+        }
+    }
+};
+
+// The slots of a stream job, by one warpgroup or by both. reader: of Rest::full.
+template <int HeadDim, typename T, typename Stored, typename Warp>
+__device__ __forceinline__ void take_slots(const AttentionArguments &a, const Job &job,
+                                           const Bounds &bounds, unsigned char *shared,
+                                           uint32_t slots, Rest *rest, int reader, int thread,
+                                           Ring<Shape<HeadDim>::kSlots> &ring, Warp *mine) {
+    using S = Shape<HeadDim>;
+    using Stream = StreamShape<HeadDim, Stored>;
+    const bool alone = reader != 0;
+    const int warps = alone ? 4 : 8, warp = thread / 32 & warps - 1;
+    const int groups = max(1, alone ? 4 / Stream::kParts : 8 / Stream::kParts); // that take turns
+    const int group = warp / Stream::kParts;
+    int turn = 0;
+    for (int which = 0; which < 2; ++which) {
+        const KeyStretch stretch = job.item.stretch[which];
+        for (int first = 0; first < stretch.keys; first += Stream::kKeys) {
+            const uint32_t empty = shared_address(&rest->empty[ring.slot]);
+            barrier_wait(shared_address(&rest->full[reader][ring.slot]), ring.phase);
+            if (turn == group) {
+                const int offset = ring.slot * S::kSlotBytes;
+                unsigned char *const slot = shared + S::kRegionBytes + offset;
+                for (int part = warp % Stream::kParts; part < Stream::kParts; part += warps) {
+                    mine->part = part;
+                    const int key = first + part * 16;
+                    if constexpr (kInBytes<Stored>) {
+                        mine->take_bytes(a, bounds, stretch, key, slots + offset, slot);
+                    } else {
+                        mine->take(a, bounds, stretch, key, slots + offset,
+                                   slot + S::kSlotBytes / 2);
+                    }
+                }
+            }
+            if (mine->lane < (alone ? 2 : 1)) barrier_arrive(empty); // eight arrivals in all
+            ring.advance();
+            turn = turn + 1 == groups ? 0 : turn + 1;
+        }
     }
 }
 
+// place: of the job.
 template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
-                           uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
+                           uint32_t slots, Rest *rest, Consumer<HeadDim> &self,
+                           const Ring<kJobs> &place, int thread) {
     using S = Shape<HeadDim>;
-    const int lane = thread % 32, warp = thread / 32;
     using Stream = StreamShape<HeadDim, Stored>;
-    const int group = warp / Stream::kWarps;
-    const Ratio &ratio = self.ratio;
-    const int rows = job.item.row_count * ratio.ratio;
-    const Bounds bounds(job.item, a.window);
-    auto &ring = self.ring;
-    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, ratio, lane, warp % Stream::kWarps);
+    const int lane = thread % 32, group = thread / 128;
+    const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
+    const bool alone = is_alone<HeadDim>(s0, s1);
+    if (alone) {
+        self.apart = true;
+        const bool own = self.next_alone == group;
+        self.next_alone ^= 1;
+        if (!own) { // what this group waits for next follows on phases that are over
+            barrier_wait(shared_address(&rest->job_fed[place.slot]), place.phase);
+            self.ring.advance(tiles(s0.keys, Stream::kKeys) + tiles(s1.keys, Stream::kKeys));
+            self.queries.advance();
+            return;
+        }
+    } else {
+        self.meet();
+    }
+    const int rows = job.item.row_count * self.ratio.ratio;
+    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, self.ratio, lane);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
     const unsigned char *queries =
         shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes;
@@ -208,68 +333,27 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         mine.read_queries(queries);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
+    if (lane < (alone ? 2 : 1))
+        barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
     self.queries.advance();
+    take_slots<HeadDim, T, Stored>(a, job, Bounds(job.item, a.window), shared, slots, rest,
+                                   alone ? 1 + group : 0, thread, self.ring, &mine);
 
-    int turn = 0; // slots of the item are dealt to the groups in turn
-    for (int which = 0; which < 2; ++which) {
-        const KeyStretch stretch = job.item.stretch[which];
-        for (int first = 0; first < stretch.keys; first += Stream::kKeys) {
-            barrier_wait(shared_address(&rest->full[ring.slot]), ring.phase);
-            if (turn == group) {
-                const int offset = ring.slot * S::kSlotBytes;
-                const int key = first + mine.part * 16;
-                unsigned char *const slot = shared + S::kRegionBytes + offset;
-                if constexpr (kInBytes<Stored>) {
-                    mine.take_bytes(a, bounds, stretch, key, slots + offset, slot);
-                } else {
-                    mine.take(a, bounds, stretch, key, slots + offset, slot + S::kSlotBytes / 2);
-                }
-            }
-            if (lane == 0) barrier_arrive(shared_address(&rest->empty[ring.slot]));
-            ring.advance();
-            turn = turn + 1 == Stream::kGroups ? 0 : turn + 1;
-        }
+    auto *buffer = reinterpret_cast<float *>(shared);
+    const uint32_t region_free = shared_address(&rest->region_free);
+    barrier_wait(region_free, self.region_phase ^ 1); // the last job of both groups
+    if (alone) {
+        named_barrier(kGroup + group, 128); // the group's last job of its own
+        StreamMerge<HeadDim, 4, T, Stored>{a,      job,       self.ratio,  rest,
+                                           buffer, group * 4, thread % 128}
+            .merge(&mine, rows, kGroup + group);
+    } else {
+        StreamMerge<HeadDim, 8, T, Stored>{a, job, self.ratio, rest, buffer, 0, thread}.merge(
+            &mine, rows, kAllConsumers);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(region_free);
+        self.region_phase ^= 1;
     }
-
-    // Merge the eight warps, eight query rows at a time.
-    auto *buffer = reinterpret_cast<float *>(shared); // [warp][8 rows][HeadDim], not normalised
-    barrier_wait(shared_address(&rest->region_free), self.region_phase ^ 1);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        float &sum = mine.sum[i];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        const int here = min(8, rows - 8 * i); // rows of this pass
-        if (here <= 0) break;
-        if (i == 1) named_barrier(kAllConsumers, kConsumers); // the first pass has been read
-        if (mine.valid[i]) {
-            float *out = buffer + (warp * 8 + lane / 4) * HeadDim;
-            if constexpr (kInBytes<Stored>) {
-#pragma unroll
-                for (int d = 0; d < HeadDim / 16; ++d) {
-                    const float(&even)[4] = mine.o[2 * d], (&odd)[4] = mine.o[2 * d + 1];
-                    *reinterpret_cast<float4 *>(out + output_column(d, lane)) =
-                        make_float4(even[2 * i], odd[2 * i], even[2 * i + 1], odd[2 * i + 1]);
-                }
-            } else {
-#pragma unroll
-                for (int d = 0; d < HeadDim / 8; ++d) {
-                    *reinterpret_cast<float2 *>(out + d * 8 + lane % 4 * 2) =
-                        make_float2(mine.o[d][2 * i], mine.o[d][2 * i + 1]);
-                }
-            }
-            if (lane % 4 == 0) {
-                rest->max_sum[warp][lane / 4][0] = mine.maximum[i] * mine.logits.c;
-                rest->max_sum[warp][lane / 4][1] = sum;
-            }
-        }
-        named_barrier(kAllConsumers, kConsumers);
-        merge_warps<HeadDim, T, Stored>(a, mine.logits, job, ratio, rest, buffer, i, here, thread);
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&rest->region_free));
-    self.region_phase ^= 1;
 }
 
 } // namespace batchllm::cuda::sm90
