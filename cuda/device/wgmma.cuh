@@ -7,7 +7,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
 namespace batchllm::cuda {
 
@@ -60,7 +59,6 @@ namespace batchllm::cuda {
 
 WGMMA_SS_ALL("bf16", __nv_bfloat16, 16, ", 0, 0")
 WGMMA_SS_ALL("f16", __half, 16, ", 0, 0")
-WGMMA_SS_ALL("e4m3", __nv_fp8_e4m3, 32, "")
 WGMMA_SS_256("bf16", __nv_bfloat16)
 WGMMA_SS_256("f16", __half)
 

@@ -5,10 +5,14 @@
 // A gated tile makes 128 columns of a turn, which have one scale, and each warpgroup half of them. So a warpgroup
 // leaves what it made in shared memory, in bf16, with each turn's scale for its half, and writes it as e4m3 with the
 // greater of both halves' scales at the end of its next tile, when the other is long done: neither waits.
+#include <cuda_fp8.h>
+
 #include "experts/sm90.cuh"
 
 namespace batchllm::cuda {
 namespace {
+
+WGMMA_SS_ALL("e4m3", __nv_fp8_e4m3, 32, "")
 
 constexpr int kOutTurns = 32;                // at a time, where not gated
 constexpr int kHalf = kTileRows * 128;       // bytes of a warpgroup's half of a gated tile

@@ -1,6 +1,7 @@
 // The product of gate and up with the activation in its epilogue: y = activation(x G^T) * (x U^T). What the product
 // of both would write and the activation read, [rows, 2 width], is never in memory. Sums are f32, and neither is
-// rounded before the activation. For steps of many tokens on devices of compute capability 9.0.
+// rounded before the activation. A row of y does not depend on the other rows, nor on their number. For steps of
+// many tokens on devices of compute capability 9.0.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,21 @@
 namespace batchllm::cuda {
 
 struct GatedArguments {
-    DType element; // of x and W: bf16, f16 or e4m3
-    DType result;  // of y: bf16 or f16; element, if that is not e4m3
+    DType element; // of x, W and y: bf16 or f16
     Activation kind;
-    const void *x;         // [rows, columns]
-    const void *w;         // [2 width, columns]: G, then U
-    const float *x_scales; // of e4m3: [rows]
-    const float *w_scales; // of e4m3: [2 width]
-    void *y;               // [rows, width]
+    const void *x; // [rows, columns]
+    const void *w; // [2 width, columns]: G, then U
+    void *y;       // [rows, width]
     int32_t rows, columns, width;
 };
 
-// Whether W's shape can be so multiplied.
-constexpr bool takes_gated(DType element, int64_t columns, int64_t width) {
-    return element != DType::f32 && columns % (element == DType::e4m3 ? 128 : 64) == 0 &&
-           width % 128 == 0;
+// Whether there is such a product.
+constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int64_t width) {
+    return (element == DType::bf16 || element == DType::f16) &&
+           kind != Activation::clamped_swiglu && columns % 64 == 0 && width % 128 == 0;
 }
+// With fewer rows cuBLASLt's product and a launch for the activation are as fast.
+inline constexpr int64_t kLeastGatedRows = 1024;
 
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 

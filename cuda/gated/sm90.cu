@@ -5,9 +5,7 @@
 // while the next tile begins; the two warpgroups drift apart as far as the stages let them, so that one multiplies while
 // the other activates.
 //
-// Sums of e4m3 are added up in f32 every 128 elements: the tensor cores' own sums keep fewer bits.
-#include <type_traits>
-
+// Tiles that are left for the last turn of the clusters, where they are few, are cut in halves: 64 rows a CTA.
 #include "attention/hopper.cuh"
 #include "device/tensor_map.h"
 #include "device/tma.cuh"
@@ -18,8 +16,8 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kRows = 128, kColumns = 128; // of y, a tile's
-constexpr int kTogether =
-    8; // pairs of tiles of rows whose products with the same columns follow one another
+constexpr int kOfStep = 64;                // elements of a row in a stage
+constexpr int kTogether = 8; // pairs of tiles of rows, with the same columns one after the other
 constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
 constexpr int kX = kRows * 128, kHalfOfW = kColumns * 128, kStage = kX + 2 * kHalfOfW; // bytes
 constexpr int kOut = kStages * kStage, kHalfOut = 64 * 128; // results of 64 rows, 64 columns
@@ -31,26 +29,31 @@ static_assert(kShared <= 232448);
 struct Shape {
     int32_t pairs;  // of tiles of rows
     int32_t across; // tiles of columns
+    int32_t whole;  // tiles that are not cut
+    int32_t turns;  // those, and the halves of the others
     int32_t steps;  // stages a tile
     int32_t width;  // of y
-    int32_t rows;   // of x that have scales
-    const float *of_x, *of_w;
 };
 
 struct Tile {
-    int32_t row, column; // of y, its first
+    int32_t row, column; // of y: this CTA's first
+    bool half;           // the second warpgroup has no rows
 };
 
 // Calls act with each of this CTA's tiles.
 template <typename Act>
 __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
-    const int32_t rank = static_cast<int32_t>(cluster_rank());
-    const int32_t of_group = kTogether * s.across, total = s.pairs * s.across;
-    for (int32_t number = blockIdx.x / 2; number < total; number += gridDim.x / 2) {
+    const auto rank = static_cast<int32_t>(cluster_rank());
+    const int32_t of_group = kTogether * s.across;
+    for (int32_t turn = blockIdx.x / 2; turn < s.turns; turn += gridDim.x / 2) {
+        const bool half = turn >= s.whole;
+        const int32_t number = half ? s.whole + (turn - s.whole) / 2 : turn;
         const int32_t group = number / of_group, place = number % of_group;
         const int32_t pairs = min(kTogether, s.pairs - group * kTogether);
-        const int32_t pair = group * kTogether + place % pairs;
-        act(Tile{(2 * pair + rank) * kRows, place / pairs * kColumns});
+        const int32_t first = (group * kTogether + place % pairs) * 2 * kRows;
+        const int32_t row =
+            half ? first + (turn - s.whole) % 2 * kRows + rank * (kRows / 2) : first + rank * kRows;
+        act(Tile{row, place / pairs * kColumns, half});
     }
 }
 
@@ -73,16 +76,15 @@ struct Ring {
 };
 
 // By one thread. The stage is free in both CTAs before its half of W is loaded to both.
-__device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place,
-                     int32_t across) {
+__device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
     for_each_tile(s, [&](const Tile &tile) {
         const int32_t of_w = tile.column + rank * s.width;
         for (int32_t step = 0; step < s.steps; ++step) {
             barrier_wait(place.empty(), place.phase ^ 1);
             barrier_expect(place.full(), kStage);
-            load_box(place.stage(), x, step * across, tile.row, place.full());
-            load_box_to(3, place.stage() + kX + rank * kHalfOfW, w, step * across, of_w,
+            load_box(place.stage(), x, step * kOfStep, tile.row, place.full());
+            load_box_to(3, place.stage() + kX + rank * kHalfOfW, w, step * kOfStep, of_w,
                         place.full());
             place.advance();
         }
@@ -94,6 +96,15 @@ __device__ __forceinline__ void release(uint32_t barrier) {
     __syncwarp();
     const uint32_t lane = threadIdx.x % 32;
     if (lane < 2) barrier_arrive_at(barrier, lane);
+}
+
+// A tile's stages without using them.
+__device__ __forceinline__ void pass(Ring *place, int steps) {
+    for (int s = 0; s < steps; ++s) {
+        barrier_wait(place->full(), place->phase);
+        release(place->empty());
+        place->advance();
+    }
 }
 
 // sums: of the warpgroup's 64 rows, 128 columns of gate, then of up.
@@ -120,58 +131,7 @@ template <typename T> __device__ __forceinline__ void multiply(Ring *place, int 
     release(before);
 }
 
-// The same of e4m3: half of the columns at once, since registers hold no more besides.
-__device__ __forceinline__ void multiply_e4m3(Ring *place, int steps, int group,
-                                              float (&sums)[kColumns]) {
-    float made[kColumns / 2];
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums[i] = 0;
-    for (int s = 0; s < steps; ++s) {
-        barrier_wait(place->full(), place->phase);
-        const Operand x(place->stage() + group * 64 * 128), w(place->stage() + kX);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                wgmma_ss(made, x.at(k * 32), w.at(half * kHalfOfW + k * 32), k > 0,
-                         __nv_fp8_e4m3());
-            }
-            wgmma_commit();
-            wgmma_wait<0>();
-            if (half == 1) release(place->empty());
-#pragma unroll
-            for (int i = 0; i < kColumns / 2; ++i) {
-                asm volatile("" : "+f"(made[i])::"memory"); // it is there now
-                sums[half * kColumns / 2 + i] += made[i];
-            }
-        }
-        place->advance();
-    }
-}
-
-// By the scales of the rows of x and of W.
-__device__ __forceinline__ void scale(const Shape &s, const Tile &tile, int group,
-                                      float (&sums)[kColumns]) {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int row = tile.row + group * 64 + thread / 32 * 16 + lane / 4;
-    const float low = row < s.rows ? __ldg(s.of_x + row) : 0;
-    const float high = row + 8 < s.rows ? __ldg(s.of_x + row + 8) : 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const auto *of_w =
-            reinterpret_cast<const float2 *>(s.of_w + half * s.width + tile.column) + lane % 4;
-#pragma unroll
-        for (int i = 0; i < kColumns / 8; ++i) {
-            float *d = sums + half * kColumns / 2 + 4 * i;
-            const float2 of = __ldg(of_w + 4 * i);
-            d[0] *= low * of.x, d[1] *= low * of.y;
-            d[2] *= high * of.x, d[3] *= high * of.y;
-        }
-    }
-}
-
-template <typename R, Activation F>
+template <typename T, Activation F>
 __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, int group,
                                       uint32_t out, const float (&sums)[kColumns]) {
     const int thread = threadIdx.x % 128, lane = thread % 32;
@@ -186,7 +146,7 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
         for (int j = 0; j < 4; ++j) {
             const float *gate = sums + 4 * i + 2 * j, *up = gate + kColumns / 2;
             r[j] = pack(quickly_activated<F>(gate[0]) * up[0],
-                        quickly_activated<F>(gate[1]) * up[1], R());
+                        quickly_activated<F>(gate[1]) * up[1], T());
         }
         const uint32_t chunk = (i % 8 + lane / 16) ^ lane % 8;
         store_matrix(out + i / 8 * kHalfOut + row * 128 + chunk * 16, r);
@@ -200,24 +160,20 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     }
 }
 
-template <typename T, typename R, Activation F>
+template <typename T, Activation F>
 __device__ void compute(const CUtensorMap &y, const Shape &s, Ring place) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
     for_each_tile(s, [&](const Tile &tile) {
+        if (tile.half && group == 1) return pass(&place, s.steps);
         float sums[kColumns];
-        if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-            multiply_e4m3(&place, s.steps, group, sums);
-            scale(s, tile, group, sums);
-        } else {
-            multiply<T>(&place, s.steps, group, sums);
-        }
-        store<R, F>(y, tile, group, out, sums);
+        multiply<T>(&place, s.steps, group, sums);
+        store<T, F>(y, tile, group, out, sums);
     });
     store_wait(); // of the thread that stored
 }
 
-template <typename T, typename R, Activation F> __global__ void __cluster_dims__(2)
+template <typename T, Activation F> __global__ void __cluster_dims__(2)
     __launch_bounds__(kThreads, 1)
         gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
                       const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape) {
@@ -236,17 +192,23 @@ template <typename T, typename R, Activation F> __global__ void __cluster_dims__
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
         if (threadIdx.x < kConsumers + 32 && elect_one()) {
-            feed(x, w, shape, place, 128 / static_cast<int32_t>(sizeof(T)));
+            feed(x, w, shape, place);
         }
         __syncwarp();
     } else {
         registers_more<232>();
-        compute<T, R, F>(y, shape, place);
+        compute<T, F>(y, shape, place);
     }
     cluster_sync(); // the other CTA writes to this one's memory until it is done
 }
 
-template <typename T, typename R, Activation F>
+// Of so many, for so many clusters.
+int32_t whole_tiles(int32_t tiles, int32_t clusters) {
+    const int32_t last = tiles % clusters;
+    return 2 * last <= clusters ? tiles - last : tiles;
+}
+
+template <typename T, Activation F>
 cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     CUtensorMap x, w, y;
     cudaError_t status = make_tensor_map(a.x, a.element, a.rows, a.columns, kRows, &x);
@@ -254,36 +216,32 @@ cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
         status = make_tensor_map(a.w, a.element, 2 * int64_t{a.width}, a.columns, kColumns, &w);
     }
     if (status == cudaSuccess) {
-        status = make_tensor_map(a.y, a.result, a.rows, a.width, 64, &y);
+        status = make_tensor_map(a.y, a.element, a.rows, a.width, 64, &y);
     }
-    const auto kernel = gated_product<T, R, F>;
+    const auto kernel = gated_product<T, F>;
     if (status == cudaSuccess) {
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     }
     if (status != cudaSuccess) return status;
-    const Shape shape{(a.rows + 2 * kRows - 1) / (2 * kRows),
-                      a.width / kColumns,
-                      a.columns / (128 / static_cast<int32_t>(sizeof(T))),
-                      a.width,
-                      a.rows,
-                      a.x_scales,
-                      a.w_scales};
+    const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / kColumns;
+    const int32_t whole = whole_tiles(pairs * across, sms / 2);
+    const Shape shape{pairs,  across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
+                      a.width};
     const auto ctas = static_cast<unsigned>(sms / 2 * 2);
     kernel<<<ctas, kThreads, kShared, stream>>>(x, w, y, shape);
     return cudaGetLastError();
 }
 
-template <typename T, typename R>
-cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
+template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
     switch (a.kind) {
     case Activation::silu:
-        return launch<T, R, Activation::silu>(a, sms, stream);
+        return launch<T, Activation::silu>(a, sms, stream);
     case Activation::gelu:
-        return launch<T, R, Activation::gelu>(a, sms, stream);
+        return launch<T, Activation::gelu>(a, sms, stream);
     case Activation::gelu_tanh:
-        return launch<T, R, Activation::gelu_tanh>(a, sms, stream);
-    case Activation::clamped_swiglu:
-        break; // of experts alone
+        return launch<T, Activation::gelu_tanh>(a, sms, stream);
+    case Activation::clamped_swiglu: // of experts alone
+        break;
     }
     return cudaErrorInvalidValue;
 }
@@ -292,13 +250,9 @@ cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
 
 cudaError_t launch_gated_sm90(const GatedArguments &a, int sms, cudaStream_t stream) {
     if (a.rows == 0) return cudaSuccess;
-    const bool bf16 = a.result == DType::bf16;
-    if (a.element == DType::e4m3) {
-        return bf16 ? launch_of<__nv_fp8_e4m3, __nv_bfloat16>(a, sms, stream)
-                    : launch_of<__nv_fp8_e4m3, __half>(a, sms, stream);
-    }
-    return bf16 ? launch_of<__nv_bfloat16, __nv_bfloat16>(a, sms, stream)
-                : launch_of<__half, __half>(a, sms, stream);
+    if (!takes_gated(a.element, a.kind, a.columns, a.width)) return cudaErrorInvalidValue;
+    return a.element == DType::bf16 ? launch_of<__nv_bfloat16>(a, sms, stream)
+                                    : launch_of<__half>(a, sms, stream);
 }
 
 } // namespace batchllm::cuda
