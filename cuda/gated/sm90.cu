@@ -109,7 +109,7 @@ __device__ __forceinline__ void pass(Ring *place, int steps) {
 
 // sums: of the warpgroup's 64 rows, 128 columns of gate, then of up.
 template <typename T> __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
-                                                               float (&sums)[2 * kColumns / 2]) {
+                                                               float (&sums)[kColumns]) {
     uint32_t before = 0;
     for (int s = 0; s < steps; ++s) {
         barrier_wait(place->full(), place->phase);
