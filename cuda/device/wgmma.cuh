@@ -22,6 +22,14 @@ namespace batchllm::cuda {
 #define LIST48 LIST40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define LIST56 LIST48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define LIST64 LIST56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST72 LIST64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define LIST80 LIST72 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define LIST88 LIST80 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define LIST96 LIST88 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define LIST104 LIST96 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define LIST112 LIST104 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define LIST120 LIST112 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define LIST128 LIST120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
 // A, B and P: the numbers of the operands after the sums, which the last arguments name.
 #define WGMMA_SS(TYPE, CPP, K, MAJOR, N, LIST, A, B, P, ...)                                       \
@@ -44,7 +52,14 @@ namespace batchllm::cuda {
              R8(d, 48))                                                                            \
     WGMMA_SS(TYPE, CPP, K, MAJOR, 128, LIST64, 64, 65, 66, R32(d, 0), R32(d, 32))
 
+// Of 256 columns: for types of two bytes.
+#define WGMMA_SS_256(TYPE, CPP)                                                                    \
+    WGMMA_SS(TYPE, CPP, 16, ", 0, 0", 256, LIST128, 128, 129, 130, R32(d, 0), R32(d, 32),          \
+             R32(d, 64), R32(d, 96))
+
 WGMMA_SS_ALL("bf16", __nv_bfloat16, 16, ", 0, 0")
 WGMMA_SS_ALL("f16", __half, 16, ", 0, 0")
+WGMMA_SS_256("bf16", __nv_bfloat16)
+WGMMA_SS_256("f16", __half)
 
 } // namespace batchllm::cuda

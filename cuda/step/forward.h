@@ -53,6 +53,7 @@ struct ForwardOptions {
     bool reproducible = false; // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
+    bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;
     int32_t threads = 0;
 
@@ -139,6 +140,7 @@ class Forward {
     void choose_planes();
     Status stage_slots(const TokenBatch &batch, Staging *staging);
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
+    bool in_one_product(size_t layer, int64_t rows) const; // gate, up and the activation
     Status activate(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
     Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);

@@ -2,6 +2,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/layer_inputs.h"
 #include "elementwise/quantize.h"
+#include "gated/gated.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
@@ -11,10 +12,34 @@ constexpr DeviceNorm kNoNorm;
 
 } // namespace
 
+// In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
+// launches (docs/lab/engine.md).
+bool Forward::in_one_product(size_t index, int64_t rows) const {
+    const DeviceLayer &w = weights_.layers[index];
+    const FeedForward &f = model_.layers[index].feed_forward;
+    return options_.gated_product && options_.experts == GroupedKernel::sm90 &&
+           !options_.reproducible && rows >= kLeastGatedRows && f.gate &&
+           w.gate_up_bias == nullptr && w.gate_up.scaling == Scaling::none &&
+           w.down.scaling == Scaling::none &&
+           takes_gated(options_.element, f.activation, w.gate_up.columns, f.width);
+}
+
 // activated_ = activation(gate(x)) * up(x)
 Status Forward::activate(size_t index, const Input &x, int64_t rows, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const FeedForward &f = model_.layers[index].feed_forward;
+    if (in_one_product(index, rows)) {
+        const GatedArguments product{options_.element,
+                                     f.activation,
+                                     x.data,
+                                     w.gate_up.data,
+                                     activated_.data(),
+                                     static_cast<int32_t>(rows),
+                                     static_cast<int32_t>(w.gate_up.columns),
+                                     f.width};
+        RETURN_IF_CUDA(launch_gated_sm90(product, options_.attention.sms, stream));
+        return profile_.mark(Part::gate_up, stream);
+    }
     RETURN_IF_ERROR(
         linear_->run(w.gate_up, x, rows, gate_up_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::gate_up, stream));

@@ -1,0 +1,48 @@
+#include "device/tensor_map.h"
+
+#include <atomic>
+
+namespace batchllm::cuda {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's function: this library is not linked with the driver.
+cudaError_t find_encode(Encode *encode) {
+    static std::atomic<Encode> found = nullptr;
+    *encode = found.load(std::memory_order_relaxed);
+    if (*encode != nullptr) return cudaSuccess;
+    void *address = nullptr;
+    cudaDriverEntryPointQueryResult outcome{};
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address,
+                                                                12000, cudaEnableDefault, &outcome);
+    if (status != cudaSuccess) return status;
+    if (outcome != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    *encode = reinterpret_cast<Encode>(address);
+    found.store(*encode, std::memory_order_relaxed);
+    return cudaSuccess;
+}
+
+} // namespace
+
+cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                            int32_t box_rows, CUtensorMap *map) {
+    Encode encode = nullptr;
+    const cudaError_t status = find_encode(&encode);
+    if (status != cudaSuccess) return status;
+    const auto bytes = static_cast<uint32_t>(dtype_bytes(type));
+    const CUtensorMapDataType element = type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : bytes == 2        ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                            : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+    const cuuint64_t stride = sizes[0] * bytes;
+    const cuuint32_t box[] = {128 / bytes, static_cast<cuuint32_t>(box_rows)};
+    const cuuint32_t steps[] = {1, 1};
+    const CUresult result =
+        encode(map, element, 2, const_cast<void *>(data), sizes, &stride, box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+} // namespace batchllm::cuda

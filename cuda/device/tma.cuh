@@ -1,0 +1,74 @@
+// Copies of boxes of a matrix by TMA and clusters of CTAs, for sm_90a: one wrapper an instruction, PTX ISA 8.x names. A
+// map (device/tensor_map.h) says where the matrix is; a box whose part lies outside is zero there, and is not stored there.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+
+namespace batchllm::cuda {
+
+// Global to shared: the box whose first element is at (column, row); completes on the barrier.
+__device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap &map,
+                                         int32_t column, int32_t row, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(destination),
+                 "l"(&map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+}
+// The same to each CTA of the cluster whose bit in `ctas` is set, at the same places in its shared memory.
+__device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
+                                            const CUtensorMap &map, int32_t column, int32_t row,
+                                            uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
+                 "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
+                 : "memory");
+}
+// Shared to global; part of this thread's next group of stores.
+__device__ __forceinline__ void store_box(const CUtensorMap &map, int32_t column, int32_t row,
+                                          uint32_t source) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+        "r"(column), "r"(row), "r"(source)
+        : "memory");
+}
+__device__ __forceinline__ void store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// This thread's stores have read what they store.
+__device__ __forceinline__ void store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// This thread's stores are done.
+__device__ __forceinline__ void store_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap &map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// ---- Clusters -----------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// All threads of the cluster have come here, and what they wrote to shared memory is seen.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+// Arrives at that barrier's place in the shared memory of the cluster's CTA `rank`.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+} // namespace batchllm::cuda

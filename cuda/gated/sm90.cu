@@ -1,0 +1,258 @@
+// The gated product for Hopper: persistent, a tile of 128 rows of x by 128 columns of y, so by 128 rows of G and 128 of
+// U, a CTA at a time; a stage has 128 bytes of each of these rows. Two CTAs of a cluster have the same columns
+// and each loads half of what they need of W for both: one G's rows, the other U's. One thread of a CTA loads; two
+// warpgroups multiply, 64 rows of x each. Gate and up of a number of y are sums of one thread. Results leave by TMA
+// while the next tile begins; the two warpgroups drift apart as far as the stages let them, so that one multiplies while
+// the other activates.
+//
+// Tiles that are left for the last turn of the clusters, where they are few, are cut in halves: 64 rows a CTA.
+#include "attention/hopper.cuh"
+#include "device/tensor_map.h"
+#include "device/tma.cuh"
+#include "elementwise/activation.cuh"
+#include "gated/gated.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kRows = 128, kColumns = 128; // of y, a tile's
+constexpr int kOfStep = 64;                // elements of a row in a stage
+constexpr int kTogether = 8; // pairs of tiles of rows, with the same columns one after the other
+constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
+constexpr int kX = kRows * 128, kHalfOfW = kColumns * 128, kStage = kX + 2 * kHalfOfW; // bytes
+constexpr int kOut = kStages * kStage, kHalfOut = 64 * 128; // results of 64 rows, 64 columns
+constexpr int kBarriers = kOut + 4 * kHalfOut;
+constexpr int kShared = kBarriers + 2 * kStages * 8;
+static_assert(kShared <= 232448);
+
+// What the kernel knows besides the maps.
+struct Shape {
+    int32_t pairs;  // of tiles of rows
+    int32_t across; // tiles of columns
+    int32_t whole;  // tiles that are not cut
+    int32_t turns;  // those, and the halves of the others
+    int32_t steps;  // stages a tile
+    int32_t width;  // of y
+};
+
+struct Tile {
+    int32_t row, column; // of y: this CTA's first
+    bool half;           // the second warpgroup has no rows
+};
+
+// Calls act with each of this CTA's tiles.
+template <typename Act>
+__device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
+    const auto rank = static_cast<int32_t>(cluster_rank());
+    const int32_t of_group = kTogether * s.across;
+    for (int32_t turn = blockIdx.x / 2; turn < s.turns; turn += gridDim.x / 2) {
+        const bool half = turn >= s.whole;
+        const int32_t number = half ? s.whole + (turn - s.whole) / 2 : turn;
+        const int32_t group = number / of_group, place = number % of_group;
+        const int32_t pairs = min(kTogether, s.pairs - group * kTogether);
+        const int32_t first = (group * kTogether + place % pairs) * 2 * kRows;
+        const int32_t row =
+            half ? first + (turn - s.whole) % 2 * kRows + rank * (kRows / 2) : first + rank * kRows;
+        act(Tile{row, place / pairs * kColumns, half});
+    }
+}
+
+// Place in the ring of stages; both sides step through the same sequence.
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+    uint32_t base; // of shared memory
+
+    __device__ explicit Ring(uint32_t at) : base(at) {}
+    __device__ uint32_t stage() const { return base + slot * kStage; }
+    __device__ uint32_t full() const { return base + kBarriers + slot * 8; }
+    __device__ uint32_t empty() const { return base + kBarriers + (kStages + slot) * 8; }
+    __device__ void advance() {
+        if (++slot == kStages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// By one thread. The stage is free in both CTAs before its half of W is loaded to both.
+__device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
+    const auto rank = static_cast<int32_t>(cluster_rank());
+    for_each_tile(s, [&](const Tile &tile) {
+        const int32_t of_w = tile.column + rank * s.width;
+        for (int32_t step = 0; step < s.steps; ++step) {
+            barrier_wait(place.empty(), place.phase ^ 1);
+            barrier_expect(place.full(), kStage);
+            load_box(place.stage(), x, step * kOfStep, tile.row, place.full());
+            load_box_to(3, place.stage() + kX + rank * kHalfOfW, w, step * kOfStep, of_w,
+                        place.full());
+            place.advance();
+        }
+    });
+}
+
+// A warp is done with the stage, which the next loads of both CTAs write.
+__device__ __forceinline__ void release(uint32_t barrier) {
+    __syncwarp();
+    const uint32_t lane = threadIdx.x % 32;
+    if (lane < 2) barrier_arrive_at(barrier, lane);
+}
+
+// A tile's stages without using them.
+__device__ __forceinline__ void pass(Ring *place, int steps) {
+    for (int s = 0; s < steps; ++s) {
+        barrier_wait(place->full(), place->phase);
+        release(place->empty());
+        place->advance();
+    }
+}
+
+// sums: of the warpgroup's 64 rows, 128 columns of gate, then of up.
+template <typename T> __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
+                                                               float (&sums)[kColumns]) {
+    uint32_t before = 0;
+    for (int s = 0; s < steps; ++s) {
+        barrier_wait(place->full(), place->phase);
+        wgmma_fence();
+        const Operand x(place->stage() + group * 64 * 128), w(place->stage() + kX);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            wgmma_ss(sums, x.at(k * 32), w.at(k * 32), s > 0 || k > 0, T());
+        }
+        wgmma_commit();
+        if (s > 0) {
+            wgmma_wait<1>();
+            release(before);
+        }
+        before = place->empty();
+        place->advance();
+    }
+    wgmma_wait<0>();
+    release(before);
+}
+
+template <typename T, Activation F>
+__device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, int group,
+                                      uint32_t out, const float (&sums)[kColumns]) {
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    const bool stores = thread < 32 && elect_one();
+    if (stores) store_wait_read();
+    named_barrier(1 + group, 128); // what was there has been read
+    const uint32_t row = thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; i += 2) { // eight columns each
+        uint32_t r[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float *gate = sums + 4 * i + 2 * j, *up = gate + kColumns / 2;
+            r[j] = pack(quickly_activated<F>(gate[0]) * up[0],
+                        quickly_activated<F>(gate[1]) * up[1], T());
+        }
+        const uint32_t chunk = (i % 8 + lane / 16) ^ lane % 8;
+        store_matrix(out + i / 8 * kHalfOut + row * 128 + chunk * 16, r);
+    }
+    async_proxy_fence();
+    named_barrier(1 + group, 128);
+    if (stores) {
+        store_box(y, tile.column, tile.row + group * 64, out);
+        store_box(y, tile.column + 64, tile.row + group * 64, out + kHalfOut);
+        store_commit();
+    }
+}
+
+template <typename T, Activation F>
+__device__ void compute(const CUtensorMap &y, const Shape &s, Ring place) {
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
+    for_each_tile(s, [&](const Tile &tile) {
+        if (tile.half && group == 1) return pass(&place, s.steps);
+        float sums[kColumns];
+        multiply<T>(&place, s.steps, group, sums);
+        store<T, F>(y, tile, group, out, sums);
+    });
+    store_wait(); // of the thread that stored
+}
+
+template <typename T, Activation F> __global__ void __cluster_dims__(2)
+    __launch_bounds__(kThreads, 1)
+        gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
+                      const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const Ring place(shared_address(shared));
+    if (threadIdx.x == 0) {
+        Ring each = place;
+        for (int i = 0; i < kStages; ++i) {
+            barrier_init(each.full(), 1);
+            barrier_init(each.empty(), 2 * kConsumers / 32); // the warps of both CTAs
+            each.advance();
+        }
+        barrier_init_fence();
+    }
+    cluster_sync();
+    if (threadIdx.x >= kConsumers) {
+        registers_fewer<40>();
+        if (threadIdx.x < kConsumers + 32 && elect_one()) {
+            feed(x, w, shape, place);
+        }
+        __syncwarp();
+    } else {
+        registers_more<232>();
+        compute<T, F>(y, shape, place);
+    }
+    cluster_sync(); // the other CTA writes to this one's memory until it is done
+}
+
+// Of so many, for so many clusters.
+int32_t whole_tiles(int32_t tiles, int32_t clusters) {
+    const int32_t last = tiles % clusters;
+    return 2 * last <= clusters ? tiles - last : tiles;
+}
+
+template <typename T, Activation F>
+cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
+    CUtensorMap x, w, y;
+    cudaError_t status = make_tensor_map(a.x, a.element, a.rows, a.columns, kRows, &x);
+    if (status == cudaSuccess) {
+        status = make_tensor_map(a.w, a.element, 2 * int64_t{a.width}, a.columns, kColumns, &w);
+    }
+    if (status == cudaSuccess) {
+        status = make_tensor_map(a.y, a.element, a.rows, a.width, 64, &y);
+    }
+    const auto kernel = gated_product<T, F>;
+    if (status == cudaSuccess) {
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    }
+    if (status != cudaSuccess) return status;
+    const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / kColumns;
+    const int32_t whole = whole_tiles(pairs * across, sms / 2);
+    const Shape shape{pairs,  across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
+                      a.width};
+    const auto ctas = static_cast<unsigned>(sms / 2 * 2);
+    kernel<<<ctas, kThreads, kShared, stream>>>(x, w, y, shape);
+    return cudaGetLastError();
+}
+
+template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
+    switch (a.kind) {
+    case Activation::silu:
+        return launch<T, Activation::silu>(a, sms, stream);
+    case Activation::gelu:
+        return launch<T, Activation::gelu>(a, sms, stream);
+    case Activation::gelu_tanh:
+        return launch<T, Activation::gelu_tanh>(a, sms, stream);
+    case Activation::clamped_swiglu: // of experts alone
+        break;
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace
+
+cudaError_t launch_gated_sm90(const GatedArguments &a, int sms, cudaStream_t stream) {
+    if (a.rows == 0) return cudaSuccess;
+    if (!takes_gated(a.element, a.kind, a.columns, a.width)) return cudaErrorInvalidValue;
+    return a.element == DType::bf16 ? launch_of<__nv_bfloat16>(a, sms, stream)
+                                    : launch_of<__half>(a, sms, stream);
+}
+
+} // namespace batchllm::cuda
