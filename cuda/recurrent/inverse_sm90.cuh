@@ -29,10 +29,10 @@ struct Split {
 
     __device__ __forceinline__ Split() {}
     // As A.
-    __device__ __forceinline__ explicit Split(const float (&x)[8], float sign = 1) {
+    __device__ __forceinline__ explicit Split(const float (&x)[8]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float first = sign * x[2 * i], second = sign * x[2 * i + 1];
+            const float first = x[2 * i], second = x[2 * i + 1];
             high[i] = pack(first, second, __half());
             const float2 rounded = __half22float2(*reinterpret_cast<const __half2 *>(&high[i]));
             low[i] = pack(first - rounded.x, second - rounded.y, __half());
@@ -72,7 +72,7 @@ __device__ __forceinline__ void multiply(float (&sums)[8], const Split &a, const
     }
 }
 
-// square = (1 + square)^-1, of zeros but below its diagonal, by forward substitution in f32: a lane has a column.
+// square = (1 - square)^-1, of zeros but below its diagonal, by forward substitution in f32: a lane has a column.
 __device__ __forceinline__ void invert_square(float (&square)[8], float *scratch) {
     constexpr int kTurned = kSquare + 4, kRows = kSquare + 8; // floats from row to row
     const int lane = threadIdx.x % 32;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void invert_square(float (&square)[8], float *scratch
             a[r] = four.x, a[r + 1] = four.y, a[r + 2] = four.z, a[r + 3] = four.w;
         }
 #pragma unroll
-        for (int r = k + 1; r < kSquare; ++r) found[r] -= a[r] * found[k];
+        for (int r = k + 1; r < kSquare; ++r) found[r] += a[r] * found[k];
     }
     __syncwarp();
     if (lane < kSquare) {
@@ -108,8 +108,8 @@ __device__ __forceinline__ void invert_square(float (&square)[8], float *scratch
     }
 }
 
-// T = (1 + A)^-1, of which each warp has its 16 rows: their square on the diagonal D is inverted by itself, the others
-// are D (0 - A T). The warps take turns to hand out theirs.
+// T = (1 - across)^-1, of which each warp has its 16 rows: their square on the diagonal D is inverted by itself, the
+// others are D times what the warp's `across` and the rows of T above make. The warps take turns to hand out theirs.
 __device__ __forceinline__ void invert(const SquareSums &across, int group, int warp,
                                        InverseShared *shared, SquareSums &inverse) {
     float own[8];
@@ -144,7 +144,7 @@ __device__ __forceinline__ void invert(const SquareSums &across, int group, int 
         if (m + 1 == kSquares) break;
         named_barrier(1 + group, kGroup);
         if (warp > m) {
-            const Split left(across[m], -1);
+            const Split left(across[m]);
 #pragma unroll
             for (int j = 0; j <= m; ++j) {
                 Split right;

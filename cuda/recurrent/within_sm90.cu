@@ -42,13 +42,12 @@ struct HeadPlace {
     int key_head, first, count; // value heads [first, first + count)
     bool foremost;              // of the blocks with this key head
 
-    __device__ HeadPlace(const DeltaArguments &a, int block) {
-        const int ratio = a.value_heads / a.key_heads, blocks = (ratio + kHeads - 1) / kHeads;
-        key_head = block / blocks;
-        const int at = block % blocks * kHeads;
+    // at: of a block's heads the first, of those with the key head
+    __device__ __forceinline__ HeadPlace(const DeltaArguments &a, int key_head, int at)
+        : key_head(key_head), foremost(at == 0) {
+        const int ratio = a.value_heads / a.key_heads;
         first = key_head * ratio + at;
         count = min(kHeads, ratio - at);
-        foremost = at == 0;
     }
     // The first of a tile; where there is no second value head, the first one's again.
     __device__ __forceinline__ int channel(const DeltaArguments &a, int tile) const {
@@ -122,51 +121,59 @@ __device__ __forceinline__ void mix_inputs(const ChunkArguments &c, const ChunkP
     const int channel = heads.channel(a, tile) + piece * 8;
     const Panels rows{shared_address(shared->tiles[tile])};
     Convolution<8> convolution(a.convolution + channel * kRing);
-    const auto see = [&](uint32_t address) {
+    const auto see = [&](const uint4 &raw) {
         float x[8];
-        widen(Packed8<T>{load_shared(address)}, x);
+        widen(Packed8<T>{raw}, x);
         convolution.see(x);
     };
     copy_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < kBefore; ++w) {
-        see(begin == 0 ? shared_address(shared->before[tile][w] + piece * 16)
-                       : rows.at((begin + kDeltaChunk - kBefore + w) % kDeltaChunk, piece));
+        see(load_shared(begin == 0
+                            ? shared_address(shared->before[tile][w] + piece * 16)
+                            : rows.at((begin + kDeltaChunk - kBefore + w) % kDeltaChunk, piece)));
     }
     __syncthreads(); // before another half of a warp mixes those
     if (warp % 2 * 32 >= place.count) return;
     T *to = mixed_of<T>(c, place.token + begin) + channel;
-#pragma unroll 4
-    for (int t = 0; t < 16; ++t) {
-        see(rows.at(begin + t, piece));
-        float x[8], squares = convolution.mix(x);
-        if (tile < 2) {
+    const int stored = tile < 2 && heads.foremost ? place.count - begin : 0;
+    constexpr int kBatch = 4; // tokens that are loaded together
+#pragma unroll 1
+    for (int t = 0; t < 16; t += kBatch) {
+        uint4 raw[kBatch];
 #pragma unroll
-            for (int offset = 8; offset > 0; offset /= 2) {
-                squares += __shfl_xor_sync(~0u, squares, offset);
+        for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(rows.at(begin + t + i, piece));
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            see(raw[i]);
+            float x[8], squares = convolution.mix(x);
+            if (tile < 2) {
+#pragma unroll
+                for (int offset = 8; offset > 0; offset /= 2) {
+                    squares += __shfl_xor_sync(~0u, squares, offset);
+                }
+                const float scale = unit_scale(squares, kHeadDim, tile == 0);
+#pragma unroll
+                for (float &e : x) e *= scale;
             }
-            const float scale = unit_scale(squares, kHeadDim, tile == 0);
-#pragma unroll
-            for (float &e : x) e *= scale;
-        }
-        const uint4 packed{pack(x[0], x[1], T()), pack(x[2], x[3], T()), pack(x[4], x[5], T()),
-                           pack(x[6], x[7], T())};
-        store_shared(rows.at(begin + t, piece), packed);
-        if (tile < 2 && heads.foremost && begin + t < place.count) {
-            __stcg(reinterpret_cast<uint4 *>(to + int64_t{t} * a.channels()), packed);
+            const uint4 packed{pack(x[0], x[1], T()), pack(x[2], x[3], T()), pack(x[4], x[5], T()),
+                               pack(x[6], x[7], T())};
+            store_shared(rows.at(begin + t + i, piece), packed);
+            if (t + i < stored) __stcg(reinterpret_cast<uint4 *>(to), packed);
+            to += a.channels();
         }
     }
 }
 
 // ---- A, P ----
 
-// K K^T to A, Q K^T to P.
+// K K^T to -A, Q K^T to P.
 __device__ __forceinline__ void apply_gates(const GroupShared &shared, int warp, SquareSums &across,
                                             SquareSums &weights) {
     const int lane = thread_anew() % 32, first = warp * kSquare + lane / 4;
     const float sums[2] = {shared.sums[first], shared.sums[first + 8]};
-    const float rates[2] = {shared.rates[first], shared.rates[first + 8]};
+    const float rates[2] = {-shared.rates[first], -shared.rates[first + 8]};
 #pragma unroll
     for (int n = 0; n < kSquares; ++n) {
 #pragma unroll
@@ -302,9 +309,9 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0);
     for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
          i += static_cast<int>(gridDim.x)) {
-        int block = static_cast<int>(blockIdx.y);
-        asm volatile("" : "+r"(block)); // what follows from it is not kept all the time
-        const HeadPlace heads(a, block);
+        int key_head = static_cast<int>(blockIdx.y);
+        asm volatile("" : "+r"(key_head)); // what follows from it is not kept all the time
+        const HeadPlace heads(a, key_head, static_cast<int>(blockIdx.z) * kHeads);
         const int head = heads.first + group;
         const bool there = group < heads.count;
         const ChunkPlace place(c, c.chunks[i]);
@@ -324,8 +331,8 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
 
 cudaError_t launch_within_sm90(const ChunkArguments &a, cudaStream_t stream) {
     const int ratio = a.delta.value_heads / a.delta.key_heads;
-    const dim3 grid(static_cast<unsigned>(a.most_chunks),
-                    static_cast<unsigned>(a.delta.key_heads * ((ratio + kHeads - 1) / kHeads)));
+    const dim3 grid(static_cast<unsigned>(a.most_chunks), static_cast<unsigned>(a.delta.key_heads),
+                    static_cast<unsigned>((ratio + kHeads - 1) / kHeads));
     return with_half(a.delta.element, [&](auto t) {
         const auto kernel = within_chunks<decltype(t)>;
         constexpr auto bytes = static_cast<int>(sizeof(WithinShared));
