@@ -33,7 +33,8 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
     const DeltaArguments &a = c.delta;
     const int channel = head * kHeadDim + static_cast<int>(threadIdx.x % 32) * 4;
     const bool query = head < a.key_heads, value = head >= 2 * a.key_heads;
-    Convolution<4> convolution(a.convolution + channel * kRing);
+    Convolution<4> convolution(
+        [&](int e) { return reinterpret_cast<const float4 *>(a.convolution)[channel + e]; });
     const auto see = [&](const Four<T> &four, bool valid = true) {
         float x[4];
 #pragma unroll

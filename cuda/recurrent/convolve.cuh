@@ -10,11 +10,11 @@ template <int kEach> struct Convolution {
     float weights[kEach][kRing];
     float seen[kRing][kEach] = {}; // the newest token last
 
-    // from: [kEach, kRing]
-    __device__ __forceinline__ explicit Convolution(const float *from) {
+    // load(e): a channel's weights
+    template <typename Load> __device__ __forceinline__ explicit Convolution(const Load &load) {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
-            const float4 w = reinterpret_cast<const float4 *>(from)[e];
+            const float4 w = load(e);
             weights[e][0] = w.x, weights[e][1] = w.y, weights[e][2] = w.z, weights[e][3] = w.w;
         }
     }

@@ -34,8 +34,10 @@ struct GroupShared {
 struct WithinShared {
     alignas(1024) unsigned char tiles[kTiles][2 * kPanelBytes];
     alignas(128) unsigned char before[kTiles][kBefore][kHeadDim * 2];
+    alignas(128) float4 convolution[kTiles][kHeadDim]; // see weights_of
     GroupShared groups[kHeads];
 };
+static_assert(2 * (sizeof(WithinShared) + 1024) <= 228 * 1024, "two blocks an SM");
 
 // What a block has of the heads.
 struct HeadPlace {
@@ -65,12 +67,31 @@ __device__ __forceinline__ int thread_anew() {
 
 // ---- Inputs ----
 
-// Asynchronously, as projected: zeros from the chunk's end on and before the sequence's beginning.
+// Where a tile's convolution is: eight neighbouring lanes read different banks.
+__device__ __forceinline__ float4 *weights_of(WithinShared *shared, int tile, int piece, int e) {
+    return shared->convolution[tile] + piece * 8 + (e ^ piece % 8);
+}
+
+// Asynchronously, as projected: zeros from the chunk's end on and before the sequence's beginning. First what q and k
+// need, and all weights; then v.
 template <typename T>
 __device__ __forceinline__ void copy_inputs(const DeltaArguments &a, const ChunkPlace &place,
                                             const HeadPlace &heads, WithinShared *shared) {
     constexpr int kRows = kThreads / 16; // at a time, 16 bytes a thread
     const int thread = thread_anew(), row = thread / 16, piece = thread % 16;
+    if (thread < kTiles * kBefore * 16) {
+        const int tile = row / kBefore, w = row % kBefore, back = kBefore - w;
+        copy_async(shared_address(shared->before[tile][w] + piece * 16),
+                   seen_row<T>(a, place.item, place.first, back) + heads.channel(a, tile) +
+                       piece * 8,
+                   place.item.position + place.first >= back);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles * kHeadDim; i += kThreads) {
+        const int tile = (i + thread) / kHeadDim, at = thread % kHeadDim;
+        copy_async(shared_address(weights_of(shared, tile, at / 8, at % 8)),
+                   a.convolution + (heads.channel(a, tile) + at) * kRing, true);
+    }
     const T *from = projected_of<T>(a, place.token + row) + piece * 8;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -80,15 +101,8 @@ __device__ __forceinline__ void copy_inputs(const DeltaArguments &a, const Chunk
         for (int t = 0; t < kDeltaChunk; t += kRows) {
             copy_async(to.at(t + row, piece), channels + t * a.stride, t + row < place.count);
         }
+        if (tile % 2 == 1) copy_async_commit();
     }
-    const int tile = row / kBefore, w = row % kBefore, back = kBefore - w;
-    if (tile < kTiles) {
-        copy_async(shared_address(shared->before[tile][w] + piece * 16),
-                   seen_row<T>(a, place.item, place.first, back) + heads.channel(a, tile) +
-                       piece * 8,
-                   place.item.position + place.first >= back);
-    }
-    copy_async_commit();
 }
 
 // G and the rates of a value head. One warp, a lane two tokens.
@@ -110,24 +124,21 @@ make_gates(const ChunkArguments &c, const ChunkPlace &place, int head, GroupShar
         make_float2(gates[0].y * exp2_approximate(sums.x), gates[1].y * exp2_approximate(sums.y));
 }
 
-// The tiles, in place; q and k also to global memory. Two warps a tile, half a warp 16 tokens.
-template <typename T>
-__device__ __forceinline__ void mix_inputs(const ChunkArguments &c, const ChunkPlace &place,
-                                           const HeadPlace &heads, WithinShared *shared) {
+// Two tiles in place: q and k, which go to global memory too, or v. Four warps a tile, half a warp eight tokens.
+template <typename T, bool kKeys>
+__device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPlace &place,
+                                          const HeadPlace &heads, WithinShared *shared) {
     const DeltaArguments &a = c.delta;
     const int thread = thread_anew(), warp = thread / 32, lane = thread % 32;
-    const int tile = warp / 2, piece = lane % 16;
-    const int begin = warp % 2 * 32 + lane / 16 * 16;
-    const int channel = heads.channel(a, tile) + piece * 8;
+    const int tile = warp / 4 + (kKeys ? 0 : 2), piece = lane % 16;
+    const int first = warp % 4 * 16, begin = first + lane / 16 * 8;
     const Panels rows{shared_address(shared->tiles[tile])};
-    Convolution<8> convolution(a.convolution + channel * kRing);
+    Convolution<8> convolution([&](int e) { return *weights_of(shared, tile, piece, e); });
     const auto see = [&](const uint4 &raw) {
         float x[8];
         widen(Packed8<T>{raw}, x);
         convolution.see(x);
     };
-    copy_async_wait<0>();
-    __syncthreads();
 #pragma unroll
     for (int w = 0; w < kBefore; ++w) {
         see(load_shared(begin == 0
@@ -135,12 +146,12 @@ __device__ __forceinline__ void mix_inputs(const ChunkArguments &c, const ChunkP
                             : rows.at((begin + kDeltaChunk - kBefore + w) % kDeltaChunk, piece)));
     }
     __syncthreads(); // before another half of a warp mixes those
-    if (warp % 2 * 32 >= place.count) return;
-    T *to = mixed_of<T>(c, place.token + begin) + channel;
-    const int stored = tile < 2 && heads.foremost ? place.count - begin : 0;
-    constexpr int kBatch = 4; // tokens that are loaded together
+    if (first >= place.count) return;
+    T *to = mixed_of<T>(c, place.token + begin) + heads.channel(a, tile) + piece * 8;
+    const int stored = kKeys && heads.foremost ? place.count - begin : 0;
+    constexpr int kBatch = 2; // tokens that are loaded together
 #pragma unroll 1
-    for (int t = 0; t < 16; t += kBatch) {
+    for (int t = 0; t < 8; t += kBatch) {
         uint4 raw[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(rows.at(begin + t + i, piece));
@@ -148,7 +159,7 @@ __device__ __forceinline__ void mix_inputs(const ChunkArguments &c, const ChunkP
         for (int i = 0; i < kBatch; ++i) {
             see(raw[i]);
             float x[8], squares = convolution.mix(x);
-            if (tile < 2) {
+            if (kKeys) {
 #pragma unroll
                 for (int offset = 8; offset > 0; offset /= 2) {
                     squares += __shfl_xor_sync(~0u, squares, offset);
@@ -176,16 +187,19 @@ __device__ __forceinline__ void apply_gates(const GroupShared &shared, int warp,
     const float rates[2] = {-shared.rates[first], -shared.rates[first + 8]};
 #pragma unroll
     for (int n = 0; n < kSquares; ++n) {
+        if (n > warp) { // later tokens
+#pragma unroll
+            for (float &x : weights[n]) x = 0;
+            continue;
+        }
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             const int i = first + e / 2 % 2 * 8, j = n * kSquare + e / 4 * 8 + lane % 4 * 2 + e % 2;
-            if (n > warp) {
-                weights[n][e] = 0;
-                continue;
-            }
-            const float decay = exp2_approximate(sums[e / 2 % 2] - shared.sums[j]);
-            weights[n][e] = j <= i ? decay * weights[n][e] : 0.0f;
-            across[n][e] = j < i ? rates[e / 2 % 2] * decay * across[n][e] : 0.0f;
+            const float decay =
+                exp2_approximate(j <= i ? sums[e / 2 % 2] - shared.sums[j] : -INFINITY);
+            const float product = rates[e / 2 % 2] * decay * across[n][e];
+            weights[n][e] *= decay;
+            across[n][e] = j < i ? product : 0.0f;
         }
     }
 }
@@ -214,10 +228,8 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kSums], const Pan
     out += begin * stride + piece * 8;
 #pragma unroll
     for (int r = 0; r < kSquare; r += kRows) {
-        if (begin + r < count) {
-            __stcg(reinterpret_cast<uint4 *>(out + r * stride),
-                   load_shared(panels.at(row + begin + r, piece)));
-        }
+        const uint4 packed = load_shared(panels.at(row + begin + r, piece));
+        if (begin + r < count) __stcg(reinterpret_cast<uint4 *>(out + r * stride), packed);
     }
     __syncwarp();
 }
@@ -319,7 +331,12 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
         if (there && threadIdx.x % kGroup < 32) {
             make_gates<T>(c, place, head, &shared->groups[group]);
         }
-        mix_inputs<T>(c, place, heads, shared);
+        copy_async_wait<1>();
+        __syncthreads();
+        mix_tiles<T, true>(c, place, heads, shared);
+        copy_async_wait<0>();
+        __syncthreads();
+        mix_tiles<T, false>(c, place, heads, shared);
         async_proxy_fence();
         __syncthreads();
         if (there) within_head<T>(c, place, head, group, shared);
