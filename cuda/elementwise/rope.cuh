@@ -124,7 +124,10 @@ template <typename T, typename Stored> __global__ void __launch_bounds__(kRopeTh
 
 // ---- Any rotation, any norm ----
 
-constexpr int kTurnThreads = 128;
+constexpr int kTurnThreads = 128, kTurnDims = 256; // dims at most, times Vectors
+
+// Where an angle is in shared memory, so that the lanes of a head, eight apart, read from different banks.
+__device__ __forceinline__ int place_of_angle(int i) { return i + i / kVector; }
 
 // Elements [e, e + 8) of a head, with their bias.
 template <typename T> __device__ __forceinline__ void
@@ -214,7 +217,7 @@ __device__ __forceinline__ void normalise_head(const RopeArguments &a, int head,
     }
 }
 
-// staged: room for the head. All of a warp call this; a value's head is left as it is.
+// angles: by place_of_angle; staged: room for the head. All of a warp call this; a value's head is left as it is.
 template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArguments &a,
                                                                  const float2 *angles, bool turns,
                                                                  int lanes, int lane, float *staged,
@@ -249,7 +252,7 @@ template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArgum
             const int e = (v * lanes + lane) * kVector + k;
             if (e >= a.dims) break;
             const bool first = a.pairs ? e % 2 == 0 : e < half;
-            const float2 angle = angles[a.pairs ? e / 2 : first ? e : e - half];
+            const float2 angle = angles[place_of_angle(a.pairs ? e / 2 : first ? e : e - half)];
             const float y = other[v][k];
             x[v][k] = x[v][k] * angle.x + (first ? -y : y) * angle.y;
         }
@@ -257,13 +260,24 @@ template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArgum
 }
 
 // A block is a token, or as many of its heads as it has threads for; `lanes` threads (a power of two) are a
-// head, each with Vectors times eight of its elements.
-template <typename T, typename Stored, int Vectors> __global__ void __launch_bounds__(kTurnThreads)
+// head, each with Vectors times eight of its elements. Slot, angles and the first heads are asked for at once.
+template <typename T, typename Stored, int Vectors>
+__global__ void __launch_bounds__(kTurnThreads, Vectors == 1 ? 8 : 4)
     turn(const __grid_constant__ RopeArguments a, int lanes) {
     __shared__ __align__(16) float staged[kTurnThreads * Vectors * kVector];
+    __shared__ float2 angles[Vectors * (kTurnDims / 2 + kTurnDims / 2 / kVector)];
+    static_assert(kTurnDims / 2 == kTurnThreads); // of which a thread brings one or two
+    __shared__ int32_t shared_slot;
     const int token = blockIdx.x;
-    const int slot = a.slots[token];
-    if (slot < 0) return;
+    const int angle_count = a.table != nullptr ? a.dims / 2 : 0;
+    int32_t slot = 0; // as in the kernel above
+    if (threadIdx.x == 0) slot = a.slots[token];
+    float2 own_angles[Vectors] = {};
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+        const int angle = i * kTurnThreads + static_cast<int>(threadIdx.x);
+        if (angle < angle_count) own_angles[i] = a.table[int64_t{token} * angle_count + angle];
+    }
     const int heads = a.heads + 2 * a.kv_heads;
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
@@ -275,9 +289,8 @@ template <typename T, typename Stored, int Vectors> __global__ void __launch_bou
     float2 whole = {};
     if (a.norm_whole) whole = whole_scales(a, row);
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
-    const int at_once = kTurnThreads / lanes;
-    for (int first = static_cast<int>(blockIdx.y) * at_once; first < heads;
-         first += static_cast<int>(gridDim.y) * at_once) {
+    const int at_once = kTurnThreads / lanes, begin = static_cast<int>(blockIdx.y) * at_once;
+    for (int first = begin; first < heads; first += static_cast<int>(gridDim.y) * at_once) {
         const int head = first + group;
         const bool value = head >= a.heads + a.kv_heads;
         float x[Vectors][8] = {};
@@ -286,12 +299,23 @@ template <typename T, typename Stored, int Vectors> __global__ void __launch_bou
             const int e = (v * lanes + lane) * kVector;
             if (head < heads && e < a.head_dim) load_head(a, row, head, e, x[v]);
         }
+        if (first == begin) {
+#pragma unroll
+            for (int i = 0; i < Vectors; ++i) {
+                const int angle = i * kTurnThreads + static_cast<int>(threadIdx.x);
+                if (angle < angle_count) angles[place_of_angle(angle)] = own_angles[i];
+            }
+            if (threadIdx.x == 0) shared_slot = slot;
+            __syncthreads();
+            slot = shared_slot;
+            if (slot < 0) return;
+        }
         if (a.q_norm || a.k_norm || a.v_norm) {
             normalise_head(a, head, lanes, lane, head < a.heads ? whole.x : whole.y, x);
         }
         if (a.table != nullptr) {
-            turn_head(a, a.table + int64_t{token} * (a.dims / 2), !value, lanes, lane,
-                      staged + group * lanes * Vectors * kVector, x);
+            turn_head(a, angles, !value, lanes, lane, staged + group * lanes * Vectors * kVector,
+                      x);
         }
         const int kv_head = a.kv_heads > 0 ? (head - a.heads) % a.kv_heads : 0;
         Stored *to =
@@ -342,11 +366,11 @@ cudaError_t launch_stored(const RopeArguments &a, cudaStream_t stream) {
             a, std::countr_zero(static_cast<unsigned>(lanes)));
         return cudaGetLastError();
     }
-    const int lanes = lanes_for(a.head_dim) / (a.head_dim <= 256 ? 1 : 2);
+    const int lanes = lanes_for(a.head_dim) / (a.head_dim <= kTurnDims ? 1 : 2);
     // The norm of all heads together is made by one block.
     const int parts = a.norm_whole ? 1 : (heads * lanes + kTurnThreads - 1) / kTurnThreads;
     const dim3 grid(tokens, static_cast<unsigned>(parts));
-    if (a.head_dim <= 256) {
+    if (a.head_dim <= kTurnDims) {
         turn<T, Stored, 1><<<grid, kTurnThreads, 0, stream>>>(a, lanes);
     } else {
         turn<T, Stored, 2><<<grid, kTurnThreads, 0, stream>>>(a, lanes);
